@@ -80,7 +80,10 @@ demo: install tmux ## a real sweep on this machine, and its report
 	@echo
 	@echo "the engine is still there for your next sweep; '$(BIN)/sweeper engine stop' ends it"
 
-test: lint types unit e2e kills ## everything that must be green
+# What takes one processor is done beside what takes the other.
+test: dev tmux ## everything that must be green
+	@$(MAKE) --no-print-directory --jobs 2 lint types unit
+	@$(MAKE) --no-print-directory e2e kills
 
 lint: dev
 	@$(BIN)/ruff check .
@@ -90,18 +93,17 @@ types: dev
 	@$(BIN)/pyright
 
 unit: dev tmux ## the quick tests
-	@$(BIN)/pytest -q -n auto tests/unit
-	@$(BIN)/pytest -q tests/contract
+	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/contract tests/unit
 
 # Tests that wait more than they work.
 # The files with the longest tests come first (`tests/e2e/conftest.py`), not those with the most.
-ABREAST = -n 3 --dist loadfile --no-loadscope-reorder
+ABREAST = --dist loadfile --no-loadscope-reorder
 
 e2e: dev tmux bubblewrap ## the tests that drive the whole program
-	@$(BIN)/pytest -q $(ABREAST) tests/e2e
+	@$(BIN)/pytest -q -n 4 $(ABREAST) tests/e2e
 
 kills: dev tmux faketime ## the quick part of tests/chaos: kill things on purpose, see that nothing is lost
-	@$(BIN)/pytest -q $(ABREAST) tests/chaos
+	@$(BIN)/pytest -q -n 3 $(ABREAST) tests/chaos
 
 SEED ?= 1
 LAUNCHERS ?= 2000

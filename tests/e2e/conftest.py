@@ -21,6 +21,7 @@ _LONGEST = (
     "test_aws_batch.py",
     "test_alarms.py",
     "test_launch.py",
+    "test_recipe_terminal.py",
     "test_steering.py",
     "test_quickstart_elsewhere.py",
     "test_recipe_reward.py",
