@@ -177,6 +177,7 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/statistics_coverage.py
 	@$(BIN)/python tests/bench/registry.py
 	@$(BIN)/python tests/bench/alarms_cost.py
+	@$(BIN)/python tests/bench/environments.py
 
 screens: dev tmux ## take the screens of docs/watch.md again, from a real sweep
 	@$(BIN)/python tests/support/screens.py

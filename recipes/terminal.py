@@ -20,9 +20,10 @@ import json
 import os
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import chz
@@ -104,6 +105,29 @@ class Ended(NamedTuple):
 
     played: Played | None
     failures: int
+
+
+def lacks(values: Mapping[str, Any]) -> list[str]:
+    """What this machine lacks for a run with these values, and the mistakes of its tasks: told
+    when a grid is planned whose runs execute here."""
+    found: list[str] = []
+    kind = values.get("environment", "bubblewrap")
+    if (lacking := _missing(kind)) is not None:
+        found.append(f"environment={kind}: {lacking}")
+    for key in ("tasks", "test_tasks"):
+        if values.get(key):
+            found += _mistakes(str(values[key]))
+    return found
+
+
+@cache
+def _missing(kind: str) -> str | None:
+    return environments.missing(kind)
+
+
+@cache
+def _mistakes(folder: str) -> tuple[str, ...]:
+    return read_all(folder)[1]
 
 
 def main(config: Config) -> None:

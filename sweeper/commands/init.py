@@ -330,7 +330,7 @@ def _guess(reference: str, fields: list[Field], python: str | None) -> Guess:
     axis = next((found for found in candidates if found[0] not in bad), None)
     if axis is not None:
         needed.pop(axis[0], None)
-    return Guess(axis, needed, [p.message for p in problems if not p.number])
+    return Guess(axis, needed, [p.message for p in problems if not (p.number or p.lacking)])
 
 
 def _in_order(fields: list[Field]) -> list[Field]:

@@ -104,6 +104,7 @@ class _Check:
         self.expanded, self.runs, self.problems = expanded, runs, problems
         self.grid, self.seed_field = expanded.grid, expanded.seed_field
         self.warnings: list[str] = []
+        self.lacks: list[Problem] = []
 
     def all(self, validate: bool) -> Checked:
         """Do every step, in order."""
@@ -111,6 +112,8 @@ class _Check:
         self._repeats()
         recipe = self._recipe(validate)
         here = self._backend()
+        for lack in self.lacks if here else ():
+            self._note(lack, recipe)
         self._window()
         self._command()
         if validate and here:
@@ -156,11 +159,13 @@ class _Check:
         if grid.recipe is not None and not validate:
             place = grid.places["recipe"]
             self.warnings.append(f"{place}: not validated: values may be read otherwise")
+        self.lacks = [problem for problem in found if problem.lacking]
         for problem in found:
-            self._note(problem, recipe)
+            if not problem.lacking:
+                self._note(problem, recipe)
         return recipe
 
-    def _note(self, problem: Problem, recipe: Recipe) -> None:
+    def _note(self, problem: Problem, recipe: Recipe | None) -> None:
         """Note a problem of the recipe's at the place where the value was written."""
         grid, key, message = self.grid, problem.key, problem.message
         place: Place | None = None
@@ -172,7 +177,8 @@ class _Check:
             message = f"run {self.runs[problem.number].name}: {message}"
         elif grid.seeds is not None and key == grid.seeds.field:
             place = grid.seeds.place
-            message = f"seeds: {message}" if recipe.seed_field is None else message
+            bare = recipe is None or recipe.seed_field is None
+            message = f"seeds: {message}" if bare else message
         else:
             place = place_of(grid, self.expanded.point_of(problem.number), key)
         self.problems.add(place or grid.places["recipe"], message)

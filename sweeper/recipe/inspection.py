@@ -6,6 +6,9 @@ bool}; with "deep" the fields of nested configs are described too. An answer is
 {"error": [kind, message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the
 index of a configuration and the key in it, null where none is at fault. Kinds of error:
 `recipe` (there is none such), `import`, `main` (it would do nothing), `class`, `log_path`.
+
+A recipe may say what a machine lacks for its runs, by a function `lacks(config)` that gets a
+configuration's values and returns lines: the answer has those under "lacks".
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ GROUP = "sweeper.recipes"
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _STARTS = frozenset({"main", "cli_main", "entrypoint", "nested_entrypoint", "methods_entrypoint",
                      "dispatch_entrypoint"})  # fmt: skip
+
+_MOST_LACKS = 20
 
 
 class Refused(Exception):
@@ -64,7 +69,23 @@ def _inspect(
     checker = sibling("checking").Checker(source, takes, filled, to_argv, written)
     checker.check(request["configs"])
     recipe["forms"] = checker.forms
-    return {"recipe": recipe, "problems": checker.problems}
+    lacks = [] if checker.problems else _lacks(module, request["configs"])
+    return {"recipe": recipe, "problems": checker.problems, "lacks": lacks}
+
+
+def _lacks(module: Any, configs: dict[str, list[Any]]) -> list[str]:
+    """What the recipe says that this machine lacks, of all configurations together."""
+    function = getattr(module, "lacks", None)
+    found: dict[str, None] = {}
+    for config in _given(configs) if callable(function) else ():
+        try:
+            said: Any = cast(Any, function)(config)
+            found.update(dict.fromkeys(str(line) for line in said))
+        except Exception:  # noqa: BLE001  (it is somebody else's code; its run tells what is wrong)
+            break
+        if len(found) > _MOST_LACKS:
+            break
+    return list(found)[:_MOST_LACKS]
 
 
 def _source_of(

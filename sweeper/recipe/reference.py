@@ -53,11 +53,13 @@ class RecipeError(GridError):
 
 class Problem(NamedTuple):
     """What is wrong with configuration number `number`, by the value of `key` where one is to
-    blame; without a number it is wrong with all of them."""
+    blame; without a number it is wrong with all of them. With `lacking` it is this machine that
+    lacks something, which matters only to runs that execute here."""
 
     number: int | None
     key: str | None
     message: str
+    lacking: bool = False
 
 
 class RunProcess(NamedTuple):
@@ -132,7 +134,8 @@ def inspect(
         "seed_field": seed_field if not takes or _is_field(seed_field, takes) else None,
     }
     recipe = read_recipe(Part(unseen | found | given, "the recipe"))
-    return recipe, [Problem(*problem) for problem in answer["problems"]]
+    lacks = [Problem(None, None, line, lacking=True) for line in answer.get("lacks", ())]
+    return recipe, [*(Problem(*problem) for problem in answer["problems"]), *lacks]
 
 
 def _is_field(key: str | None, takes: Mapping[str, Any]) -> bool:

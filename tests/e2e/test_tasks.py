@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import sweeper
 from sweeper import environments
 from sweeper.commands.tasks import add_arguments
+from sweeper.errors import GridError
 from sweeper.tasks.trying import check_tasks
 
 pytestmark = pytest.mark.e2e
@@ -245,6 +248,42 @@ def test_a_task_of_several_steps(tmp_path):
     # Nothing done: 0.5 of the first step is enough for the second to come, whose setup fails then.
     assert found.mistakes == (f"{tmp_path}/task/steps/two/workdir: fails (exit code 1)",)
     assert found.tried[0].solved == 1.0
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(("folder", "count"), [("terminal", 3), ("terminal_harder", 10)])
+def test_the_tasks_that_come_with_it_can_be_done(folder, count):
+    found = check_tasks(str(Path(__file__).parents[2] / "grids" / folder), "bubblewrap")
+    assert found.mistakes == ()
+    assert [(one.solved, one.empty) for one in found.tried] == [(1.0, 0.0)] * count
+
+
+def test_a_plan_says_what_this_machine_lacks(tmp_path, monkeypatch):
+    """At the recipe, and only where the runs execute here."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy.py").write_text(
+        "import chz\n"
+        "@chz.chz\n"
+        "class Config:\n"
+        "    log_path: str\n"
+        "    size: int = 1\n"
+        "def lacks(values):\n"
+        "    return [] if values['size'] == 1 else ['there is no room for', values['size']]\n"
+        "def main(config: Config) -> None: ...\n"
+        "if __name__ == '__main__':\n"
+        "    chz.nested_entrypoint(main)\n"
+    )
+    grid = {"name": "g", "recipe": "toy.py", "grid": {"size": [1, 2, 3]}}
+    with pytest.raises(GridError) as refused:
+        sweeper.plan(grid)
+    assert refused.value.problems == (
+        "recipe: there is no room for",
+        "recipe: 2",
+        "recipe: 3",
+    )
+    assert len(sweeper.plan(grid | {"grid": {"size": [1]}}).runs) == 1
+    elsewhere = {"launch": {"backend": "slurm"}}
+    assert len(sweeper.plan(grid | elsewhere).runs) == 3
 
 
 def test_the_command_line(tmp_path):

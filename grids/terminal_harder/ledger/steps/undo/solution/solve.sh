@@ -1,0 +1,2 @@
+#!/bin/bash
+head -n 3 book >b; mv b book

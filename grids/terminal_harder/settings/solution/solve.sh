@@ -1,0 +1,3 @@
+#!/bin/bash
+set -e
+env | grep ^SHOP_ | sort >settings

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -e
+tr ' ' '\n' <text.txt | sort | uniq -c | sort -rn | head -n 3 | awk '{print $2}' >top.txt

@@ -1,0 +1,99 @@
+"""Environments for the commands of a model: how long one takes to start, what a command costs over
+a bare shell, and many at once, of which nothing may stay.
+
+    python tests/bench/environments.py [--episodes 500] [--at-once 64]
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from sweeper.environments import Limits, Made, open_environment
+from sweeper.environments.watch import below
+
+_COMMANDS = 3
+
+
+def milliseconds(act: Callable[[], object], count: int) -> list[float]:
+    """What each of so many calls took."""
+    found: list[float] = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        act()
+        found.append((time.perf_counter() - begun) * 1000)
+    return found
+
+
+def told(what: str, found: list[float]) -> None:
+    """A line with the median and the largest."""
+    print(f"{what:44} median {statistics.median(found):7.2f} ms, most {max(found):7.2f} ms")
+
+
+def one(kind: str) -> None:
+    """Start, a builtin and a program in an environment that nobody else shares."""
+
+    def start_and_stop() -> None:
+        place = open_environment(kind, Made(), unsafe=True)
+        place.start()
+        place.stop()
+
+    told(f"{kind}: start and stop", milliseconds(start_and_stop, 50))
+    place = open_environment(kind, Made(), unsafe=True)
+    place.start()
+    told(f"{kind}: exec of `true`", milliseconds(lambda: place.exec("true", 5), 300))
+    told(f"{kind}: exec of /bin/true", milliseconds(lambda: place.exec("/bin/true", 5), 300))
+    told(f"{kind}: reset", milliseconds(place.reset, 50))
+    place.stop()
+
+
+def episode(number: int) -> int:
+    """A short life of an environment: a few commands, daemons, a file. Gives how many failed."""
+    place = open_environment("bubblewrap", Made(limits=Limits(256, 64, 64)))
+    try:
+        place.start()
+        place.exec("setsid sleep 1000 & sleep 1000 & disown -a", 30)
+        place.put({"/app/data": b"x" * 1000})
+        found = [place.exec(f"echo {number}; wc -c </app/data", 30).code for _ in range(_COMMANDS)]
+        place.reset()
+        return sum(code != 0 for code in found) + (place.get("/app/data") is None)
+    finally:
+        place.stop()
+
+
+def mounts() -> int:
+    """How many mounts this machine has."""
+    with open("/proc/self/mountinfo", encoding="ascii") as file:
+        return len(file.readlines())
+
+
+def main() -> None:
+    """Print the measurements; exit 1 where something has stayed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=500)
+    parser.add_argument("--at-once", type=int, default=64)
+    arguments = parser.parse_args()
+    bare = ["bash", "-c", "/bin/true"]
+    told("a bare bash -c /bin/true", milliseconds(lambda: subprocess.run(bare, check=True), 100))
+    for kind in ("bubblewrap", "process"):
+        one(kind)
+    before, begun = mounts(), time.perf_counter()
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        failed = sum(pool.map(episode, range(arguments.episodes)))
+    took = time.perf_counter() - begun
+    deadline = time.monotonic() + 10
+    while (left := list(below(os.getpid()))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    print(
+        f"{arguments.episodes} episodes, {arguments.at_once} at once: {took:.1f} s, "
+        f"{1000 * took / arguments.episodes:.0f} ms each; {failed} commands failed; left: "
+        f"{len(left)} processes, {mounts() - before} mounts"
+    )
+    raise SystemExit(bool(failed or left or mounts() != before))
+
+
+if __name__ == "__main__":
+    main()
