@@ -422,24 +422,25 @@ def _to_part(
     choice = "the cheaper" if tied == 2 else "the cheapest"
     if len(ranking.equal) == len(ranking.tied):
         return f"Take {choice} of the {tied} cells with one and the same mean, or a finer metric."
-    if following is None or following.kind != "confirm":
-        most = max(cell.summary.n for cell in ranking.measured)
-        more = f"run {needed} seeds of each" if needed else f"run more seeds than {most}"
-        text = f"To part the {tied} cells at the top, {more}; or take {choice}."
-    else:
-        count = labels.counted(following.runs, "run")
-        paid = _price(ranking, following.runs, prices)
-        some = f"the first {following.cells} of " if following.cells < tied else ""
-        text = (
-            f"To part {some}the {tied} cells at the top, launch next.yaml ({count} of "
-            f"{following.cells} cells on fresh seeds{paid}); or take {choice}."
-        )
+    confirm = following if following is not None and following.kind == "confirm" else None
+    some = f"the first {confirm.cells} of " if confirm is not None and confirm.cells < tied else ""
+    told = ""
+    if confirm is not None:
+        paid = _price(ranking, confirm.runs, prices)
+        runs = labels.counted(confirm.runs, "run")
+        told = f"({runs} of {confirm.cells} cells on fresh seeds{paid})"
     if needed is None:
-        return (
-            f"{text} The first two will hardly be told apart: even 100 seeds of each would do it "
-            "in fewer than four sweeps of five."
+        text = (
+            f"Take {choice} of the {tied} cells at the top: even 100 seeds of each would tell the "
+            "first two apart in fewer than four sweeps of five."
         )
-    return f"{text} {needed} seeds of each tell the first two apart in about four sweeps of five."
+        return f"{text} Launch next.yaml to be surer of {some}the {tied} {told}." if told else text
+    if told:
+        text = f"To part {some}the {tied} cells at the top, launch next.yaml {told}"
+    else:
+        text = f"To part the {tied} cells at the top, run {needed} seeds of each"
+    apart = f"{needed} seeds of each tell the first two apart in about four sweeps of five."
+    return f"{text}; or take {choice}. {apart}"
 
 
 def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:

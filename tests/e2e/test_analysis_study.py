@@ -79,6 +79,9 @@ def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
     assert "- {learning_rate: 0.01, lora_rank: 8}" in found.yaml
     assert "seeds: [3, 4, " in found.yaml
     assert found.overrides == ("max_steps=9",)
+    (step,) = studied(tmp_path).verdict.steps
+    assert step.startswith("Take the cheaper of the 2 cells at the top: even 100 seeds of each")
+    assert "Launch next.yaml to be surer of the 2 (12 runs of 2 cells on fresh seeds" in step
 
 
 def test_cells_with_one_and_the_same_mean_ask_for_no_more_runs(tmp_path: Path, written: ModuleType):
