@@ -132,7 +132,10 @@ class Bubblewrap:
         if process is None or process.stderr is None:
             return "it did not start"
         process.kill()
-        said = process.stderr.read().decode(errors="replace").strip()
+        process.wait()
+        # What it had begun may hold the pipe open: only what is there by now is read.
+        os.set_blocking(process.stderr.fileno(), False)
+        said = (process.stderr.read() or b"").decode(errors="replace").strip()
         return said.rpartition("\n")[2] or "it did not start"
 
     def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:

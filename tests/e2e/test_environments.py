@@ -233,3 +233,26 @@ def test_one_that_is_killed_says_so(opened):
     _gone([pid])
     with pytest.raises(Died):
         place.exec("echo here", 5)
+
+
+@needs_bubblewrap
+def test_one_that_is_killed_before_it_has_begun_says_so_at_once(monkeypatch):
+    """Though a process that it had started by then holds its pipes open."""
+    place = open_environment("bubblewrap", Made(limits=SMALL))
+    half = ["sh", "-c", "sleep 1000 & echo half a start >&2; kill -9 $$"]
+    pipe, made = subprocess.PIPE, []
+
+    def spawn(info):
+        made.append(
+            subprocess.Popen(half, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        )
+        made[-1].wait()
+        return made[-1]
+
+    monkeypatch.setattr(place, "_spawn", spawn)
+    try:
+        with pytest.raises(Died, match="half a start"):
+            place.start()
+    finally:
+        place.stop()
+        os.killpg(made[-1].pid, signal.SIGKILL)
