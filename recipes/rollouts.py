@@ -166,6 +166,10 @@ def summaries(
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
+def _asked(problem: Problem) -> str:
+    return problem.messages[-1]["content"]
+
+
 def _turns(problem: Problem, rollout: Rollout) -> list[dict[str, Any]]:
     """The turns of an episode; its reward comes with the last."""
     if not rollout.turns:
@@ -184,7 +188,7 @@ def _turns(problem: Problem, rollout: Rollout) -> list[dict[str, Any]]:
                 **turn.metrics,
             },
             "logs": {
-                **({} if number else {"question": problem.messages[-1]["content"]}),
+                **({} if number else {"item": problem.tag, "question": _asked(problem)}),
                 "response": turn.text,
                 "output": turn.output,
             },
@@ -204,7 +208,7 @@ def _turn(problem: Problem, rollout: Rollout) -> dict[str, Any]:
         "episode_done": True,
         "metrics": {"format": float(rollout.ended), "correct": float(rollout.correct), **cut},
         "logs": {
-            "question": problem.messages[-1]["content"],
+            "question": _asked(problem),
             "response": rollout.text,
             "reference_answer": problem.answer,
         },

@@ -1,6 +1,7 @@
 """`sweeper rollouts`: shows what a run sampled, a trajectory at a time."""
 
 from argparse import ArgumentParser, Namespace
+from typing import cast
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.rollouts_items import show_items
@@ -31,6 +32,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument("--iteration", type=int, help="only this one; -1 is the last")
     verb.add_argument("--name", help="only files of this name: train, eval_test, ...")
     verb.add_argument("--group", type=int, help="only this group")
+    verb.add_argument("--task", metavar="TAG", help="only with this tag: the name of a task")
     order = verb.add_mutually_exclusive_group()
     order.add_argument("--best", action="store_true", help="highest reward first")
     order.add_argument("--worst", action="store_true", help="lowest reward first")
@@ -114,6 +116,8 @@ def _reward(one: Found) -> float | None:
 def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
     if arguments.group is not None and one.numbers.get("group_idx") != arguments.group:
         return False
+    if arguments.task is not None and arguments.task not in _tags(one):
+        return False
     reward, length = _reward(one), as_float(one.numbers.get("ac_len"))
     for value, least, most in (
         (reward, arguments.min_reward, arguments.max_reward),
@@ -124,6 +128,13 @@ def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
         if most is not None and (value is None or not value <= most):
             return False
     return not arguments.search or arguments.search.lower() in words.text(one).lower()
+
+
+def _tags(one: Found) -> list[str]:
+    """The tags of a trajectory, and what they are without an organisation's name before them."""
+    tags: object = one.record.get("tags")
+    found = [str(tag) for tag in cast("list[object]", tags)] if isinstance(tags, list) else []
+    return [*found, *(tag.rpartition("/")[2] for tag in found)]
 
 
 def _line(one: Found, words: Words) -> list[object]:

@@ -304,16 +304,21 @@ def _said(turns: object, role: str) -> list[str]:
 
 def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
     """Parse rollout summaries. The score is whether the answer was right, if every answer says so,
-    else the reward. The question's text identifies the item; without one there is none."""
+    else the reward. What is logged as `item` identifies it, else the question's text; without
+    either there is none. What was said is the last that was; in the turns of a named item, all."""
     found: list[tuple[Answer, float | None]] = []
     for row in rows:
         reward = _score(row.get("total_reward"))
         steps = _mappings(row.get("steps"))
         prompt = next((text for step in steps if (text := _asked(step))), "")
         if reward is not None and prompt:
-            text = next((said for step in steps[::-1] if (said := _logged(step, _RESPONSES))), "")
-            right = next((said for step in steps[::-1] if (said := _logged(step, _RIGHT))), "")
-            answer = Answer(file.task, prompt, reward, prompt=prompt, text=text, right=right)
+            item = next((name for step in steps if (name := _logged(step, ("item",)))), "")
+            said = [text for step in steps if (text := _logged(step, _RESPONSES))]
+            text = "\n".join(said if item else said[-1:])
+            right = next((text for step in steps[::-1] if (text := _logged(step, _RIGHT))), "")
+            answer = Answer(
+                file.task, item or prompt, reward, prompt=prompt, text=text, right=right
+            )
             found.append((answer, _right(row, steps)))
     judged = all(right is not None for _, right in found)
     for answer, right in found:

@@ -234,6 +234,41 @@ def test_iterations_of_a_run_are_shown_in_one_form(
     assert second[1][1] == first[1][1] == "assistant: 5"
 
 
+def test_episodes_are_shown_turn_by_turn_and_found_by_task(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sweeper.recipes.rollouts import Group, Problem, Rollout, Turn, summaries
+
+    turns = (
+        Turn([], 1, "ls", True, "key\x1b[2J", {}),
+        Turn([1, 2], 1, "open", False, "opened", {"stop/max_turns": 1.0}),
+    )
+    groups = [
+        Group(
+            Problem([{"role": "user", "content": "Go."}], [1], "", 0, 0, f"ours/{name}"),
+            [Rollout([4, 5], [0.1, 0.2], "", True, 0.5, False, turns)],
+        )
+        for name in ("door", "lamp")
+    ]
+    run = written.Written(root, "rl", {"lr": [1]})
+    identity = run.run({"lr": 1}, 0, [{"step": 0, "test/nll": 3.0}])
+    run.save()
+    folder = root / "rl" / "runs" / f"{identity}.1" / "iteration_000000"
+    folder.mkdir()
+    (folder / "train_rollout_summaries.jsonl").write_text(summaries(groups, "train", 0, "t"))
+    for task, count in (("lamp", 1), ("ours/door", 1), ("t", 2), ("other", 0)):
+        assert main(["rollouts", "rl", "--task", task]) == 0
+        assert f"{count} of {count} rollouts" in capsys.readouterr().out
+    assert main(["rollouts", "rl", "--task", "lamp", "--full"]) == 0
+    shown = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert "reward 0.5, 2 tokens" in shown[0]
+    assert shown[1:7] == [
+        *("item: ours/lamp", "user: Go.", "assistant: ls"),
+        *("output: key", "assistant: open", "output: opened"),
+    ]
+    assert "stop/max_turns: 1" in shown
+
+
 @pytest.mark.parametrize(
     ("record", "step"),
     [

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sweeper.results.items import Answered, ItemFile, item_files, parse_items
+from sweeper.results.items import Answered, ItemFile, item_files, parse_answers, parse_items
 
 STORE = "runs/step90_b/gsm8k/trajectories.jsonl"
 
@@ -67,6 +67,16 @@ def test_the_cookbooks_store_scores_rewards_above_zero_and_counts_errors():
     )
     assert (found.task, dict(found.scores)) == ("gsm8k", {"q-1": 1.0, "q-2": 0.0, "2": 0.0})
     assert found.errors == 1 and found.prompts == {"q-1": "2 + 2?"} and not found.training
+
+
+def test_the_turns_of_a_named_item_are_one_answer():
+    """Tasks of many turns may be asked for in the same words."""
+    turns = [{"item": "o/door", "question": "Open it.", "response": "ls"}, {"response": "open"}]
+    row = {"total_reward": 0.5, "steps": [{"logs": logs} for logs in turns]}
+    file = ItemFile("summaries", "test", (), "x", 1)
+    (answer,) = parse_answers(json.dumps(row).encode() + b"\n", file)
+    assert (answer.item, answer.text, answer.score) == ("o/door", "ls\nopen", 0.5)
+    assert answer.prompt == "Open it."
 
 
 @pytest.mark.parametrize("judged", [True, False])
