@@ -8,6 +8,7 @@ winner that is measured by fresh seeds flatters nobody). What the grid extends i
 """
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -172,7 +173,7 @@ def _filled(
     else:
         grid["include"] = entries
     _named(grid, data.name)
-    seeds = max(len(cell.runs) for cell in ranking.cells)
+    seeds = Counter(len(cell.runs) for cell in ranking.cells).most_common(1)[0][0]
     count = labels.counted(len(lacking), "combination")
     why = f"{count} that other blocks have a result of; finished runs are kept."
     title = f"{data.name} with {count} more, which other blocks have a result of."

@@ -127,6 +127,10 @@ def _incomplete(data: SweepData) -> list[Finding]:
     return [Finding("incomplete", "warning", text, cells, evidence)]
 
 
+def _each(count: int) -> str:
+    return "1 cell" if count == 1 else f"each of {count} cells"
+
+
 def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
     found: list[Finding] = []
     unseeded = data.plan is not None and data.plan.unseeded
@@ -144,15 +148,12 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
         all_of, why = ("seeds", "the seed may not reach the recipe")
         if unseeded:
             all_of, why = ("replicates", "they do not differ by themselves")
-        text = (
-            f"All {all_of} of {labels.counted(len(copies), 'cell')} recorded exactly the same: "
-            f"{why}.{unknown}"
-        )
+        text = f"In {_each(len(copies))} all {all_of} recorded exactly the same: {why}.{unknown}"
         found.append(Finding("identical", "warning", text, tuple(c.name for c in copies)))
     equal = tuple(cell.name for cell in identical if cell not in copies)
     if equal:
         text = (
-            f"All runs of {labels.counted(len(equal), 'cell')} ended at exactly the same value, "
+            f"In {_each(len(equal))} all runs ended at exactly the same value, "
             f"which tells nothing of the noise there.{unknown}"
         )
         found.append(Finding("same_value", "note", text, equal))

@@ -55,17 +55,17 @@ def _by_blocks(blocks: Blocks) -> Finding:
         text = "Nothing tells the noise: in no block can a better setting be told from a lucky run."
         return Finding("by_blocks", "warning", text, cells, evidence)
     parts = [
-        (ahead, "the best cell is ahead of every other there beyond the noise"),
-        (tied, "noise can explain its lead over some of them"),
+        (tied, "noise can explain the lead of the best cell over some others there"),
         (unknown, "nothing tells the noise"),
+        (ahead, "the best cell is ahead of every other there beyond the noise"),
     ]
     told = "; ".join(f"in {len(own)} {what}" for own, what in parts if own)
     text = f"Of {len(judged)} blocks, each judged by itself at the 5 % level: {told}."
     single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
     if single:
         text += (
-            f" Of those that are ahead {len(single)} lead by a single run, by noise that other "
-            "cells show: a lucky run would look the same."
+            f" Of these {len(single)} {'leads' if len(single) == 1 else 'lead'} by a single run, "
+            "by noise that other cells show: a lucky run would look the same."
         )
     sure = len(ahead) == len(judged) and not single
     return Finding("by_blocks", "good" if sure else "warning", text, cells, evidence)

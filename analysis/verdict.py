@@ -260,7 +260,7 @@ def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
     keys: list[str] = [] if best is None else list(best.settings)
     inner = [key for key in keys if len(ordered(key, [c.settings for c in ranking.tried])) > 2]
     if not inner:
-        return Check("Inside the grid?", "no axis of three numbers", None)
+        return Check("Inside the grid?", "no axis of three numbers or more", None)
     return Check("Inside the grid?", "yes", True)
 
 
