@@ -312,10 +312,10 @@ def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Itera
         steps = _mappings(row.get("steps"))
         prompt = next((text for step in steps if (text := _asked(step))), "")
         if reward is not None and prompt:
-            item = next((name for step in steps if (name := _logged(step, ("item",)))), "")
-            said = [text for step in steps if (text := _logged(step, _RESPONSES))]
+            item = next(filter(None, (_logged(step, ("item",)) for step in steps)), "")
+            said = [*filter(None, (_logged(step, _RESPONSES) for step in steps))]
             text = "\n".join(said if item else said[-1:])
-            right = next((text for step in steps[::-1] if (text := _logged(step, _RIGHT))), "")
+            right = next(filter(None, (_logged(step, _RIGHT) for step in steps[::-1])), "")
             answer = Answer(
                 file.task, item or prompt, reward, prompt=prompt, text=text, right=right
             )
