@@ -3,6 +3,7 @@ Protocol."""
 
 import os
 import secrets
+import sys
 from argparse import ArgumentParser, Namespace
 
 from sweeper import paths
@@ -51,6 +52,8 @@ def run(arguments: Namespace) -> int:
 
     desk = Desk(arguments.root or default_root(), os.path.realpath(arguments.grids), limits)
     if arguments.http is None:
+        if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+            warn("speaks MCP on stdin and stdout: a client starts it (docs/agents.md), or --http 0")
         serve_stdio(desk)
         return 0
     token, place = os.environ.get(_TOKEN, ""), f"${_TOKEN}"
