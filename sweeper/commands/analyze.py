@@ -151,9 +151,11 @@ def _cost(registry: "Registry", report: "Report") -> str | None:
     tokens = whole.usage.counts.tokens
     if not tokens:
         return None
-    unknown = f", without {', '.join(whole.amount.unpriced)}" if whole.amount.unpriced else ""
-    usd = prices.money(whole.amount.usd)
-    return f"{tokens:,} tokens, {usd} dollars by {table.told}{unknown}"
+    unpriced = ", ".join(whole.amount.unpriced)
+    if unpriced and not whole.amount.usd:
+        return f"{tokens:,} tokens; no price is known of {unpriced}"
+    without = f", without {unpriced}, of which no price is known" if unpriced else ""
+    return f"{tokens:,} tokens, {prices.money(whole.amount.usd)} dollars by {table.told}{without}"
 
 
 def _print(arguments: Namespace, report: "Report", kept: "Kept | None") -> None:
