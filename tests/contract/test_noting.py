@@ -1,0 +1,60 @@
+"""Notes, archives and deletions promise the same wherever the store lies."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper import noting
+from sweeper.errors import EnvironmentFailure, NotFound
+from sweeper.results.registry import Registry
+from sweeper.storage.documents import encode
+from sweeper.storage.files import open_store
+
+
+@pytest.fixture(params=["folder", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    if request.param == "s3":
+        return request.getfixturevalue("s3_root")
+    return str(tmp_path / "root")
+
+
+@pytest.fixture
+def make(root: str) -> Callable[[str], None]:
+    def sweep(name: str) -> None:
+        store = open_store(root)
+        run = {"id": "0" * 12, "name": "lr=1", "cell": "lr=1", "seed": None, "config": {"lr": 1}}
+        plan = {"schema": 1, "name": name, "recipe": {}, "launch": {}, "runs": [run]}
+        store.create(f"{name}/state/{run['id']}/1.succeeded.json", encode({"schema": 1}))
+        store.create(f"{name}/runs/{run['id']}.1/metrics.jsonl", b'{"step": 0}\n')
+        store.create(f"{name}/sweep.json", encode(plan))
+
+    return sweep
+
+
+def test_what_is_noted_archived_and_deleted(root: str, make: Callable[[str], None]) -> None:
+    make("one")
+    make("two")
+    noting.note("one", "first", root=root, tag=["b", "a"])
+    assert noting.note("one/lr=1", "second", root=root, star=True).starred
+    found = noting.note("one", "third", root=root, untag=["b"])
+    assert [note.text for note in found.notes] == ["first", "third"] and found.tags == ("a",)
+    assert noting.archive("one", root=root) and not noting.archive("one", root=root)
+    assert [sweep["sweep"] for sweep in Registry(root).sweep_records()] == ["two"]
+    noting.delete("one", root=root)
+    assert Registry(root).sweep_names() == ["two"]
+    assert list(open_store(root).names("one")) == []
+    with pytest.raises(NotFound):
+        noting.delete("one", root=root)
+
+
+def test_a_name_is_given_where_folders_can_be_moved(root: str, make: Callable[[str], None]) -> None:
+    make("one")
+    if open_store(root).is_remote:
+        with pytest.raises(EnvironmentFailure, match="moves no folders"):
+            noting.rename("one", "other", root=root)
+        assert Registry(root).sweep_names() == ["one"]
+    else:
+        noting.rename("one", "other", root=root)
+        assert Registry(root).sweep_names() == ["other"]
