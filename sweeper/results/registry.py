@@ -363,10 +363,10 @@ class Registry:
         return fitting[0]
 
     def _resolve(self, runs: Any) -> list[RecordedRun]:
-        """Resolve what callers may pass as `runs`: None for all, a DataFrame of `runs()`, a
-        reference, a handle, a record, or several of these."""
+        """Resolve what callers may pass as `runs`: None for all but those of archived
+        sweeps, a DataFrame of `runs()`, a reference, a handle, a record, or several of these."""
         if runs is None:
-            return self.handles(None)
+            return in_use(self.handles(None))
         if isinstance(runs, str | RecordedRun):
             runs = [runs]
         elif hasattr(runs, "to_dict") and hasattr(runs, "columns"):

@@ -128,7 +128,7 @@ def test_an_archived_sweep_is_found_by_its_name_alone(capsys: pytest.CaptureFixt
             len(asked(capsys, "status")["sweeps"]),
             len(asked(capsys, "ls")["runs"]),
             len(asked(capsys, "ls", "s")["runs"]),
-            len(Registry(os.environ["SWEEPER_ROOT"]).runs()),
+            len(Registry(os.environ["SWEEPER_ROOT"]).sql("select * from runs")),
         )
 
     assert seen() == (1, 6, 6, 6)
