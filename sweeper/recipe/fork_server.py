@@ -66,10 +66,12 @@ _LARGEST = 64 << 20
 
 def send(connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
     """Send a message, with descriptors that the other side gets copies of."""
-    data = json.dumps(message).encode()
+    body = json.dumps(message).encode()
+    data = _LENGTH.pack(len(body)) + body
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    connection.sendmsg([_LENGTH.pack(len(data))], passed if descriptors else [])
-    connection.sendall(data)
+    # At once: who is killed in between would leave half a message.
+    sent = connection.sendmsg([data], passed if descriptors else [])
+    connection.sendall(data[sent:])
 
 
 def receive(connection: socket.socket, most: int = 0) -> tuple[dict[str, Any], list[int]]:

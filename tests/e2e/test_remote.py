@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -120,6 +119,13 @@ def test_a_sweep_from_start_to_end(local: Any, s3_root: str) -> None:
     report = analysis.analyze(s3_root, "toys")
     assert report.html_path == f"{s3_root}/toys/report/report.html"
     assert "toys/report/report.html" in _keys(s3_root)
+    for verb in (
+        ["show", "toys/lr=0.1"],
+        ["diff", "toys"],
+        ["sql", "select count(*) from metrics"],
+        ["gc", "toys"],
+    ):
+        assert shell.run(*verb)
     # No secret has reached the store, and nothing of the runs is left on this machine.
     store = open_store(s3_root)
     assert not [key for key in _keys(s3_root) if b"testing-secret" in store.read(key)]
@@ -258,41 +264,6 @@ def test_an_outage_that_outlasts_the_runs(
     assert set(local.executed().values()) == {1}
     assert list(_steps(s3_root).values()) == [list(range(20))] * 2
     assert not [key for key in _keys(s3_root) if ".parts/" in key]
-
-
-def test_the_quickstart(local: Any, s3_root: str, tmp_path: Path) -> None:
-    """A part of it, for real: the recipe `sft` and the engine; its launcher killed on the way."""
-    shutil.copytree(ROOT / "grids", tmp_path / "grids")
-    given = ["launch", "grids/quickstart.yaml", "~lora_rank", "learning_rate=[2e-3,8e-3]"]
-    given += ["seeds=1", "max_steps=8", "eval_every=4", "test_size=8", "--backend", "local"]
-    given += ["--wait"]
-    home = local.environment["SWEEPER_HOME"]
-    try:
-        launcher = local.start(*given)
-        state = "quickstart/state"
-        local.until(lambda: len(list(open_store(s3_root).names(state))) > 3)
-        launcher.kill()
-        launcher.communicate()
-        other = tmp_path / "other"
-        other.mkdir()
-        shutil.copytree(ROOT / "grids", other / "grids")
-        local.folder = other
-        shutil.rmtree(Path(home, "cache"), ignore_errors=True)
-        assert "2/2 succeeded" in local.run(*given)
-        report = analysis.analyze(s3_root, "quickstart")
-        assert report.document["schema"] >= 1
-        listed = json.loads(local.run("ls", "quickstart", "--json"))["runs"]
-        assert all(run["metric"] == "test/nll" and run["value"] > 0 for run in listed)
-        for verb in (
-            ["show", f"quickstart/{listed[0]['name']}"],
-            ["diff", "quickstart"],
-            ["sql", "select count(*) from metrics"],
-            ["gc", "quickstart"],
-        ):
-            assert local.run(*verb)
-    finally:
-        stop = [sys.executable, "-P", "-m", "sweeper.engine", "stop"]
-        subprocess.run(stop, env=local.environment, capture_output=True, check=False)
 
 
 def test_roots_that_are_refused(local: Any) -> None:
