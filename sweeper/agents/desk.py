@@ -99,7 +99,7 @@ class Desk:
             new += [f"to come: {k} {n}" for k, most in plan.unknown.items() for n in range(most)]
             left = allowance.used(self.store, recorded).left(self.limits)
             caps = self._caps(looked, asked, left, len(new))
-            budget = self._budget(plan, caps)
+            budget = self._budget(plan, caps, recorded)
             entry = allowance.reserve(self.store, plan.name, new, budget)
             try:
                 self._recheck()
@@ -127,6 +127,7 @@ class Desk:
             if len(chosen) > left.get("runs", len(chosen)):
                 told = ", ".join(f"{name} {amount:g}" for name, amount in left.items())
                 raise UsageError(f"{len(chosen)} runs are more than is left: {told}")
+            self._require_room(sweep, left)
             again = [f"{run} again {secrets.token_hex(4)}" for run in chosen]
             entry = allowance.reserve(self.store, sweep, again, {}) if again else None
             try:
@@ -136,6 +137,18 @@ class Desk:
                 if entry is not None:
                     allowance.retract(self.store, entry)
                 raise
+
+    def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
+        """Raise `UsageError` where a sweep that is over, and goes on, may use more than is left."""
+        recorded = [one for one in allowance.entries(self.store) if one.sweep == sweep]
+        now = allowance.used(self.store, recorded)._asdict()
+        for name in left.keys() - {"runs"}:
+            most = max((one.budget.get(name, 0.0) for one in recorded), default=0.0)
+            if most - now[name] > left[name]:
+                raise UsageError(
+                    f"{sweep} may use {most - now[name]:g} {name} more by its own budget, and "
+                    f"{left[name]:g} are left: launch what failed in a grid of its own"
+                )
 
     def _caps(
         self, looked: Looked, asked: Mapping[str, float], left: Mapping[str, float], new: int
@@ -152,23 +165,28 @@ class Desk:
                 if name in asked:
                     caps[name] = asked[name]
                 continue
-            caps[name] = asked.get(name, left[name])
+            caps[name] = asked.get(name, left[name] if new else 0.0)  # to go on needs no more
             if caps[name] > left[name] or (new and left[name] <= 0):
                 raise UsageError(f"{caps[name]:g} {name} are more than is left: {told}")
         guess = None if expected is None else expected.document()
         for name in ("tokens", "usd"):
             likely = None if guess is None else guess.get(name)
-            if name in caps and isinstance(likely, int | float) and likely > caps[name]:
+            known = new > 0 and name in caps and isinstance(likely, int | float)
+            if known and likely > caps[name]:
                 raise UsageError(
                     f"about {likely:,.4g} {name} are to be expected, which is more than "
                     f"{caps[name]:g}: fewer or shorter runs; left is {told}"
                 )
         return caps
 
-    def _budget(self, plan: Plan, caps: Mapping[str, float]) -> dict[str, float]:
-        """The budget of the whole sweep: what it has used, and what is added; no more than its grid
-        says."""
-        spent = allowance.used(self.store, [allowance.Entry("", plan.name, (), {})])._asdict()
+    def _budget(
+        self, plan: Plan, caps: Mapping[str, float], recorded: Sequence[allowance.Entry]
+    ) -> dict[str, float]:
+        """The budget of the whole sweep: what it has used, or may while it is not over, and what is
+        added; no more than its grid says."""
+        mine = [one for one in recorded if one.sweep == plan.name]
+        mine = mine or [allowance.Entry("", plan.name, (), {})]
+        spent = allowance.used(self.store, mine)._asdict()
         own = {} if plan.budget is None else plan.budget.document()
         total = {name: float(spent[name]) + cap for name, cap in caps.items()}
         for name, most in own.items():
