@@ -171,10 +171,10 @@ class Desk:
         guess = None if expected is None else expected.document()
         for name in ("tokens", "usd"):
             likely = None if guess is None else guess.get(name)
-            known = new > 0 and name in caps and isinstance(likely, int | float)
-            if known and likely > caps[name]:
+            expecting = likely if isinstance(likely, int | float) and new else 0.0
+            if name in caps and expecting > caps[name]:
                 raise UsageError(
-                    f"about {likely:,.4g} {name} are to be expected, which is more than "
+                    f"about {expecting:,.4g} {name} are to be expected, which is more than "
                     f"{caps[name]:g}: fewer or shorter runs; left is {told}"
                 )
         return caps
