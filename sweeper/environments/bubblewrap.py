@@ -29,7 +29,19 @@ _FOLDERS = (
     *("/app", "/etc", "/home", "/logs/agent", "/logs/verifier", "/mnt", "/opt", "/root", "/run"),
     *("/solution", "/srv", "/tests", "/tmp", "/var/lib", "/var/log", "/var/tmp"),  # noqa: S108
 )
-_SHARED = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
+_SHARED = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
+_UNDER = "/mnt"
+"""Where a root and what lies over it are put together; seen by nobody else."""
+_OVERLAY = f"""
+limits=$1
+shift
+set -e
+mount -t tmpfs -o "$limits" none {_UNDER}
+mkdir {_UNDER}/upper {_UNDER}/work {_UNDER}/merged
+mount -t overlay -o "lowerdir=.,upperdir={_UNDER}/upper,workdir={_UNDER}/work,userxattr" \\
+  none {_UNDER}/merged
+exec "$@"
+"""
 _PREPARE = r"""
 exec 2>/dev/null
 [ -e /etc/passwd ] || printf 'root:x:0:0:root:/root:/bin/bash\n' >/etc/passwd
@@ -90,6 +102,12 @@ class Bubblewrap:
     def start(self) -> None:
         if shutil.which("bwrap") is None:
             raise NotThere(missing() or "bwrap is not there")
+        root = self._made.root
+        if root is not None and os.geteuid() == 0 and os.stat(root).st_uid != _NOBODY:
+            raise NotThere(
+                f"{root}: started as root, environments are those of the user {_NOBODY}, to whom "
+                f"the root must belong: chown -R {_NOBODY}:{_NOBODY} {root}"
+            )
         read, write = os.pipe()
         try:
             self._process = self._spawn(write)
@@ -110,7 +128,8 @@ class Bubblewrap:
     def _spawn(self, info: int) -> "subprocess.Popen[bytes]":
         made = self._made
         script = supervisor("kill -KILL -1", _PREPARE, made.limits)
-        argv = ["nice", "-n", "5", *_as_nobody(), "bwrap", "--info-fd", str(info), *_NAMESPACES]
+        argv = ["nice", "-n", "5", *_as_nobody(), *_over_root(made)]
+        argv += ["bwrap", "--info-fd", str(info), *_NAMESPACES]
         argv += [*_file_system(made), "--chdir", made.workdir, "--", "bash", "-c", script, "shell"]
         env = {"PATH": _PATH, "HOME": "/root", "TERM": "dumb", "LANG": "C.UTF-8", "USER": "root"}
         try:
@@ -122,7 +141,7 @@ class Bubblewrap:
                 stderr=subprocess.PIPE,
                 pass_fds=(info,),
                 env=env | dict(made.env),
-                cwd="/",
+                cwd=made.root or "/",
             ).result()
         except OSError as error:
             raise Died(f"bwrap does not start: {error}") from None
@@ -178,26 +197,33 @@ class Bubblewrap:
 
 
 def _file_system(made: Made) -> list[str]:
-    """A file system in memory, with the programs of this machine, or of the root given, below it.
-    There is one limit for all that is written."""
-    argv = ["--size", str(made.limits.storage_mb << 20), "--tmpfs", "/"]
-    root = made.root or "/"
-    argv += ["--ro-bind", os.path.join(root, "usr"), "/usr"]
-    for name in _SHARED:
-        path = os.path.join(root, name)
-        if os.path.islink(path):
-            argv += ["--symlink", os.readlink(path), f"/{name}"]
-        elif os.path.isdir(path):
-            argv += ["--ro-bind", path, f"/{name}"]
-    shared = sorted(os.listdir(os.path.join(root, "etc"))) if made.root else ["alternatives"]
-    argv += [
-        part
-        for name in shared
-        for part in ("--ro-bind-try", os.path.join(root, "etc", name), f"/etc/{name}")
-    ]
+    """A file system in memory. Below it are the programs of this machine, for reading; with a root
+    given that root, over which all that is written lies. There is one limit for all of that."""
+    if made.root is not None:
+        argv = ["--bind", f"{_UNDER}/merged", "/"]
+    else:
+        argv = ["--size", str(made.limits.storage_mb << 20), "--tmpfs", "/"]
+        argv += ["--ro-bind", "/usr", "/usr"]
+        for path in _SHARED:
+            if os.path.islink(path):
+                argv += ["--symlink", os.readlink(path), path]
+            elif os.path.isdir(path):
+                argv += ["--ro-bind", path, path]
+        argv += ["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
     for folder in (*_FOLDERS, made.workdir):
         argv += ["--dir", folder]
     argv += ["--chmod", "1777", "/tmp"]  # noqa: S108
     argv += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     shared_memory = str(min(_SHARED_MEMORY_MB, made.limits.storage_mb) << 20)
     return [*argv, "--size", shared_memory, "--tmpfs", "/dev/shm"]  # noqa: S108
+
+
+def _over_root(made: Made) -> list[str]:
+    """What comes before bubblewrap where a root is given: it lies below a layer in memory then, in
+    namespaces of their own. It is the folder in which this begins, so that it may lie where only
+    we can go."""
+    if made.root is None:
+        return []
+    limits = f"size={made.limits.storage_mb}m,nr_inodes={made.limits.files}"
+    apart = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private", "--"]
+    return [*apart, "sh", "-c", _OVERLAY, "sh", limits]

@@ -2,6 +2,8 @@
 commands do to it, and do not do to this machine."""
 
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -126,8 +128,6 @@ HOSTILE = [
 @needs_bubblewrap
 def test_hostile_commands_harm_nobody(opened, tmp_path, monkeypatch, request):
     """Each is over in time, sees no secret, and leaves an environment that works on."""
-    import re
-
     monkeypatch.setenv("TINKER_API_KEY", SECRET)
     private = tmp_path / "private"
     private.write_text(SECRET)
@@ -153,6 +153,37 @@ def test_hostile_commands_harm_nobody(opened, tmp_path, monkeypatch, request):
         listener.accept()
     assert private.read_text() == SECRET
     assert set(os.listdir("/usr/bin")) == names
+
+
+@needs_bubblewrap
+def test_a_root_of_its_own_lies_below_what_is_written(opened, tmp_path):
+    """And is the same for the next one, wherever it lies."""
+    root = tmp_path / "rootfs"
+    programs = ["bash", "cat", "chmod", "env", "head", "ls", "mkdir", "rm", "tar", "touch"]
+    paths = [shutil.which(name) or "" for name in programs]
+    told = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout
+    for path in {*paths, *re.findall(r"(/\S+)(?= \(0x)", told)}:
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    (root / "srv").mkdir()
+    (root / "srv" / "data").write_text("of the root\n")
+    (root / "etc").mkdir()
+    tmp_path.chmod(0o700)
+    if os.geteuid() == 0:
+        with pytest.raises(NotThere, match="chown -R 65534"):
+            opened(root=str(root))
+        subprocess.run(["chown", "-R", "65534:65534", str(root)], check=True)
+    path = {"PATH": ":".join(dict.fromkeys(os.path.dirname(path) for path in paths))}
+    for _ in range(2):
+        place = opened(root=str(root), workdir="/srv", env=path)
+        assert place.exec("cat data; ls /usr/share", 5).text.startswith("of the root\nls: ")
+        assert place.exec("rm data && touch new /etc/x && ls", 5).text == "new\n"
+        place.put({"/srv/big": b"x" * 1000})
+        full = place.exec("head -c 100M /dev/zero >big2; rm -f big2", 5)
+        assert "No space left" in full.text
+        place.stop()
+    assert sorted(os.listdir(root / "srv")) == ["data"]
 
 
 @needs_bubblewrap
