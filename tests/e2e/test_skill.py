@@ -15,7 +15,7 @@ from sweeper.engine import lifecycle
 pytestmark = pytest.mark.e2e
 
 BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
-QUICK = ["--backend", "local", "learning_rate=[1e-3,3e-3]", "seeds=2"]
+QUICK = ["--backend", "local", "learning_rate=[1e-3,3e-3]", "seeds=1"]
 """Behind each launch: what it says, with fewer runs."""
 
 
