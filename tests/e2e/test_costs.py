@@ -106,7 +106,7 @@ BUDGET = """
 name: {name}
 recipe: sft
 service: local
-base: {{model_name: tiny/qwen3, max_steps: 12, eval_every: 6, save_every: 3, test_size: 16}}
+base: {{model_name: tiny/qwen3, max_steps: 12, eval_every: 6, save_every: 3}}
 grid: {{learning_rate: [1e-3, 3e-3]}}
 seeds: 2
 metric: {{name: test/nll, goal: minimize}}
