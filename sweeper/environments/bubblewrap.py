@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from sweeper.environments.base import Died, Made, NotThere, Result
 from sweeper.environments.shell import Shell, supervisor
-from sweeper.environments.watch import Watched, unwatch, watch
+from sweeper.environments.watch import Watched, below, unwatch, watch
 
 __all__ = ["Bubblewrap", "missing"]
 
@@ -80,6 +80,14 @@ _NAMESPACES = (
 )
 
 
+# Until bubblewrap's own child has been told to go on, it does not end with bubblewrap: so both are
+# in a namespace of processes whose first one is bubblewrap, and which ends with that.
+_WITH_US = (
+    *("setpriv", "--pdeathsig", "KILL", "--"),
+    *("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child=KILL", "--"),
+)
+
+
 def _as_nobody() -> list[str]:
     if os.geteuid() != 0:
         return []
@@ -114,11 +122,16 @@ class Bubblewrap:
         finally:
             os.close(write)
         with os.fdopen(read, "rb") as told:
-            info = told.read()
+            info = b""
+            for line in told:  # others hold the pipe too: it has no end
+                info += line
+                if line.strip() == b"}":
+                    break
         try:
-            pid = int(json.loads(info)["child-pid"])
+            json.loads(info)  # it has got so far
+            *_, pid = below(self._process.pid)  # bubblewrap, then its child
             self._first = os.pidfd_open(pid)
-        except (ValueError, KeyError, OSError):
+        except (ValueError, OSError):
             raise Died(self._last_words()) from None
         self._watched = Watched(pid, self._made.limits, self._end_all)
         self._shell = Shell(self._process, self._end_all, self._watched.why)
@@ -128,7 +141,7 @@ class Bubblewrap:
     def _spawn(self, info: int) -> "subprocess.Popen[bytes]":
         made = self._made
         script = supervisor("kill -KILL -1", _PREPARE, made.limits)
-        argv = ["nice", "-n", "5", *_as_nobody(), *_over_root(made)]
+        argv = ["nice", "-n", "5", *_as_nobody(), *_WITH_US, *_over_root(made)]
         argv += ["bwrap", "--info-fd", str(info), *_NAMESPACES]
         argv += [*_file_system(made), "--chdir", made.workdir, "--", "bash", "-c", script, "shell"]
         env = {"PATH": _PATH, "HOME": "/root", "TERM": "dumb", "LANG": "C.UTF-8", "USER": "root"}
