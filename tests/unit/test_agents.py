@@ -286,6 +286,8 @@ def test_a_claim_is_held_to_seeds_intervals_and_the_same_data(bench: Bench, writ
     assert claim("s/lr=2", "s/lr=1")["holds"] is False
     one_seed = claim("s/lr=3", "s/lr=1")
     assert one_seed["holds"] is None and "one seed shows nothing" in one_seed["because"]
+    easier = claim("other/lr=1", "s/lr=2")
+    assert easier["holds"] is None and "other data, or may be: dataset differ" in easier["because"]
     noted = noting.note("s", root=str(bench.root)).notes
     assert [note.text.partition("checked: ")[2][:9] for note in noted] == [
         "it holds:", "it does n", "it is not",
