@@ -21,7 +21,6 @@ the question alone.
 """
 
 import json
-import math
 import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -39,54 +38,7 @@ if TYPE_CHECKING:
 
 
 @chz.chz
-class Policy(settings.Training):
-    """How a policy is sampled from and trained, whatever it does."""
-
-    groups_per_batch: int = chz.field(default=16, doc="questions a step")
-    group_size: int = chz.field(default=16, doc="answers sampled to each question")
-    max_tokens: int = chz.field(default=16, doc="longest answer sampled, in tokens")
-    temperature: float = chz.field(
-        default=1.0, doc="of sampling; other than 1.0 it is not the model's own distribution"
-    )
-    normalize_std: bool = chz.field(
-        default=False, doc="divide advantages by the standard deviation of their group"
-    )
-    entropy_coef: float = chz.field(
-        default=0.0, doc="bonus for unlikely tokens, in reward a nat: keeps the model trying"
-    )
-    kl_penalty_coef: float = chz.field(
-        default=0.0, doc="penalty for leaving the reference, in reward a nat"
-    )
-    kl_reference: str | None = chz.field(
-        default=None, doc="base model, log_path or tinker://...; else the weights started from"
-    )
-    remove_constant_reward_groups: bool | None = chz.field(
-        default=None,
-        doc="drop groups of equal rewards; else: unless entropy_coef or kl_penalty_coef is set",
-    )
-    max_steps_off_policy: int = chz.field(
-        default=0, doc="sample ahead, from weights at most so many steps old; 0: none"
-    )
-    loss_fn: Literal["importance_sampling", "ppo", "cispo"] = chz.field(
-        default="importance_sampling", doc="the service's loss"
-    )
-    num_substeps: int = chz.field(default=1, doc="optimizer steps that a batch is divided into")
-    max_steps: int = chz.field(default=60, doc="steps to train")
-    num_groups_to_log: int = chz.field(default=4, doc="groups in each transcript; 0: none")
-
-    @chz.validate
-    def _check_policy(self) -> None:
-        settings.check_at_least(self, groups_per_batch=1, group_size=2, max_tokens=1)
-        settings.check_at_least(self, num_substeps=1, num_groups_to_log=0, max_steps_off_policy=0)
-        settings.check_positive(self, "temperature")
-        for key in ("entropy_coef", "kl_penalty_coef"):
-            value = getattr(self, key)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{key} must not be negative, not {value}")
-
-
-@chz.chz
-class Config(Policy, settings.Settings):
+class Config(settings.Policy, settings.Settings):
     """What a run is; the same configuration gives the same metrics."""
 
     reward: Literal["dense", "sparse"] = chz.field(

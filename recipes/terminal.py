@@ -42,7 +42,7 @@ _LOOK_SECONDS = 0.2
 
 
 @chz.chz
-class Config(rl.Policy):
+class Config(settings.Policy):
     """What a run is; the same configuration gives the same metrics, as far as commands do."""
 
     tasks: str = chz.field(doc="folder of the tasks to train on (sweeper tasks check)")

@@ -71,7 +71,8 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: list[i
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
     # At once: who is killed in between would leave half a message.
     sent = connection.sendmsg([data], passed if descriptors else [])
-    connection.sendall(data[sent:])
+    if sent < len(data):  # who has all may have answered and gone: to send nothing would fail
+        connection.sendall(data[sent:])
 
 
 def receive(connection: socket.socket, most: int = 0) -> tuple[dict[str, Any], list[int]]:
@@ -118,7 +119,7 @@ class Server:
         self._move = move
         self._asked: dict[str, tuple[int, int]] = {}
         self._files: dict[str, tuple[int, int]] = {}
-        self._imported = Imported(set(), {}, {})
+        self._imported = Imported(set(), {}, _set_at_start())
         self._seconds = 0.0
         self._refused: str | None = None
 
@@ -230,6 +231,14 @@ class Imported(NamedTuple):
     tops: set[str]
     read: dict[str, str | None]
     changed: dict[str, str | None]
+
+
+def _set_at_start() -> dict[str, str | None]:
+    """The variables that an interpreter sets by itself: `LC_CTYPE`, where there is no locale (PEP
+    538). What was given is the same for each run, and so is this."""
+    with open("/proc/self/environ", "rb") as file:
+        given = {os.fsdecode(item.partition(b"=")[0]) for item in file.read().split(b"\0")}
+    return {name: value for name, value in os.environ.items() if name not in given}
 
 
 def _import(names: list[str]) -> Imported:

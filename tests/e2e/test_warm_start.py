@@ -180,7 +180,14 @@ def lives(pid: int) -> bool:
         return False
 
 
-def test_it_is_as_after_an_exec(warmed: Warm, interpreter: tuple[str, Path]) -> None:
+@pytest.mark.parametrize("locale", ["C.UTF-8", None])
+def test_it_is_as_after_an_exec(
+    warmed: Warm, interpreter: tuple[str, Path], locale: str | None
+) -> None:
+    """Also where no locale is set, and an interpreter sets one for itself."""
+    for name in [name for name in warmed.environment if name.startswith(("LANG", "LC_"))]:
+        del warmed.environment[name]
+    warmed.change({} if locale is None else {"LANG": locale})
     (interpreter[1] / "packaged.py").write_text(
         "import os\nos.environ.setdefault('SET_BY_AN_IMPORT', '1')"
     )
