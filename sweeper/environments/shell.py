@@ -38,8 +38,8 @@ done
 
 # Signals with a handler interrupt `wait`, reach children as the default, and do not end it; of
 # those without one, none reaches the first process of a namespace from inside. At the end of its
-# input it leaves: who had started it is gone. `u` is set when it was told to end all: a shell that
-# begins just then ends too.
+# input it ends all and leaves: who had started it is gone. `u` is set when it was told to end all:
+# a shell that begins just then ends too.
 _SUPERVISOR = r"""
 IFS= read -r -d '' words
 %(limits)s
@@ -54,12 +54,13 @@ while [ $n -lt %(shells)d ]; do
   while :; do wait $p; s=$?; kill -0 $p 2>/dev/null || break; done
   if IFS= read -r -t 0; then
     IFS= read -r -d '' -t 0.01 x
-    [ $? = 1 ] && exit
+    [ $? = 1 ] && break
   fi
   u=
   printf '\0%%s %%d\0' "${words:$((n * %(word)d)):%(word)d}" $s
   n=$((n + 1))
 done
+%(end_now)s 2>/dev/null
 """
 
 
@@ -73,6 +74,7 @@ def supervisor(end_all: str, prepare: str = "", limits: Limits | None = None) ->
     return _SUPERVISOR % {
         "limits": "\n".join(lines),
         "end_all": shlex.quote(end_all),
+        "end_now": end_all,
         "prepare": prepare,
         "shells": _SHELLS,
         "bash": "bash" if limits is not None else "exec setsid bash",

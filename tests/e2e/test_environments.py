@@ -214,9 +214,10 @@ def test_nothing_of_an_environment_stays(opened):
     place.stop()
 
 
+@pytest.mark.parametrize("idle", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_environments_end_with_who_started_them(kind, tmp_path):
-    """However that ends."""
+def test_environments_end_with_who_started_them(kind, idle, tmp_path):
+    """However that ends, and also where the shell is the first to see it, having nothing to do."""
     script = (
         "import sys, time\n"
         "from sweeper.environments import Made, open_environment\n"
@@ -224,10 +225,10 @@ def test_environments_end_with_who_started_them(kind, tmp_path):
         "place.start()\n"
         "place.exec('sleep 1000 & sleep 1000 &', 5)\n"
         "print('up', flush=True)\n"
-        "place.exec('sleep 1000', 1000)\n"
+        "time.sleep(1000) if sys.argv[2] == 'True' else place.exec('sleep 1000', 1000)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script, kind],
+        [sys.executable, "-c", script, kind, str(idle)],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
