@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,11 +217,13 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 TRAIN = """
-import json, os, sys
+import json, os, sys, time
 import tinker
 
 service = tinker.ServiceClient()
 training = service.create_lora_training_client("tiny/qwen3", rank=4, seed=int(sys.argv[2])).result()
+while not os.path.exists(sys.argv[3]):  # until others wait for a seat
+    time.sleep(0.05)
 target = tinker.TensorData(data=[20, 30, 40], dtype="int64")
 example = tinker.Datum(
     model_input=tinker.ModelInput.from_ints([10, 20, 30]), loss_fn_inputs={"target_tokens": target}
@@ -235,7 +238,7 @@ service.close("success").result()
 """
 MANY = """
 name: many
-command: [{python}, train.py, "{{log_path}}", "{{seed}}"]
+command: [{python}, train.py, "{{log_path}}", "{{seed}}", {go}]
 service: local
 seeds: 16
 metric: {{name: loss, goal: minimize}}
@@ -247,16 +250,28 @@ launch: {{backend: local, max_parallel: 8}}
 def test_sixteen_runs_share_an_engine_with_four_seats(shell: Shell) -> None:
     shell.run("engine", "start", "--max-sessions", "4")
     (shell.folder / "train.py").write_text(TRAIN)
-    (shell.folder / "many.yaml").write_text(MANY.format(python=sys.executable))
-    shell.run("launch", "many.yaml", "--wait")
+    go = shell.folder / "go"
+    (shell.folder / "many.yaml").write_text(MANY.format(python=sys.executable, go=go))
+    info = lifecycle.find(str(shell.folder / "home"))
+    assert info is not None
+    launcher = shell.start("launch", "many.yaml", "--wait")
+    deadline = time.monotonic() + 120
+    while not _meter(info)["total"]["paused"]:  # there are more of them than seats
+        assert time.monotonic() < deadline and launcher.poll() is None
+        time.sleep(0.2)
+    go.touch()
+    output, errors = launcher.communicate(timeout=240)
+    assert launcher.returncode == 0, output + errors
     runs = shell.runs("many")
     assert [(run["state"], run["attempts"]) for run in runs] == [("succeeded", 1)] * 16
     assert all(run["value"] < 8.0 for run in runs)  # from 16, by two steps
-    info = lifecycle.find(str(shell.folder / "home"))
-    assert info is not None
-    report = lifecycle.meter(info)
-    assert report is not None
+    report = _meter(info)
     assert report["total"]["steps"] == 48
-    assert report["total"]["paused"] > 0  # there were more of them than seats
     tags = {tag for line in report["sessions"] for tag in line["tags"]}
     assert {f"run:{run['id']}.1" for run in runs} <= tags
+
+
+def _meter(info: lifecycle.EngineInfo) -> dict[str, Any]:
+    report = lifecycle.meter(info)
+    assert report is not None
+    return report
