@@ -146,10 +146,6 @@ class Priced:
         """Which prices these are; None without any."""
         return None if self._prices is None else self._prices.told
 
-    def used(self, run: RecordedRun) -> Usage:
-        """What all attempts of a run used."""
-        return total(run.used(attempt).usage for attempt in range(1, run.attempts + 1))
-
     def sum_of(self, used: Sequence[Usage]) -> float | None:
         """What they cost in dollars; None where that is not known."""
         found = total(used)
@@ -160,7 +156,7 @@ class Priced:
 
     def usd(self, run: RecordedRun) -> float | None:
         """What all attempts of a run cost; None where that is not known."""
-        return self.sum_of([self.used(run)])
+        return self.sum_of([run.usage])
 
     def of_sweep(self, sweep: Sweep) -> str | None:
         """What a sweep has used, and has yet to use; None where nothing was counted."""

@@ -115,7 +115,7 @@ def _found(
 ) -> StageFound:
     mine = [run for run in runs if run.stage == stage.name]
     verdict: Mapping[str, Any] = {} if report is None else report.document["verdict"]
-    used = [priced.used(run) for run in mine]
+    used = [run.usage for run in mine]
     cells = {} if report is None else {cell["cell"]: cell for cell in report.document["cells"]}
     best = cells.get(verdict.get("best"))
     return StageFound(
@@ -145,7 +145,7 @@ def _best(cell: Mapping[str, Any]) -> str:
 
 def _chain(run: SweepRun, priced: Priced) -> Chain:
     runs = (*reversed(run.lineage), run)
-    used = [priced.used(one) for one in runs]
+    used = [one.usage for one in runs]
     links = tuple(
         Link(one.stage or "", one.name.partition("/")[2], one.state.value, one.record()["value"])
         for one in runs
@@ -195,18 +195,15 @@ def _page(found: Pipeline) -> str:
     shown = found.chains[:CHAINS]
     visited = {link.stage for chain in shown for link in chain.links}
     columns = [stage.name for stage in found.stages if stage.name in visited]
-    return (
-        environment()
-        .get_template("pipeline.html.j2")
-        .render(
-            policy=policy([]),
-            css=Markup(asset("report.css")),  # noqa: S704 - a file of ours
-            found=found,
-            columns=columns,
-            rows=[(chain, {link.stage: link for link in chain.links}) for chain in shown],
-            shown=CHAINS,
-            priced=any(stage.usd is not None for stage in found.stages),
-            labels=labels,
-            money=money,
-        )
+    template = environment().get_template("pipeline.html.j2")
+    return template.render(
+        policy=policy([]),
+        css=Markup(asset("report.css")),  # noqa: S704 - a file of ours
+        found=found,
+        columns=columns,
+        rows=[(chain, {link.stage: link for link in chain.links}) for chain in shown],
+        shown=CHAINS,
+        priced=any(stage.usd is not None for stage in found.stages),
+        labels=labels,
+        money=money,
     )

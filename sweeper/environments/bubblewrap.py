@@ -12,12 +12,11 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from sweeper.environments.base import Died, Made, NotThere, Result
-from sweeper.environments.shell import Shell, supervisor
+from sweeper.environments.base import Died, Made, NotThere
+from sweeper.environments.shell import InShell, Shell, supervisor
 from sweeper.environments.watch import Watched, below, unwatch, watch
 
 __all__ = ["Bubblewrap", "missing"]
@@ -95,7 +94,7 @@ def _as_nobody() -> list[str]:
     return ["setpriv", *ids, "--"]
 
 
-class Bubblewrap:
+class Bubblewrap(InShell):
     """See `Environment`."""
 
     root = ""
@@ -169,18 +168,6 @@ class Bubblewrap:
         os.set_blocking(process.stderr.fileno(), False)
         said = (process.stderr.read() or b"").decode(errors="replace").strip()
         return said.rpartition("\n")[2] or "it did not start"
-
-    def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
-        return self._shell.run(command, seconds, keep)
-
-    def reset(self) -> None:
-        self._shell.reset()
-
-    def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
-        self._shell.put(files, seconds)
-
-    def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
-        return self._shell.get(path, most, seconds)
 
     def _end_all(self) -> None:
         """Have the first process end all others."""

@@ -10,11 +10,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 
-from sweeper.environments.base import Died, Made, Result
-from sweeper.environments.shell import Shell, supervisor
+from sweeper.environments.base import Died, Made
+from sweeper.environments.shell import InShell, Shell, supervisor
 
 __all__ = ["Process"]
 
@@ -24,7 +23,7 @@ _FOLDERS = ("app", "logs/agent", "logs/verifier", "solution", "tests", "tmp")
 _AT_OUR_END = "trap 'kill -KILL -- -$p $p; exit' TERM"
 
 
-class Process:
+class Process(InShell):
     """See `Environment`."""
 
     def __init__(self, made: Made) -> None:
@@ -54,18 +53,6 @@ class Process:
             raise Died(f"bash does not start: {error}") from None
         self._shell = Shell(self._process, self._end_all, root=self.root)
         self._shell.greet()
-
-    def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
-        return self._shell.run(command, seconds, keep)
-
-    def reset(self) -> None:
-        self._shell.reset()
-
-    def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
-        self._shell.put(files, seconds)
-
-    def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
-        return self._shell.get(path, most, seconds)
 
     def _end_all(self) -> None:
         if self._process is not None:

@@ -19,7 +19,7 @@ from io import BytesIO
 
 from sweeper.environments.base import Died, Ended, Limits, Result
 
-__all__ = ["Output", "Shell", "supervisor"]
+__all__ = ["InShell", "Output", "Shell", "supervisor"]
 
 _WORD = 12
 _SHELLS = 64
@@ -287,3 +287,21 @@ class Shell:
             with suppress(OSError):
                 if pipe is not None:
                     pipe.close()
+
+
+class InShell:
+    """The methods of an `Environment` that its shell has, for those that have one."""
+
+    _shell: Shell
+
+    def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
+        return self._shell.run(command, seconds, keep)
+
+    def reset(self) -> None:
+        self._shell.reset()
+
+    def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
+        self._shell.put(files, seconds)
+
+    def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
+        return self._shell.get(path, most, seconds)

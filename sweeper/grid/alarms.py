@@ -1,7 +1,6 @@
 """The sections `alarms`, which changes what alarms watch for, and `on_alarm`, which says what is to
 be done about them. The rules and their defaults are in `sweeper.thresholds`."""
 
-import re
 from typing import Any
 
 from sweeper.fields.kinds import (
@@ -18,6 +17,7 @@ from sweeper.fields.kinds import (
 )
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Reading, Section
+from sweeper.grid.words import word_with
 from sweeper.model.plan import Alarms, OnAlarm
 from sweeper.thresholds import RULES, Threshold
 
@@ -25,8 +25,6 @@ __all__ = ["ALARMS", "HOLES", "ON_ALARM", "WHOLE", "check_rules"]
 
 HOLES = ("run", "name", "rule", "sweep", "attempt", "message")
 """What stands in braces in `on_alarm.run`."""
-
-_HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 class _Rule:
@@ -79,18 +77,6 @@ def _read_alarms(node: Node, where: str, problems: Problems) -> Alarms:
     return {name: None if given is False else given for name, given in found.items()}
 
 
-def _wrong_with_word(word: str) -> str | None:
-    if not word:
-        return "a string in the list is empty"
-    for match in _HOLE.finditer(word):
-        hole = match.group(1)
-        if match.group() in ("{", "}") or hole == "":
-            return "a stray brace; {{ is one"
-        if hole is not None and hole not in HOLES:
-            return f"no value for {{{hole[:60]}}}{nearest(hole, HOLES)}; {', '.join(HOLES)}"
-    return None
-
-
 def _wrong_with_rule(rule: str) -> str | None:
     return None if rule in RULES else f"{rule[:60]!r} is not a rule{nearest(rule, RULES)}"
 
@@ -111,12 +97,11 @@ def _read_on_alarm(node: Node, where: str, problems: Problems) -> OnAlarm | None
 _RULES = Section(
     *(Field(name, _Rule(name), _sentence(rule.meaning)) for name, rule in RULES.items())
 )
-_WORD = rf"^([^{{}}]|\{{\{{|\}}\}}|\{{({'|'.join(HOLES)})\}})+$"
 _ON_ALARM = Section(
     Field(
         "run",
         Texts(
-            Item({"pattern": _WORD}, _wrong_with_word, numbers=True),
+            word_with(HOLES),
             least=1,
             example="a list such as [notify-send, '{name}', '{message}']",
         ),

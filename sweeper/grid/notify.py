@@ -9,6 +9,7 @@ from sweeper.fields import config_file
 from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
+from sweeper.grid.words import word_with
 from sweeper.model.notify import KINDS, Email, Notify, variables_of
 from sweeper.model.plan import Plan
 
@@ -17,21 +18,8 @@ __all__ = ["HOLES", "NOTIFY", "WHOLE", "configured", "notify_of", "require_varia
 HOLES = ("sweep", "kind", "message", "root")
 """What stands in braces in `notify.command`."""
 
-_HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NAME = r"\$[A-Za-z_][A-Za-z0-9_]*"
 _WAYS = ("command", "webhook", "slack", "email")
-
-
-def _wrong_with_word(word: str) -> str | None:
-    if not word:
-        return "a string in the list is empty"
-    for match in _HOLE.finditer(word):
-        hole = match.group(1)
-        if match.group() in ("{", "}") or hole == "":
-            return "a stray brace; {{ is one"
-        if hole is not None and hole not in HOLES:
-            return f"no value for {{{hole[:60]}}}{nearest(hole, HOLES)}; {', '.join(HOLES)}"
-    return None
 
 
 def _wrong_with_kind(kind: str) -> str | None:
@@ -49,7 +37,6 @@ def _needs_a_way(reading: Reading) -> None:
         reading.problems.add(reading.place, f"notify needs one of {', '.join(_WAYS)}")
 
 
-_WORD = rf"^([^{{}}]|\{{\{{|\}}\}}|\{{({'|'.join(HOLES)})\}})+$"
 _EMAIL = Section(
     Field(
         "to",
@@ -92,7 +79,7 @@ _SECTION = Section(
     Field(
         "command",
         Texts(
-            Item({"pattern": _WORD}, _wrong_with_word, numbers=True),
+            word_with(HOLES),
             least=1,
             example="a list such as [notify-send, '{sweep}', '{message}']",
         ),

@@ -80,7 +80,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
 
     prices = load()
     known = Guesses(examples)
-    asked = [settings_of(run.config, plan.of(run.stage).recipe) for run in wanted]
+    asked = [settings_of(run.config, plan.recipe_of(run.stage)) for run in wanted]
     asked += not_known_yet(plan)
     guesses = [one for one in map(known.of, asked) if one is not None]
     if not guesses:
@@ -137,7 +137,7 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
             if outcome.usage == NO_USAGE or outcome.wall_s is None:
                 continue
             hours = max(0.0, outcome.wall_s - (outcome.paused_s or 0.0)) / 3600
-            settings = settings_of(run.config, old.of(run.stage).recipe)
+            settings = settings_of(run.config, old.recipe_of(run.stage))
             yield Example(settings, outcome.usage, hours)
 
 

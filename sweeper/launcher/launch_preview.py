@@ -238,7 +238,7 @@ def job(found: LaunchPreview, preview: RunPreview, store: Store) -> dict[str, ob
 
 def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | None:
     """The argv of a recipe that is a command; None for other recipes."""
-    template = planned.of(run.stage).recipe.command
+    template = planned.recipe_of(run.stage).command
     if template is None:
         return None
     values: Mapping[str, object] = run.config | {

@@ -284,6 +284,11 @@ class Plan(NamedTuple):
         """The stage of that name; None if there is none."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
+    def recipe_of(self, stage: str | None) -> Recipe:
+        """The recipe of a stage's runs; its own where there is no such stage."""
+        found = self.stage(stage)
+        return self.recipe if found is None else found.recipe
+
     def of(self, stage: str | None) -> "Plan":
         """The plan as runs of a stage see it: with the recipe, the metric and the axes of that
         stage. Itself where there is no such stage."""

@@ -28,6 +28,7 @@ from typing import NamedTuple
 __all__ = [
     "ENDED",
     "OPEN",
+    "OUTCOMES",
     "REQUESTS",
     "TRANSITIONS",
     "Event",
@@ -98,8 +99,10 @@ _STATE_AFTER = {
 OPEN = frozenset({State.SUBMITTED, State.RUNNING})
 """States in which a job may be at work."""
 
-ENDED = frozenset({Event.PREEMPTED, Event.FAILED, Event.CANCELLED, Event.SUCCEEDED})
-"""Events that end an attempt; their body is its outcome."""
+OUTCOMES = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED)
+"""Events that end an attempt, the most telling first; their body is its outcome."""
+
+ENDED = frozenset(OUTCOMES)
 
 REQUESTS = frozenset({Event.CANCEL, Event.RETRY})
 """Events that ask for something, and tell of nothing that happened."""

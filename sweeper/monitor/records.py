@@ -11,11 +11,11 @@ from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.errors import AlreadyExists, StoreError
 from sweeper.metrics import as_float
 from sweeper.model.parts import Part
 from sweeper.sanitize import sanitize
-from sweeper.storage.documents import SCHEMA, encode, read_as, strict
+from sweeper.storage.documents import SCHEMA, encode, read_as, read_each, strict
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
@@ -77,20 +77,8 @@ def read(
     it are not read again. A damaged record is passed over, and `told` is called with its error.
     Raises `StoreError` for a store that does not answer the listing.
     """
-    known = {} if known is None else known
-    found: list[Alarm] = []
-    for path, name in _listed(store, layout):
-        alarm = known.get(path)
-        try:
-            alarm = alarm or read_as(store, path, partial(_alarm, name))
-        except NotFound:
-            continue
-        except StoreError as error:
-            if told is not None:
-                told(error)
-            continue
-        known[path] = alarm
-        found.append(alarm)
+    readers = {path: partial(_alarm, name) for path, name in _listed(store, layout)}
+    found = read_each(store, readers, known, told)
     return sorted(found, key=lambda alarm: (alarm.time, alarm.run, alarm.attempt, alarm.rule))
 
 

@@ -21,6 +21,7 @@ from sweeper.model.plan import Recipe, Run, read_recipe
 from sweeper.recipe.probe import probe
 
 __all__ = [
+    "HOLE",
     "RUN_KEYS",
     "FilledFields",
     "Problem",
@@ -39,7 +40,7 @@ RUN_KEYS = ("log_path", "seed", "run", "attempt")
 """What a command may hold beside the keys of its configuration."""
 
 _REFERENCE = re.compile(r"(?:[A-Za-z_][\w-]*(?:\.[A-Za-z_]\w*)*)(?::[A-Za-z_]\w*)?\Z")
-_HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 class RecipeError(GridError):
@@ -206,7 +207,7 @@ def placeholders(command: Sequence[str]) -> list[str]:
     """The keys in a command's template. Raises `RecipeError` for a stray brace."""
     keys: dict[str, None] = {}
     for element in command:
-        for match in _HOLE.finditer(element):
+        for match in HOLE.finditer(element):
             if match.group() in ("{", "}") or match.group() == "{}":
                 raise RecipeError(
                     "command", f"command: stray brace in {element[:60]!r}; {{{{ stands for a brace"
@@ -232,7 +233,7 @@ def render_command(command: Sequence[str], values: Mapping[str, Any]) -> list[st
         value = values[match.group(1)]
         return value if isinstance(value, str) else json.dumps(value)
 
-    return [_HOLE.sub(fill, element) for element in command]
+    return [HOLE.sub(fill, element) for element in command]
 
 
 def render_window(template: str | None, sweep: str, run: Run, attempt: int) -> str | None:

@@ -175,15 +175,13 @@ def forecast_of(sweep: "Sweep") -> SweepUsage | None:
 
 def going(runs: "Sequence[SweepRun]", plan: Plan) -> list[Going]:
     """Recorded runs of a plan."""
-    recipes = {stage.name: stage.recipe for stage in plan.stages}
-    return [_going(run, recipes.get(run.stage or "", plan.recipe)) for run in runs]
+    return [_going(run, plan.recipe_of(run.stage)) for run in runs]
 
 
 def _going(run: "SweepRun", recipe: Recipe) -> Going:
-    used = total(run.used(attempt).usage for attempt in range(1, run.attempts + 1))
     finished = run.is_finished or run.retired
     succeeded = run.state is State.SUCCEEDED and run.attempts == 1
-    return Going(settings_of(run.config, recipe), used, finished, succeeded)
+    return Going(settings_of(run.config, recipe), run.usage, finished, succeeded)
 
 
 def sentence(found: SweepUsage, prices: Prices) -> str:

@@ -25,8 +25,8 @@ from sweeper.model.growth import lineage
 from sweeper.model.html import table, title
 from sweeper.model.parts import Part
 from sweeper.model.plan import Run
-from sweeper.model.states import Event, NoState, RunState, State, fold, is_finished
-from sweeper.model.usage import NO_USAGE, Usage
+from sweeper.model.states import OUTCOMES, Event, NoState, RunState, State, fold, is_finished
+from sweeper.model.usage import NO_USAGE, Usage, total
 from sweeper.results.objective import judged
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.index import Index
@@ -51,9 +51,7 @@ Told = Callable[[StoreError], None]
 _LARGE = 100_000
 """From so many bytes of metrics on it pays to load what reads them quicker."""
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
-_ENDING = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED)
-"""Events with the outcome of an attempt, the most telling first."""
-_TOLD_BEFORE = (*_ENDING, Event.CLAIMED)
+_TOLD_BEFORE = (*OUTCOMES, Event.CLAIMED)
 """Events that tell of an attempt before the last, the most telling first."""
 
 
@@ -242,6 +240,11 @@ class RecordedRun(ABC):
         """What an attempt has used of its service, as far as that was counted."""
         del attempt
         return Used()
+
+    @functools.cached_property
+    def usage(self) -> Usage:
+        """What all attempts have used of their service: also what was done twice was paid twice."""
+        return total(self.used(attempt).usage for attempt in range(1, self.attempts + 1))
 
     @property
     def reason(self) -> str | None:
@@ -523,7 +526,7 @@ class SweepRun(RecordedRun):
         """As its outcome has it, which is remembered for as long as that is the same file; of an
         attempt without one, as its worker said last."""
         happened = self._sweep.events.get(self.id, ())
-        told = [event for event in _ENDING if (attempt, event) in happened]
+        told = [event for event in OUTCOMES if (attempt, event) in happened]
         found: list[Used] = []
 
         def read() -> list[Any] | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.heartbeat import Heartbeat
-from sweeper.model.states import Event
+from sweeper.model.states import OUTCOMES, Event
 from sweeper.model.usage import NO_USAGE, Usage
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
@@ -20,9 +20,6 @@ from sweeper.storage.sweeps import read_event
 from sweeper.worker.usage import FOLDER, UsageFiles
 
 __all__ = ["AttemptUsage", "Used"]
-
-_ENDS = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED)
-"""Events with the outcome of an attempt, the most telling first."""
 
 Attempt = tuple[str, int]
 
@@ -61,7 +58,7 @@ class AttemptUsage:
         """Take note of what is known of an attempt now, unless more was known of it before."""
         key = run, attempt
         happened = self._run_table.events(run)
-        event = next((event for event in _ENDS if (attempt, event) in happened), None)
+        event = next((event for event in OUTCOMES if (attempt, event) in happened), None)
         found = self._ended(key, event) if event is not None else self._at_work(key)
         before = self._seen.get(key, Used())
         usage = max(before.usage, found.usage, key=lambda usage: usage.counts.tokens)

@@ -24,15 +24,18 @@ class SweepUsageWatch:
     def __init__(self, context: Context, run_table: RunTable, attempts: AttemptUsage) -> None:
         self._context, self._run_table, self._attempts = context, run_table, attempts
         self._at: float | None = None
+        self._events = 0
         self._known: SweepUsage | None = None
 
     def look(self, plan: Plan) -> SweepUsage | None:
-        """The sum; as it was a moment ago where runs are at work. None while nothing was counted,
-        or not all is known."""
-        now = self._context.clock()
-        busy = any(view.state.at_work for view in self._run_table.views.values())
-        if self._at is None or now - self._at >= _SECONDS or not busy:
-            self._at = now
+        """The sum; as it was a moment ago where runs are at work, or nothing has happened since.
+        None while nothing was counted, or not all is known."""
+        now, views = self._context.clock(), self._run_table.views.values()
+        events = sum(view.size for view in views)
+        happened = events != self._events or self._known is None
+        busy = any(view.state.at_work for view in views)
+        if self._at is None or now - self._at >= _SECONDS or (happened and not busy):
+            self._at, self._events = now, events
             found = self._sum(plan)
             before = self._known and self._known._replace(time=None)
             if found != before:
@@ -41,7 +44,6 @@ class SweepUsageWatch:
 
     def _sum(self, plan: Plan) -> SweepUsage | None:
         known = self._attempts.look(_REMOTE_LOOKS if self._context.store.is_remote else None)
-        recipes = {stage.name: stage.recipe for stage in plan.stages}
         runs = [Going(settings) for settings in not_known_yet(plan)]
         for run, view in self._run_table.views.items():
             planned, state = self._run_table.runs[run], view.state
@@ -51,7 +53,7 @@ class SweepUsageWatch:
             wants = view.wants and run not in self._run_table.retired
             runs.append(
                 Going(
-                    settings_of(planned.config, recipes.get(planned.stage or "", plan.recipe)),
+                    settings_of(planned.config, plan.recipe_of(planned.stage)),
                     total(known[key].usage for key in attempts),
                     finished=not (wants or state.at_work),
                     example=state.state is State.SUCCEEDED and state.opened == 1,

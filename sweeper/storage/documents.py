@@ -3,10 +3,10 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar, cast
 
-from sweeper.errors import Damaged, StoreError
+from sweeper.errors import Damaged, NotFound, StoreError
 from sweeper.model.decoding import decode
 from sweeper.model.parts import SCHEMA
 from sweeper.storage.files import Store
@@ -17,6 +17,7 @@ __all__ = [
     "encode",
     "place_of",
     "read_as",
+    "read_each",
     "read_json",
     "strict",
     "timestamp",
@@ -51,6 +52,32 @@ def read_as(store: Store, path: str, read: Callable[[object, str], T]) -> T:
     """Read a document of ours with the reader of its kind (`sweeper.model`). Raises `NotFound`, or
     `StoreError` when it is damaged, of another shape, or newer."""
     return read(read_json(store, path), place_of(store, path))
+
+
+def read_each(
+    store: Store,
+    readers: Mapping[str, Callable[[object, str], T]],
+    known: MutableMapping[str, T] | None = None,
+    told: Callable[[StoreError], None] | None = None,
+) -> list[T]:
+    """Read documents that never change, each path with its reader. Who reads again and again passes
+    the same `known`, empty at first: what is in it is not read again. What is gone is passed over;
+    so is what is damaged, and `told` is called with its error."""
+    known = {} if known is None else known
+    found: list[T] = []
+    for path, read in readers.items():
+        one = known.get(path)
+        try:
+            one = one or read_as(store, path, read)
+        except NotFound:
+            continue
+        except StoreError as error:
+            if told is not None:
+                told(error)
+            continue
+        known[path] = one
+        found.append(one)
+    return found
 
 
 def place_of(store: Store, path: str) -> str:

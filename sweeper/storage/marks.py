@@ -10,9 +10,9 @@ import re
 import time
 from collections.abc import Callable, MutableMapping
 
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import StoreError
 from sweeper.model.mark import Kind, Mark, read
-from sweeper.storage.documents import encode, read_as, timestamp
+from sweeper.storage.documents import encode, read_each, timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import user
@@ -42,21 +42,7 @@ def read_marks(
     and `told` is called with its error. Who reads again and again passes the same `known`, empty at
     first: what is in it is not read again. Raises `StoreError` for a store that does not answer the
     listing."""
-    known = {} if known is None else known
-    found: list[Mark] = []
-    for path, _ in _listed(store, sweep):
-        mark = known.get(path)
-        try:
-            mark = mark or read_as(store, path, read)
-        except NotFound:
-            continue
-        except StoreError as error:
-            if told is not None:
-                told(error)
-            continue
-        known[path] = mark
-        found.append(mark)
-    return found
+    return read_each(store, {path: read for path, _ in _listed(store, sweep)}, known, told)
 
 
 def is_archived(store: Store, sweep: str) -> bool:

@@ -1,0 +1,28 @@
+"""The words of a command in a grid, in which names in braces stand for values."""
+
+import re
+from collections.abc import Sequence
+
+from sweeper.fields.kinds import Item, nearest
+from sweeper.recipe.reference import HOLE
+
+__all__ = ["word_with"]
+
+
+def word_with(holes: Sequence[str]) -> Item:
+    """A word of a command in which each of `holes` may stand in braces; `{{` and `}}` are braces.
+    Numbers are words too."""
+
+    def wrong(word: str) -> str | None:
+        if not word:
+            return "a string in the list is empty"
+        for match in HOLE.finditer(word):
+            hole = match.group(1)
+            if match.group() in ("{", "}") or hole == "":
+                return "a stray brace; {{ is one"
+            if hole is not None and hole not in holes:
+                return f"no value for {{{hole[:60]}}}{nearest(hole, holes)}; {', '.join(holes)}"
+        return None
+
+    names = "|".join(map(re.escape, holes))
+    return Item({"pattern": rf"^([^{{}}]|\{{\{{|\}}\}}|\{{({names})\}})+$"}, wrong, numbers=True)
