@@ -235,23 +235,26 @@ def test_what_a_user_closes_is_absent_and_the_rest_is_not(tmux: Tmux) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "word"),
+    ("say", "end", "word"),
     [
-        (r"printf '\033]2;sweeper: failed (oom)\033\\'; exit 7", "failed (oom)"),
-        ("kill -9 $$", "ended"),  # and never said a word
+        (r"printf '\033]2;sweeper: failed (oom)\033\\'", "exit 7", "failed (oom)"),
+        ("true", "kill -9 $$", "ended"),  # and never said a word
     ],
 )
 def test_ended_jobs_stay_with_their_last_screen_and_word(
-    tmux: Tmux, program: str, word: str
+    tmux: Tmux, tmp_path: Path, say: str, end: str, word: str
 ) -> None:
     token = "abcabcabcabc-a1"
     job = tmux.job(token, "x#1", group="g")
-    program = f"echo the last words; {program}"
+    # tmux 3.3 drops what it has not read of a program that has ended: this one waits.
+    read = tmp_path / "read"
+    program = f"{say}; echo the last words; until [ -e {read} ]; do sleep 0.05; done; {end}"
     tmux.backend.submit([job._replace(argv=["sh", "-c", program, token])])
+    _until(lambda: "the last words" in list(tmux.backend.logs(token)))
+    read.touch()
     # Not until "Pane is dead": tmux may learn of an exit status only when another child exits.
     _until(lambda: tmux.states([token]) == {JobState.ENDED: 1})
-    # The job may have ended before tmux has read what it wrote.
-    _until(lambda: "the last words" in list(tmux.backend.logs(token)))
+    assert "the last words" in list(tmux.backend.logs(token))
     pane = tmux.backend.find([token])[token]
     for form in ("pane-border-format", "window-status-format"):
         (shown,) = tmux.run("display-message", "-p", "-t", pane, f"#{{T:{form}}}")
