@@ -20,7 +20,20 @@ __all__ = ["Process"]
 ROOT = "SWEEPER_TASK_ROOT"
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
 _FOLDERS = ("app", "logs/agent", "logs/verifier", "solution", "tests", "tmp")
-_AT_OUR_END = "trap 'kill -KILL -- -$p $p; exit' TERM"
+# What has left the session is known by its environment.
+_CLEAN_UP = r"""
+clean_up() {
+  kill -KILL -- -$p $p
+  for e in $(grep -lzFxs -- "SWEEPER_TASK_ROOT=$SWEEPER_TASK_ROOT" /proc/[0-9]*/environ); do
+    e=${e%/environ}
+    [ "${e#/proc/}" = $$ ] || kill -KILL "${e#/proc/}"
+  done
+  cd /
+  rm -rf -- "$SWEEPER_TASK_ROOT"
+  exit
+} 2>/dev/null
+trap clean_up TERM
+"""
 
 
 class Process(InShell):
@@ -38,7 +51,7 @@ class Process(InShell):
             os.makedirs(os.path.join(self.root, folder), exist_ok=True)
         env = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
         env |= {"HOME": workdir, "TERM": "dumb", **self._made.env, ROOT: self.root}
-        script = supervisor("kill -KILL -- -$p $p", _AT_OUR_END)
+        script = supervisor("kill -KILL -- -$p $p", _CLEAN_UP, end_now="clean_up")
         try:
             self._process = subprocess.Popen(
                 [*_told_of_our_end(), "bash", "-c", script, "shell"],

@@ -64,9 +64,11 @@ done
 """
 
 
-def supervisor(end_all: str, prepare: str = "", limits: Limits | None = None) -> str:
+def supervisor(
+    end_all: str, prepare: str = "", limits: Limits | None = None, end_now: str = ""
+) -> str:
     """The supervisor's script. `end_all` ends all processes but itself; `prepare` is executed
-    first."""
+    first, `end_now` (else `end_all`) once who had started it is gone."""
     lines = ["ulimit -c 0"]
     if limits is not None:
         lines += [f"ulimit -u {limits.processes}", f"ulimit -d {limits.memory_mb << 10}"]
@@ -74,7 +76,7 @@ def supervisor(end_all: str, prepare: str = "", limits: Limits | None = None) ->
     return _SUPERVISOR % {
         "limits": "\n".join(lines),
         "end_all": shlex.quote(end_all),
-        "end_now": end_all,
+        "end_now": end_now or end_all,
         "prepare": prepare,
         "shells": _SHELLS,
         "bash": "bash" if limits is not None else "exec setsid bash",

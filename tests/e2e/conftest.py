@@ -22,6 +22,7 @@ _LONGEST = (
     "test_alarms.py",
     "test_launch.py",
     "test_recipe_terminal.py",
+    "test_terminal_killed.py",
     "test_steering.py",
     "test_quickstart_elsewhere.py",
     "test_recipe_reward.py",

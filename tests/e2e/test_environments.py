@@ -217,13 +217,14 @@ def test_nothing_of_an_environment_stays(opened):
 @pytest.mark.parametrize("idle", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_environments_end_with_who_started_them(kind, idle, tmp_path):
-    """However that ends, and also where the shell is the first to see it, having nothing to do."""
+    """However that ends, and also where the shell is the first to see it, having nothing to do;
+    with what has left its session, and its folder."""
     script = (
         "import sys, time\n"
         "from sweeper.environments import Made, open_environment\n"
         "place = open_environment(sys.argv[1], Made(), unsafe=True)\n"
         "place.start()\n"
-        "place.exec('sleep 1000 & sleep 1000 &', 5)\n"
+        "place.exec('sleep 1000 & setsid sleep 1000 & touch left', 5)\n"
         "print('up', flush=True)\n"
         "time.sleep(1000) if sys.argv[2] == 'True' else place.exec('sleep 1000', 1000)\n"
     )
@@ -240,6 +241,7 @@ def test_environments_end_with_who_started_them(kind, idle, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
     _gone(own)
+    assert not list(tmp_path.iterdir())
 
 
 def _gone(pids: list[int]) -> None:

@@ -1,0 +1,141 @@
+"""Sweeps of terminal tasks of which the recipe, the worker or the launcher is killed while episodes
+are played: nothing of an environment stays, neither a process nor a mount nor a folder."""
+
+import json
+import os
+import shutil
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweeper import environments
+from sweeper.environments.watch import below
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(environments.missing("bubblewrap") is not None, reason="no bubblewrap here"),
+]
+TASKS = Path(__file__).parents[2] / "grids" / "terminal"
+DAEMONS = "RUN setsid sleep 1000 & sleep 1000 & sleep 0.2\n"
+"""What each episode leaves at work from its beginning."""
+GRID = {
+    "name": "killed",
+    "recipe": "terminal",
+    "service": "none",
+    "secrets": ["TINKER_API_KEY"],
+    "base": {
+        "groups_per_batch": 2,
+        "group_size": 4,
+        "n_parallel_envs": 4,
+        "max_turns": 2,
+        "max_tokens": 1,
+        "context_limit": 512,
+        "max_steps": 2,
+        "eval_every": 0,
+    },
+    "seeds": 1,
+    "metric": {"name": "env/all/reward/total", "goal": "maximize"},
+    "launch": {"backend": "local", "retries": 0},
+}
+
+
+@pytest.fixture
+def at_work(shells, recipes, tmp_path):
+    """Launches the sweep, and waits until environments of it are at work. Its launcher."""
+    shell, begun = shells.Shell(tmp_path, "local"), []
+    shell.environment |= {"TINKER_API_KEY": recipes.key}
+
+    def start(environment):
+        for name in ("door", "lamp"):
+            shutil.copytree(TASKS / name, tmp_path / "tasks" / name)
+            with (tmp_path / "tasks" / name / "environment" / "Dockerfile").open("a") as file:
+                file.write(DAEMONS)
+        (tmp_path / "tmp").mkdir()
+        base = GRID["base"] | {"tasks": str(tmp_path / "tasks"), "base_url": recipes.url}
+        base |= {"environment": environment, "unsafe": environment == "process"}
+        env = dict(recipes.tokenizers) | {"TMPDIR": str(tmp_path / "tmp")}
+        grid = GRID | {"base": base, "launch": GRID["launch"] | {"env": env}}
+        (tmp_path / "killed.yaml").write_text(json.dumps(grid))
+        launcher = shell.start("launch", "killed.yaml", "--wait", start_new_session=True)
+        begun.append(launcher)
+        shell.until(lambda: daemons(tmp_path) or launcher.poll() is not None)
+        assert launcher.poll() is None, launcher.communicate()
+        return launcher
+
+    yield start
+    for process in (*begun, *jobs(tmp_path)):
+        with suppress(psutil.Error):
+            process.kill()
+    for launcher in begun:
+        launcher.communicate()
+
+
+def jobs(folder):
+    """The workers of the sweep, their guards and their recipes."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if "launch" not in words and any(str(folder / "sweeps") in word for word in words):
+                found.append(process)
+    return found
+
+
+def daemons(folder):
+    """What episodes have left at work in their environments."""
+    found = []
+    for pid in {pid for one in jobs(folder) for pid in below(one.pid)}:
+        with suppress(psutil.Error):
+            if psutil.Process(pid).cmdline() == ["sleep", "1000"]:
+                found.append(pid)
+    return found
+
+
+def victim(who, launcher, folder):
+    """The process that is to be killed."""
+    found = {"launcher": launcher.pid}
+    for process in jobs(folder):
+        if "run" in process.cmdline():
+            found |= {"recipe": process.pid, "worker": process.ppid()}
+    return found[who]
+
+
+def mounts():
+    """What is mounted on this machine."""
+    return set(Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("who", "environment"),
+    [
+        ("recipe", "bubblewrap"),
+        ("worker", "bubblewrap"),
+        ("launcher", "bubblewrap"),
+        ("recipe", "process"),
+    ],
+)
+def test_nothing_of_an_environment_stays(at_work, shells, tmp_path, who, environment):
+    """With the launcher the run goes on, to its end."""
+    before = mounts()
+    launcher = at_work(environment)
+    own = {pid for one in jobs(tmp_path) for pid in (one.pid, *below(one.pid))}
+    inside = daemons(tmp_path)
+    os.kill(victim(who, launcher, tmp_path), signal.SIGKILL)
+    shells.Shell.until(lambda: not any(map(lives, [*own, *inside])))
+    shells.Shell.until(lambda: not jobs(tmp_path))
+    assert not list((tmp_path / "tmp").glob("sweeper-task-*"))
+    assert not [line for line in mounts() - before if "overlay" in line or str(tmp_path) in line]
+    launcher.wait(60)
+    events = {path.name for path in (tmp_path / "sweeps" / "killed" / "state").rglob("*.json")}
+    assert ("1.succeeded.json" in events) == (who == "launcher")
+
+
+def lives(pid):
+    """Whether a process is there, and no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
