@@ -93,6 +93,19 @@ def written(load_support: Callable[[str], ModuleType]) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def receivers(load_support: Callable[[str], ModuleType]) -> ModuleType:
+    """`tests/support/receivers.py`: web and mail servers that take messages, and may fail first."""
+    return load_support("receivers")
+
+
+@pytest.fixture
+def receiver(receivers: ModuleType) -> Iterator[Any]:
+    """A web server that takes messages: `.url`, `.taken`, `.faults`, `.hold`."""
+    with receivers.receiving() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def moto_server() -> Iterator[tuple[str, int]]:
     """An S3 that moto plays over HTTP: its address, and the number of its process."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]

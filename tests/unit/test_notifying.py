@@ -1,10 +1,7 @@
 """Who is told of a sweep: what a launcher puts on record, and how it reaches people, once each."""
 
-import http.server
-import json
-import socketserver
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,78 +22,7 @@ from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore
 from sweeper.storage.sweeps import read_plan
 
-SECRET = "s3cret-in-the-address"
-
-
-class Receiver:
-    """A server that takes messages, and first gives the answers in `faults`."""
-
-    def __init__(self) -> None:
-        self.faults: list[int] = []
-        self.taken: list[dict[str, Any]] = []
-        receiver = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                code = receiver.faults.pop(0) if receiver.faults else 200
-                if code == 200:
-                    receiver.taken.append(json.loads(body))
-                self.send_response(code)
-                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/{SECRET}"
-
-
-class Mailbox(socketserver.StreamRequestHandler):
-    """As much of SMTP as a client needs who sends one mail."""
-
-    def handle(self) -> None:
-        def say(line: str) -> None:
-            self.wfile.write(f"{line}\r\n".encode())
-
-        say("220 here")
-        lines: list[str] = []
-        while word := self.rfile.readline().decode().strip():
-            if word.upper() == "DATA":
-                say("354 go on")
-                while (line := self.rfile.readline().decode().rstrip("\r\n")) != ".":
-                    lines.append(line)
-                self.server.taken.append(lines)  # type: ignore[attr-defined]
-            if word.upper() == "QUIT":
-                say("221 bye")
-                return
-            say("250 ok")
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
-
-
-@pytest.fixture
-def mailbox() -> Iterator[Any]:
-    class Server(socketserver.ThreadingTCPServer):
-        allow_reuse_address = True
-
-    with Server(("127.0.0.1", 0), Mailbox) as server:
-        server.taken = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+SECRET, PASSWORD = "s3cret-in-the-address", "the-password-of-a-person"
 
 
 @pytest.fixture
@@ -118,11 +44,11 @@ def told(store: LocalStore, key: str, kind: str = "alarm", text: str = "a <b> & 
 
 
 def test_each_message_arrives_once_however_often_it_is_sent(
-    store: LocalStore, receiver: Receiver
+    store: LocalStore, receiver: Any
 ) -> None:
     told(store, "one")
     told(store, "end-1", "end", "has ended: 2 succeeded")
-    receiver.faults = [500, 302, 429]
+    receiver.faults = [500, 302, 0, 429]
     waits: list[float] = []
     both = Notify(webhook="$HOOK", slack="$SLACK")
     way = sender(store, both, receiver.url, sleep=waits.append, verdict=lambda: "lr=1 won")
@@ -142,7 +68,7 @@ def test_each_message_arrives_once_however_often_it_is_sent(
     assert not any(SECRET in text for text in kept)
 
 
-def test_two_who_send_at_once_send_it_once(store: LocalStore, receiver: Receiver) -> None:
+def test_two_who_send_at_once_send_it_once(store: LocalStore, receiver: Any) -> None:
     for number in range(5):
         told(store, f"m{number}")
     way = sender(store, Notify(webhook="$HOOK"), receiver.url)
@@ -154,7 +80,7 @@ def test_two_who_send_at_once_send_it_once(store: LocalStore, receiver: Receiver
     assert len(receiver.taken) == 5
 
 
-def test_one_that_was_cut_off_is_not_sent_again(store: LocalStore, receiver: Receiver) -> None:
+def test_one_that_was_cut_off_is_not_sent_again(store: LocalStore, receiver: Any) -> None:
     """It may have arrived."""
     told(store, "one")
     assert messages.begin(store, "s", "one", "webhook", 1)
@@ -175,17 +101,66 @@ def test_a_receiver_out_of_reach_is_tried_for_a_while_and_named_without_its_secr
     assert found.error == "the variable HOOK is not set"
 
 
-def test_mail_and_commands(store: LocalStore, mailbox: Any, tmp_path: Path) -> None:
+def email_of(server: str, **more: Any) -> Email:
+    return Email(("me@example.org",), server, "sweeper@example.org", **more)
+
+
+@pytest.fixture(scope="module")
+def certificate(receivers: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return receivers.certificate(tmp_path_factory.mktemp("mail"))
+
+
+@pytest.mark.parametrize("tls", ["starttls", "ssl"])
+def test_mail_goes_by_a_server_that_wants_a_login_over_tls(
+    store: LocalStore,
+    receivers: ModuleType,
+    certificate: Path,
+    tls: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told(store, "one")
+    with receivers.mailbox(tls, certificate, login=True) as box:
+        email = email_of(box.address, user="me", password="$SMTP_PASSWORD", tls=tls)
+        way = sender(store, Notify(email=email))
+        right = way._replace(environment={"SMTP_PASSWORD": PASSWORD})
+        # Nobody vouches for it: neither mail nor password goes there.
+        (found,) = deliver(right, most=1)
+        assert "CERTIFICATE_VERIFY_FAILED" in (found.error or "") and not box.taken
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        (found,) = deliver(way._replace(environment={"SMTP_PASSWORD": "no-" + PASSWORD}), most=1)
+        assert (found.delivered, "535" in (found.error or "")) == (False, True)
+        assert PASSWORD not in (found.error or "") and not box.taken
+        (found,) = deliver(right, most=1)
+        assert found.delivered and box.users == ["me"]
+    (mail,) = box.taken
+    assert mail["Subject"] == "s: a <b> & c" and mail["To"] == "me@example.org"
+
+
+def test_mail_that_a_server_refuses_at_first_arrives_once(
+    store: LocalStore, receivers: ModuleType
+) -> None:
+    for number in range(3):
+        told(store, f"m{number}")
+    with receivers.mailbox("none") as box:
+        box.faults = [451, 0, 554, 451]  # 0: it hangs up
+        way = sender(store, Notify(email=email_of(box.address, tls="none")))
+        assert all(one.delivered for one in deliver(way))
+        assert all(one.delivered for one in deliver(way))
+    assert len(box.taken) == 3 == len({mail["Message-ID"] for mail in box.taken})
+
+
+def test_mail_and_commands(store: LocalStore, receivers: ModuleType, tmp_path: Path) -> None:
     told(store, "end-1", "end", "has ended: 2 succeeded")
     told(store, "budget-1", "budget", "spent")
-    server = f"127.0.0.1:{mailbox.server_address[1]}"
-    email = Email(("me@example.org",), server, "sweeper@example.org", tls="none")
     file = tmp_path / "said"
     script = 'echo "$0 $SWEEPER_KIND $1" >> ' + str(file)
-    notify = Notify(("end",), ("sh", "-c", script, "{sweep}", "{message}"), email=email)
-    assert all(one.delivered for one in deliver(sender(store, notify, verdict=lambda: "lr=1 won")))
-    (mail,) = mailbox.taken
-    assert "Subject: s has ended: 2 succeeded" in mail and "lr=1 won" in mail
+    command = ("sh", "-c", script, "{sweep}", "{message}")
+    with receivers.mailbox("none") as box:
+        notify = Notify(("end",), command, email=email_of(box.address, tls="none"))
+        way = sender(store, notify, verdict=lambda: "lr=1 won")
+        assert all(one.delivered for one in deliver(way))
+    (mail,) = box.taken
+    assert mail["Subject"] == "s has ended: 2 succeeded" and "lr=1 won" in mail.get_payload()
     assert file.read_text() == "s end s has ended: 2 succeeded\nlr=1 won\n"
     fails = Notify(command=("sh", "-c", "echo no $TOKEN_KEY; exit 3"))
     way = sender(store, fails)._replace(environment={"TOKEN_KEY": SECRET, "PATH": "/usr/bin:/bin"})

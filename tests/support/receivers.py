@@ -1,0 +1,174 @@
+"""Who is told of a sweep: a web server and a mail server on this machine, which can be told to fail
+at first."""
+
+import asyncio
+import http.server
+import json
+import ssl
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email import message_from_bytes
+from email.message import Message
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope
+
+SECRET = "s3cret-in-the-address"
+PASSWORD = "the-password-of-a-person"
+
+
+class Receiver:
+    """A web server that takes messages, and first answers with the codes in `faults`; 0: it hangs
+    up without an answer. While `hold` is cleared it answers nobody; `asked` counts who has come."""
+
+    def __init__(self) -> None:
+        self.faults: list[int] = []
+        self.taken: list[dict[str, Any]] = []
+        self.asked = 0
+        self.hold = threading.Event()
+        self.hold.set()
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.asked += 1
+                receiver.hold.wait()
+                code = receiver.faults.pop(0) if receiver.faults else 200
+                if code == 0:
+                    self.close_connection = True
+                    return
+                if code == 200:
+                    receiver.taken.append(json.loads(body))
+                self.send_response(code)
+                self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/{SECRET}"
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """A web server for messages, as long as the block runs."""
+    made = Receiver()
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.hold.set()
+        made.server.shutdown()
+        thread.join()
+        made.server.server_close()
+
+
+class Mailbox:
+    """A mail server: `taken` has the mails, `users` who has logged in to send each (None: nobody).
+    It first answers a mail with the codes in `faults`; 0: it hangs up."""
+
+    def __init__(self) -> None:
+        self.faults: list[int] = []
+        self.taken: list[Message] = []
+        self.users: list[str | None] = []
+        self.address = ""
+
+    async def handle_DATA(  # noqa: N802 - the library's name
+        self, server: Any, session: Any, envelope: Envelope
+    ) -> str:
+        code = self.faults.pop(0) if self.faults else 250
+        if code == 0:
+            server.transport.abort()
+        if code == 250:
+            self.taken.append(message_from_bytes(envelope.original_content or b""))
+            self.users.append(session.auth_data)
+        return f"{code} so be it"
+
+
+def _login(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+    right = data.login == b"me" and data.password == PASSWORD.encode()
+    return AuthResult(success=right, auth_data=data.login.decode(), handled=right)
+
+
+@contextmanager
+def mailbox(tls: str, certificate: Path | None = None, *, login: bool = False) -> Iterator[Mailbox]:
+    """A mail server, as long as the block runs. `tls`: `none`, `starttls` or `ssl`, which want a
+    `certificate`; `login`: mail is taken only of who shows the password of `me`."""
+    made = Mailbox()
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    loop = asyncio.new_event_loop()
+
+    def protocol() -> SMTP:
+        with warnings.catch_warnings():  # it does not know of the TLS around it
+            warnings.simplefilter("ignore", UserWarning)
+            return SMTP(
+                made,
+                hostname="here",
+                loop=loop,
+                tls_context=context if tls == "starttls" else None,
+                require_starttls=tls == "starttls",
+                authenticator=_login if login else None,
+                auth_required=login,
+                auth_require_tls=tls == "starttls",
+            )
+
+    outer = context if tls == "ssl" else None
+    server = loop.run_until_complete(loop.create_server(protocol, "127.0.0.1", 0, ssl=outer))
+    made.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield made
+    finally:
+        asyncio.run_coroutine_threadsafe(_close(server), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _close(server: asyncio.Server) -> None:
+    server.close()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def certificate(folder: Path) -> Path:
+    """A certificate of its own making for 127.0.0.1, with its key, in one file."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "mail of the tests")])
+    begin = datetime.now(UTC) - timedelta(days=1)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + timedelta(days=30))
+        .add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path = folder / "mail.pem"
+    path.write_bytes(made.public_bytes(pem) + secret)
+    return path
