@@ -16,12 +16,12 @@ averaged, so that the student is drawn to each by its weight; off-policy each an
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import chz
 
-from . import chat, rl, samplers, service, settings, sft, tasks
+from . import chat, hyperparams, rl, samplers, service, settings, sft, tasks
 from .rollouts import Group
 from .trainer import Trainer, run
 
@@ -62,6 +62,11 @@ class Config(rl.Config):
             raise ValueError(
                 f"teacher_temperature must not be negative, not {self.teacher_temperature}"
             )
+
+
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    return hyperparams.notes("distill", Config, values)
 
 
 def main(config: Config) -> None:

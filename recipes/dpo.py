@@ -19,13 +19,13 @@ its last checkpoint as if nothing had happened; its reference stays what it was.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import chat, pairs, samplers, service, settings, sft, tasks
+from . import chat, hyperparams, pairs, samplers, service, settings, sft, tasks
 from .trainer import Trainer, not_finite, run
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class Config(pairs.Settings):
     dpo_beta: float = chz.field(
         default=0.1, doc="how much moving away from the reference costs: small moves far"
     )
-    learning_rate: float = chz.field(default=1e-3, doc="Adam's, before it falls")
+    learning_rate: float | settings.Auto = chz.field(
+        default=1e-3, doc="Adam's, before it falls; auto: by the model (hyperparams.py)"
+    )
     reference_model_name: str | None = chz.field(
         default=None, doc="the reference is this base model, not the weights started from"
     )
@@ -54,6 +56,11 @@ class Config(pairs.Settings):
     @chz.validate
     def _check(self) -> None:
         settings.check_positive(self, "dpo_beta")
+
+
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    return hyperparams.notes("dpo", Config, values)
 
 
 def main(config: Config) -> None:

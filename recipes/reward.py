@@ -11,12 +11,12 @@ dpo.py. `rl` takes the chance of a "yes" as its reward: SFT, a preference model 
 stages of RLHF (Ouyang et al. 2022, arXiv:2203.02155).
 """
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import chz
 
-from . import dpo, pairs, rewards, service
+from . import dpo, hyperparams, pairs, rewards, service
 from .trainer import run
 
 
@@ -25,6 +25,11 @@ class Config(pairs.Settings):
     """What a run is; the same configuration gives the same metrics."""
 
     log_path: str = chz.field(default="runs/reward", doc="directory for metrics and checkpoints")
+
+
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    return hyperparams.notes("reward", Config, values)
 
 
 def main(config: Config) -> None:

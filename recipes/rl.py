@@ -22,14 +22,14 @@ the question alone.
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import chz
 
-from . import chat, rewards, rollouts, samplers, service, settings, tasks
+from . import chat, hyperparams, rewards, rollouts, samplers, service, settings, tasks
 from .rollouts import Group, Problem, Rollout
 from .trainer import Trainer, run
 
@@ -66,6 +66,11 @@ class Config(settings.Policy, settings.Settings):
 
 TRIED = 4
 """Right answers that a reward function is tried on before the first step."""
+
+
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    return hyperparams.notes("rl", Config, values)
 
 
 def main(config: Config) -> None:

@@ -15,6 +15,10 @@ import chz
 
 from . import tasks
 
+Auto = Literal["auto"]
+AUTO: Auto = "auto"
+"""What a configuration says in the place of a number that hyperparams.py is to find."""
+
 # What may change between a run's start and its resumption without making it another run.
 FREE = frozenset(
     {"log_path", "base_url", "save_every", "ttl_seconds", "wandb_project", "wandb_name"}
@@ -70,14 +74,18 @@ class Problems(Place):
 class Training(Place):
     """Optimizer, evaluation and checkpoints of a run that trains."""
 
-    learning_rate: float = chz.field(default=8e-3, doc="Adam's, before it falls")
+    learning_rate: float | Auto = chz.field(
+        default=8e-3, doc="Adam's, before it falls; auto: by the model (hyperparams.py)"
+    )
     lr_schedule: Literal["constant", "linear"] = chz.field(
         default="linear", doc="linear: falls to zero over max_steps"
     )
     warmup_steps: int = chz.field(
         default=0, doc="first steps, over which the rate rises to learning_rate"
     )
-    lora_rank: int = chz.field(default=16, doc="rank of a new LoRA adapter")
+    lora_rank: int | Auto = chz.field(
+        default=16, doc="rank of a new LoRA adapter; auto: by how much there is to learn"
+    )
     max_steps: int = chz.field(default=80, doc="steps to train")
     eval_every: int = chz.field(default=20, doc="steps between evaluations; 0: first and last only")
     save_every: int = chz.field(default=0, doc="steps between checkpoints; 0: the final one only")
@@ -87,8 +95,11 @@ class Training(Place):
 
     @chz.validate
     def _check_training(self) -> None:
-        check_at_least(self, lora_rank=1, max_steps=1, eval_every=0, save_every=0, warmup_steps=0)
-        check_positive(self, "learning_rate")
+        check_at_least(self, max_steps=1, eval_every=0, save_every=0, warmup_steps=0)
+        if self.lora_rank != AUTO:
+            check_at_least(self, lora_rank=1)
+        if self.learning_rate != AUTO:
+            check_positive(self, "learning_rate")
         if self.ttl_seconds is not None and self.ttl_seconds < 3600:
             raise ValueError(f"ttl_seconds must be at least 3600, not {self.ttl_seconds}")
 
@@ -220,7 +231,7 @@ def learning_rate_at(config: Training, step: int) -> float:
     Weights trained before come without their optimizer, whose first steps know nothing of how
     large gradients are and move every weight as far as any: smaller ones spare what was learned.
     """
-    rate = config.learning_rate * min(1.0, (step + 1) / (config.warmup_steps + 1))
+    rate = float(config.learning_rate) * min(1.0, (step + 1) / (config.warmup_steps + 1))
     if config.lr_schedule == "constant":
         return rate
     return rate * (1.0 - step / config.max_steps)

@@ -9,12 +9,13 @@ the same log_path, a run goes on from its last checkpoint as if nothing had happ
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import chat, service, settings, tasks
+from . import chat, hyperparams, service, settings, tasks
 from .trainer import Trainer, run
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Config(settings.Settings):
     @chz.validate
     def _check(self) -> None:
         settings.check_at_least(self, batch_size=1)
+
+
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    return hyperparams.notes("sft", Config, values)
 
 
 def main(config: Config) -> None:

@@ -32,7 +32,7 @@ from sweeper import environments
 from sweeper.environments import Died, Environment, NotThere
 from sweeper.tasks import Task, TaskFailed, made_of, read_all
 
-from . import chat, episodes, rl, rollouts, service, settings, tasks
+from . import chat, episodes, hyperparams, rl, rollouts, service, settings, tasks
 from .episodes import Played, Player, Sampled
 from .rollouts import Group, Problem
 from .service import RecipeError
@@ -128,6 +128,11 @@ def _missing(kind: str) -> str | None:
 @cache
 def _mistakes(folder: str) -> tuple[str, ...]:
     return read_all(folder)[1]
+
+
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    return hyperparams.notes("terminal", Config, values)
 
 
 def main(config: Config) -> None:

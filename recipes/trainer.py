@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import rundir, service, settings, tracking
+from . import hyperparams, rundir, service, settings, tracking
 
 if TYPE_CHECKING:
     import tinker
@@ -26,6 +26,7 @@ PARENT = "parent_path"
 def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> None:
     """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
     with service.errors_in_one_line(), service.stop_on_signals() as stop:
+        config, whys = found_numbers(recipe, config)
         values = chz.asdict(config)
         directory = rundir.open_run(config.log_path, values, settings.FREE)
         if directory.finished:
@@ -35,7 +36,7 @@ def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> Non
         data = trainer.load_data(config)
         connection = service.connect(config.base_url, {"recipe": recipe})
         loop = trainer(config, directory, connection, data, stop)
-        directory.write_config(values)
+        directory.write_config(values | ({"auto": whys} if whys else {}))
         directory.drop_steps_from(directory.start_step)
         with tracking.tracked(config, directory, values) as tracker:
             try:
@@ -184,6 +185,17 @@ class Trainer(ABC):
             )
 
 
+def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
+    """The configuration with numbers where it says `auto`, and why those. Raises RecipeError."""
+    try:
+        found, whys = hyperparams.resolved(recipe, config)
+    except ValueError as error:
+        raise service.RecipeError(str(error)) from None
+    for key, why in whys.items():
+        print(f"{key}={getattr(found, key):g}: {why}", flush=True)
+    return found, whys
+
+
 def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
     """The first metric that is NaN or infinite, and its value."""
     for key, value in metrics.items():
@@ -223,6 +235,6 @@ def open_training(
         return connection.wait(client.create_training_client_from_state(parent))
     return connection.wait(
         client.create_lora_training_client(
-            base_model=config.model_name, rank=config.lora_rank, seed=config.seed
+            base_model=config.model_name, rank=int(config.lora_rank), seed=config.seed
         )
     )

@@ -50,6 +50,7 @@ class Running:
             "seeds": len({run.seed for run in plan.runs}) if plan.runs else 0,
             "estimate": None if expected is None else expected.document(),
             "warnings": list(plan.warnings),
+            "notes": list(plan.notes),
             "budget_left": self._desk.left(),
         }
 

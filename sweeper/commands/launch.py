@@ -43,6 +43,8 @@ def run(arguments: Namespace) -> int:
     recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in planned.parts))
     more = f", and {sum(planned.unknown.values())} to come" if planned.unknown else ""
     say(f"{planned.name}: {len(planned.runs)} runs{more} of {shortened(recipes)}{begun}")
+    for note in planned.notes:
+        say(note)
     request = LaunchRequest(
         planned, arguments.root, arguments.wait, smoke=arguments.smoke, live=arguments.live
     )

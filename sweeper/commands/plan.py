@@ -76,6 +76,9 @@ def short(found: LaunchPreview) -> Iterator[str]:
         if axes:
             yield ""
             yield from table((_key_of(part, plan), "values", ""), axes, width, gives=2)
+    if plan.notes:
+        yield ""
+        yield from plan.notes
     yield ""
     yield from _clipped(f"{size(plan)}: {counts(found)}", width)
     if plan.unknown:
@@ -104,6 +107,7 @@ def full(found: LaunchPreview, store: Store) -> Iterator[str]:
     launch = plan.launch
     yield _head(plan)
     yield f"{size(plan)}: {counts(found)}"
+    yield from plan.notes
     yield ""
     what = {
         "recipe": recipe.reference,

@@ -191,6 +191,7 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
         "retired": found.retired,
         "estimate": None if found.estimate is None else found.estimate.document(),
         "warnings": list(found.plan.warnings),
+        "notes": list(found.plan.notes),
     }
 
 

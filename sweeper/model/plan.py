@@ -246,7 +246,8 @@ class Plan(NamedTuple):
     counts, by stage, the runs that are not known before others have ended, and `choices` were made
     among those.
 
-    `warnings` are for people, a line each, and on no record. Only a launched sweep has the rest:
+    `warnings` and `notes` (what recipes tell of their runs) are for people, a line each, and on no
+    record. Only a launched sweep has the rest:
     `created`, where its code came from (`provenance`, `launches`: those before the last, `snapshot`
     the copy that runs), and `recorded`, all that is in the file.
     """
@@ -263,6 +264,7 @@ class Plan(NamedTuple):
     grid_path: str
     overrides: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     extends: tuple[tuple[str, str], ...] = ()
     wandb: Wandb | None = None
     alarms: Alarms | None = None

@@ -38,10 +38,11 @@ _PLACES = {
 
 
 class Checked(NamedTuple):
-    """What the check found: the recipe, and warnings for people."""
+    """What the check found: the recipe, warnings for people, and what the recipe tells them."""
 
     recipe: Recipe
     warnings: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def check(
@@ -105,6 +106,7 @@ class _Check:
         self.grid, self.seed_field = expanded.grid, expanded.seed_field
         self.warnings: list[str] = []
         self.lacks: list[Problem] = []
+        self.notes: list[str] = []
 
     def all(self, validate: bool) -> Checked:
         """Do every step, in order."""
@@ -120,7 +122,7 @@ class _Check:
             self._program()
         if recipe is None or self.problems:
             raise self.problems.error()
-        return Checked(recipe, tuple(self.warnings))
+        return Checked(recipe, tuple(self.warnings), tuple(self.notes))
 
     def _keys(self) -> None:
         """Note keys that a grid must not give."""
@@ -160,8 +162,9 @@ class _Check:
             place = grid.places["recipe"]
             self.warnings.append(f"{place}: not validated: values may be read otherwise")
         self.lacks = [problem for problem in found if problem.lacking]
+        self.notes = [problem.message for problem in found if problem.note]
         for problem in found:
-            if not problem.lacking:
+            if not (problem.lacking or problem.note):
                 self._note(problem, recipe)
         return recipe
 

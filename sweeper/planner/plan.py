@@ -58,6 +58,7 @@ def plan(
         axes=named.axes,
         runs=named.runs,
         warnings=tuple(dict.fromkeys((*expanded.warnings, *checked.warnings))),
+        notes=checked.notes,
     )
 
 

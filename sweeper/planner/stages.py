@@ -57,6 +57,7 @@ class _Planning:
         self.done: dict[str, _Stage] = {}
         self.counts: dict[str, int] = {}
         self.warnings: list[str] = []
+        self.notes: list[str] = []
 
     def all(self) -> Plan:
         """Plan every stage, those first that others take from."""
@@ -77,6 +78,7 @@ class _Planning:
             stages=stages,
             order=self.grid.order,
             warnings=tuple(dict.fromkeys(self.warnings)),
+            notes=tuple(dict.fromkeys(self.notes)),
         )
         return grown(plan, lambda _: None)
 
@@ -107,6 +109,7 @@ class _Planning:
         self.done[stage.name] = _Stage(stage, made, runs)
         checked = check(expanded, shown if asked else runs, self.problems, validate=asked)
         self.warnings += [*expanded.warnings, *checked.warnings]
+        self.notes += [f"{stage.name}: {note}" for note in checked.notes]
         self.done[stage.name] = _Stage(stage, made._replace(recipe=checked.recipe), runs)
 
     def _going_on(self, stage: StageGrid) -> StageGrid:

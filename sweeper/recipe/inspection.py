@@ -8,7 +8,9 @@ index of a configuration and the key in it, null where none is at fault. Kinds o
 `recipe` (there is none such), `import`, `main` (it would do nothing), `class`, `log_path`.
 
 A recipe may say what a machine lacks for its runs, by a function `lacks(config)` that gets a
-configuration's values and returns lines: the answer has those under "lacks".
+configuration's values and returns lines: the answer has those under "lacks". By a function
+`notes(config)` of the same form it may say what else people should know of it, under "notes"; a
+ValueError of that is a problem of the configuration, by the key that its message begins with.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import typing
 from typing import Any, cast
 
 GROUP = "sweeper.recipes"
@@ -26,6 +29,7 @@ _STARTS = frozenset({"main", "cli_main", "entrypoint", "nested_entrypoint", "met
                      "dispatch_entrypoint"})  # fmt: skip
 
 _MOST_LACKS = 20
+_MOST_NOTES = 20
 
 
 class Refused(Exception):
@@ -69,8 +73,12 @@ def _inspect(
     checker = sibling("checking").Checker(source, takes, filled, to_argv, written)
     checker.check(request["configs"])
     recipe["forms"] = checker.forms
-    lacks = [] if checker.problems else _lacks(module, request["configs"])
-    return {"recipe": recipe, "problems": checker.problems, "lacks": lacks}
+    told: dict[str, Any] = {"recipe": recipe, "problems": checker.problems}
+    if checker.problems:
+        return told
+    notes, problems = _notes(module, request["configs"])
+    return {**told, "problems": problems, "notes": notes,
+            "lacks": _lacks(module, request["configs"])}  # fmt: skip
 
 
 def _lacks(module: Any, configs: dict[str, list[Any]]) -> list[str]:
@@ -86,6 +94,28 @@ def _lacks(module: Any, configs: dict[str, list[Any]]) -> list[str]:
         if len(found) > _MOST_LACKS:
             break
     return list(found)[:_MOST_LACKS]
+
+
+def _notes(
+    module: Any, configs: dict[str, list[Any]]
+) -> tuple[list[str], list[tuple[int, str | None, str]]]:
+    """What the recipe tells of all configurations together, and what it finds wrong with them."""
+    function = getattr(module, "notes", None)
+    found: dict[str, None] = {}
+    problems: dict[str, tuple[int, str | None, str]] = {}
+    for number, config in enumerate(_given(configs) if callable(function) else ()):
+        try:
+            said: Any = cast(Any, function)(config)
+            found.update(dict.fromkeys(str(line) for line in said))
+        except ValueError as error:
+            told = str(error).strip().split("\n")[0]
+            key = told.partition("=")[0]
+            problems.setdefault(told, (number, key if key in config else None, told))
+        except Exception:  # noqa: BLE001  (as with what it lacks)
+            break
+        if len(problems) > _MOST_NOTES:
+            break
+    return list(found)[:_MOST_NOTES], list(problems.values())
 
 
 def _source_of(
@@ -431,4 +461,7 @@ def type_name(annotation: Any) -> str:
     """A type as it is written: `float`, `str | None`, `list[int]`."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return annotation.__qualname__
+    if typing.get_origin(annotation) is typing.Union:
+        parts = typing.get_args(annotation)
+        return " | ".join("None" if part is type(None) else type_name(part) for part in parts)
     return repr(annotation).replace("typing.", "")

@@ -55,12 +55,14 @@ class RecipeError(GridError):
 class Problem(NamedTuple):
     """What is wrong with configuration number `number`, by the value of `key` where one is to
     blame; without a number it is wrong with all of them. With `lacking` it is this machine that
-    lacks something, which matters only to runs that execute here."""
+    lacks something, which matters only to runs that execute here. A `note` is no problem: what the
+    recipe tells of its runs."""
 
     number: int | None
     key: str | None
     message: str
     lacking: bool = False
+    note: bool = False
 
 
 class RunProcess(NamedTuple):
@@ -136,7 +138,8 @@ def inspect(
     }
     recipe = read_recipe(Part(unseen | found | given, "the recipe"))
     lacks = [Problem(None, None, line, lacking=True) for line in answer.get("lacks", ())]
-    return recipe, [*(Problem(*problem) for problem in answer["problems"]), *lacks]
+    notes = [Problem(None, None, line, note=True) for line in answer.get("notes", ())]
+    return recipe, [*(Problem(*problem) for problem in answer["problems"]), *lacks, *notes]
 
 
 def _is_field(key: str | None, takes: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ import pytest
 
 from sweeper import Registry
 from sweeper.engine import lifecycle
+from sweeper.recipes.hyperparams import SHAPES, learning_rate
 from sweeper.storage.files import open_store
 from sweeper.storage.sweeps import read_plan
 from sweeper.tracking import run_id
@@ -146,6 +147,20 @@ def _check_rollouts(shell: Shell, run: dict[str, Any], who: str, least: str) -> 
     alone = run["config"].get("group_size") == 1
     if least == "trajectory" or alone:
         assert {one["whose"] for one in told} == {"trajectory"}
+
+
+def test_learning_rates_are_those_that_it_recommends() -> None:
+    known = {name: shape for name, shape in SHAPES.items() if shape.family != "tiny"}
+    program = (
+        "import json, sys; from tinker_cookbook.hyperparam_utils import get_lr;"
+        "print(json.dumps([get_lr(name) for name in json.loads(sys.argv[1])]))"
+    )
+    told = subprocess.run(
+        [COOKBOOK / "bin" / "python", "-c", program, json.dumps(list(known))],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    ours = [learning_rate("sft", name, 0.0).value for name in known]
+    assert ours == pytest.approx(json.loads(told.stdout), rel=2e-3)
 
 
 TRACKED = """

@@ -113,6 +113,22 @@ def test_an_unknown_model_is_one_clear_line(recipes, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+def test_what_is_found_for_auto_is_on_record(recipes, tmp_path):
+    settings = SMALL | {"max_steps": 2, "learning_rate": "auto", "lora_rank": "auto"}
+    done = recipes.run("sft", tmp_path, **settings, model_name="Qwen/Qwen3-8B")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "learning_rate=0.000473: 5e-5 x 10 for LoRA x (2000/4096)^0.0775" in done.stdout
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["learning_rate"], config["lora_rank"]) == (4.73e-4, 8)
+    assert sorted(config["auto"]) == ["learning_rate", "lora_rank"]
+    assert recipes.measured(tmp_path)[0]["learning_rate"] == 4.73e-4
+    again = recipes.run("sft", tmp_path, **settings, model_name="Qwen/Qwen3-8B")
+    assert again.stdout.endswith("holds this run, finished after 2 steps\n")
+    other = recipes.run("sft", tmp_path / "other", **settings, model_name="openai/gpt-oss-20b")
+    told = "learning_rate=auto: no rate is known for openai/gpt-oss-20b; give a number"
+    assert (other.returncode, other.stderr) == (1, f"error: {told}\n")
+
+
 def test_a_lost_checkpoint_is_one_clear_line(recipes, tmp_path):
     record = {"name": "000002", "batch": 2, "state_path": "tinker://gone/weights/000002"}
     (tmp_path / "checkpoints.jsonl").write_text(json.dumps(record) + "\n")

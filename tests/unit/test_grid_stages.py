@@ -384,7 +384,7 @@ def test_values_of_a_parent_are_checked_as_what_they_are() -> None:
     with pytest.raises(GridError) as error:
         _plan(sft=sft, later={**later, "base": {"lora_rank": "${sft.learning_rate}"}})
     assert list(error.value.problems) == [
-        "stages.later.base.lora_rank: lora_rank takes int, not 0.1"
+        "stages.later.base.lora_rank: lora_rank takes int | Literal['auto'], not 0.1"
     ]
 
 

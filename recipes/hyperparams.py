@@ -1,0 +1,176 @@
+"""Learning rates and LoRA ranks that nobody has chosen: `learning_rate=auto`, `lora_rank=auto`.
+
+The rate is tinker-cookbook's formula (`tinker_cookbook.hyperparam_utils.get_lr`, 0.6.1), which its
+authors fitted to sweeps of SFT over Llama and Qwen models; by them it does not depend on the rank:
+
+    5e-5 x 10 (LoRA's, against training all weights) x (2000 / width) ^ (0.781 Llama, 0.0775 Qwen)
+
+DPO wants to move little, and has tinker-cookbook's own start, 1e-5. The recipes' defaults are for
+the engine's tiny models, and are taken there.
+
+The rank is the smallest power of two, from 8 to 128, whose adapter has a weight for each thing that
+there is to learn: "LoRA Without Regret" (Schulman et al. 2025, thinkingmachines.ai/blog/lora) finds
+LoRA as good as training all weights as long as the data do not exceed what it can hold; they are
+about a bit a token where answers are shown, a bit an answer where those are rewarded or compared.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import chz
+
+from . import settings, tasks
+from .settings import AUTO
+
+FIELDS = ("learning_rate", "lora_rank")
+_DPO_RATE = 1e-5
+_EXPONENTS = {"Llama": 0.781, "Qwen": 0.0775}
+_LEAST, _MOST = 8, 128
+
+
+class Shape(NamedTuple):
+    """A decoder's sizes. `layers` is 0 where experts make the count of weights another."""
+
+    family: str
+    width: int
+    layers: int = 0
+    inner: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head: int = 0
+    vocabulary: int = 0
+
+    def adapter(self, rank: int) -> int:
+        """The weights of an adapter on attention, MLP and unembedding."""
+        queries, keys = self.heads * self.head, self.kv_heads * self.head
+        sums = 2 * (self.width + queries) + 2 * (self.width + keys) + 3 * (self.width + self.inner)
+        return rank * (self.layers * sums + self.width + self.vocabulary)
+
+
+_TINY = Shape("tiny", 64, 2, 128, 4, 2, 16, 261)
+SHAPES: Mapping[str, Shape] = {
+    "tiny/qwen3": _TINY,
+    "tiny/teacher": _TINY,
+    "meta-llama/Llama-3.2-1B": Shape("Llama", 2048, 16, 8192, 32, 8, 64, 128256),
+    "meta-llama/Llama-3.2-3B": Shape("Llama", 3072, 28, 8192, 24, 8, 128, 128256),
+    "meta-llama/Llama-3.1-8B": Shape("Llama", 4096, 32, 14336, 32, 8, 128, 128256),
+    "meta-llama/Llama-3.1-8B-Instruct": Shape("Llama", 4096, 32, 14336, 32, 8, 128, 128256),
+    "meta-llama/Llama-3.1-70B": Shape("Llama", 8192, 80, 28672, 64, 8, 128, 128256),
+    "meta-llama/Llama-3.3-70B-Instruct": Shape("Llama", 8192, 80, 28672, 64, 8, 128, 128256),
+    "Qwen/Qwen3-4B-Instruct-2507": Shape("Qwen", 2560, 36, 9728, 32, 8, 128, 151936),
+    "Qwen/Qwen3-8B": Shape("Qwen", 4096, 36, 12288, 32, 8, 128, 151936),
+    "Qwen/Qwen3-8B-Base": Shape("Qwen", 4096, 36, 12288, 32, 8, 128, 151936),
+    "Qwen/Qwen3-32B": Shape("Qwen", 5120, 64, 25600, 64, 8, 128, 151936),
+    "Qwen/Qwen3-30B-A3B": Shape("Qwen", 2048),
+    "Qwen/Qwen3-30B-A3B-Base": Shape("Qwen", 2048),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": Shape("Qwen", 2048),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": Shape("Qwen", 4096),
+}
+"""By the service's names, what their `config.json` says."""
+
+
+class Chosen(NamedTuple):
+    """A value, and why it is that."""
+
+    value: float
+    why: str
+
+
+def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
+    """The rate for a model; `usual` is the recipe's default. Raises ValueError for a model that
+    none is known for."""
+    shape = _shape(model)
+    if shape is not None and shape.family == "tiny":
+        return Chosen(usual, f"the default of {recipe}, which is for the engine's models")
+    if recipe == "dpo":
+        return Chosen(_DPO_RATE, "what tinker-cookbook's DPO starts from, for every model")
+    if shape is None:
+        raise ValueError(f"learning_rate=auto: no rate is known for {model}; give a number")
+    exponent = _EXPONENTS[shape.family]
+    rate = float(f"{5e-5 * 10 * (2000 / shape.width) ** exponent:.3g}")
+    why = f"5e-5 x 10 for LoRA x (2000/{shape.width})^{exponent}"
+    return Chosen(rate, f"{why}, tinker-cookbook's formula for {shape.family} models")
+
+
+def lora_rank(model: str, things: int, what: str) -> Chosen:
+    """The rank for a model that is to learn so many things. Raises ValueError for a model whose
+    adapter's size is not known."""
+    shape = _shape(model)
+    if shape is None or not shape.layers:
+        raise ValueError(f"lora_rank=auto: the size of {model}'s adapter is not known; give a rank")
+    rank = _LEAST
+    while shape.adapter(rank) < things and rank < _MOST:
+        rank *= 2
+    size = shape.adapter(rank)
+    if size < things:
+        return Chosen(
+            rank, f"{size:,} weights for {things:,} {what}: too few, and no rank has more"
+        )
+    return Chosen(rank, f"{size:,} weights for {things:,} {what}")
+
+
+def choose(recipe: str, config: settings.Training) -> dict[str, Chosen]:
+    """The values of a configuration that are to be found. Raises ValueError where none is known."""
+    found: dict[str, Chosen] = {}
+    if config.learning_rate == AUTO:
+        usual = chz.chz_fields(type(config))["learning_rate"]._default
+        found["learning_rate"] = learning_rate(recipe, config.model_name, usual)
+    if config.lora_rank == AUTO:
+        found["lora_rank"] = lora_rank(config.model_name, *_to_learn(recipe, config))
+    return found
+
+
+def resolved(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
+    """The configuration with numbers in these places, and why they are those."""
+    found = choose(recipe, config)
+    numbers = {key: chosen.value for key, chosen in found.items()}
+    whys = {key: chosen.why for key, chosen in found.items()}
+    return (chz.replace(config, **numbers) if numbers else config), whys
+
+
+def notes(recipe: str, config_class: type[Any], values: Mapping[str, Any]) -> list[str]:
+    """What a plan tells of a configuration's values: what is taken where they say `auto`."""
+    if AUTO not in (values.get(key) for key in FIELDS):
+        return []
+    config = config_class(**{key: value for key, value in values.items() if "." not in key})
+    of = config.model_name
+    return [
+        f"{key}=auto is {chosen.value:g} for {of}: {chosen.why}"
+        for key, chosen in choose(recipe, config).items()
+    ]
+
+
+def _shape(model: str) -> Shape | None:
+    return SHAPES.get(model.partition(":")[0])  # behind a colon is a variant of the service's
+
+
+def _to_learn(recipe: str, config: Any) -> tuple[int, str]:
+    """At most how much there is to learn, and what it is."""
+    if recipe in ("rl", "terminal"):
+        sampled = config.max_steps * config.groups_per_batch * config.group_size
+        return sampled, "rewarded answers"
+    if recipe == "distill":
+        on_policy = config.mode == "on_policy"
+        batch = config.groups_per_batch * config.group_size if on_policy else config.batch_size
+        return config.max_steps * batch * config.max_tokens, "tokens of answers at most"
+    if recipe in ("dpo", "reward"):
+        return config.max_steps * config.batch_size, "compared pairs"
+    return _answer_bytes(config), "bytes of answers, a token being a byte at least"
+
+
+def _answer_bytes(config: settings.Settings) -> int:
+    if config.data is not None:
+        return _bytes_of_file(config.data, config.test_size)
+    return _bytes(settings.load_data(config))
+
+
+@cache
+def _bytes_of_file(path: str, held_out: int) -> int:
+    return _bytes(tasks.load(path, held_out))
+
+
+def _bytes(data: tasks.Split) -> int:
+    """Bytes of what the model is shown to say, each message with its end."""
+    said = (one for talk in data.train for one in talk if one["role"] == "assistant")
+    return sum(len(one["content"].encode("utf-8", "surrogatepass")) + 1 for one in said)

@@ -1,0 +1,124 @@
+import json
+
+import pytest
+
+from sweeper.engine import tiny
+from sweeper.engine.lora import maps
+from sweeper.engine.net import Shape
+from sweeper.errors import GridError
+from sweeper.planner.plan import plan
+from sweeper.recipes import distill, dpo, hyperparams, rl, sft
+
+
+def chosen(recipe, config):
+    return {key: one.value for key, one in hyperparams.choose(recipe, config).items()}
+
+
+@pytest.mark.parametrize(
+    ("model", "rate"),
+    [
+        ("meta-llama/Llama-3.2-1B", 4.91e-4),  # 5e-4 (2000/2048)^0.781
+        ("meta-llama/Llama-3.1-70B", 1.66e-4),  # 5e-4 (2000/8192)^0.781
+        ("Qwen/Qwen3-8B", 4.73e-4),  # 5e-4 (2000/4096)^0.0775
+        ("Qwen/Qwen3-8B:peft:131072", 4.73e-4),
+        ("Qwen/Qwen3-30B-A3B", 4.99e-4),
+        ("tiny/qwen3", 8e-3),  # sft's default
+    ],
+)
+def test_the_rate_is_the_formula_s(model, rate):
+    config = sft.Config(learning_rate="auto", model_name=model)
+    assert chosen("sft", config) == {"learning_rate": pytest.approx(rate, rel=1e-3)}
+
+
+def test_dpo_has_a_rate_of_its_own_for_every_model():
+    found = hyperparams.learning_rate("dpo", "somebody/model", 1e-3)
+    assert found.value == 1e-5
+    assert chosen("dpo", dpo.Config(learning_rate="auto")) == {"learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize("key", ["learning_rate", "lora_rank"])
+def test_a_model_that_is_not_known_is_told(key):
+    config = sft.Config(model_name="openai/gpt-oss-20b", **{key: "auto"})
+    with pytest.raises(ValueError, match=f"{key}=auto: .*openai/gpt-oss-20b.*; give a"):
+        hyperparams.resolved("sft", config)
+
+
+def test_an_adapter_has_as_many_weights_as_the_engine_makes():
+    config = tiny.CONFIG
+    shape = Shape(
+        vocab=config["vocab_size"],
+        hidden=config["hidden_size"],
+        mlp=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        head=config["head_dim"],
+        context=config["max_position_embeddings"],
+    )
+    expected = 8 * sum(outer + inner for outer, inner in maps(shape).values())
+    assert hyperparams.SHAPES["tiny/qwen3"].adapter(8) == expected
+
+
+def test_the_rank_grows_with_what_there_is_to_learn(tmp_path):
+    def rank(recipe, config):
+        return chosen(recipe, config)["lora_rank"]
+
+    assert rank("sft", sft.Config(lora_rank="auto")) == 8
+    lines = [
+        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": word}]}
+        for n, word in enumerate(["a" * 999] * 40)
+    ]
+    data = tmp_path / "long.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = {"data": str(data), "test_size": 2, "lora_rank": "auto"}
+    found = hyperparams.choose("sft", sft.Config(**given))["lora_rank"]
+    assert found == (
+        32,  # with 16 there are 37,968
+        "75,936 weights for 38,000 bytes of answers, a token being a byte at least",
+    )
+    # 60 steps of 16 groups of 16 answers: a bit each.
+    assert rank("rl", rl.Config(lora_rank="auto")) == 8
+    assert rank("rl", rl.Config(lora_rank="auto", max_steps=100, group_size=16)) == 16
+    assert rank("distill", distill.Config(lora_rank="auto", max_steps=60)) == 128
+    told = hyperparams.choose("distill", distill.Config(lora_rank="auto", max_steps=600))
+    assert "too few" in told["lora_rank"].why
+
+
+def test_what_is_given_stays():
+    config = sft.Config(learning_rate=1e-3, lora_rank=4, model_name="somebody/model")
+    assert hyperparams.resolved("sft", config) == (config, {})
+
+
+GRID = {"name": "a", "recipe": "sft", "service": "local"}
+
+
+def test_a_plan_tells_what_is_taken_and_why():
+    planned = plan({**GRID, "base": {"learning_rate": "auto", "model_name": "Qwen/Qwen3-8B"}})
+    assert planned.notes == (
+        "learning_rate=auto is 0.000473 for Qwen/Qwen3-8B: 5e-5 x 10 for LoRA x (2000/4096)^0.0775,"
+        " tinker-cookbook's formula for Qwen models",
+    )
+    assert plan({**GRID, "base": {"learning_rate": 1e-3}}).notes == ()
+
+
+def test_a_stage_s_notes_say_whose_they_are():
+    stages = {
+        "sft": {"recipe": "sft", "base": {"model_name": "meta-llama/Llama-3.2-1B"}},
+        "dpo": {
+            "recipe": "dpo",
+            "from": {"stage": "sft", "take": "each"},
+            "base": {"learning_rate": "auto"},
+        },
+    }
+    planned = plan({"name": "a", "service": "local", "stages": stages})
+    assert [note.partition(":")[0] for note in planned.notes] == ["dpo"]
+    assert "1e-05 for meta-llama/Llama-3.2-1B" in planned.notes[0]
+
+
+def test_a_plan_refuses_what_nobody_knows_at_its_place():
+    with pytest.raises(GridError) as refused:
+        plan({**GRID, "base": {"learning_rate": "auto"}, "grid": {"model_name": ["a/b", "c/d"]}})
+    assert refused.value.problems == (
+        "base.learning_rate: learning_rate=auto: no rate is known for a/b; give a number",
+        "base.learning_rate: learning_rate=auto: no rate is known for c/d; give a number",
+    )
