@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.commands import reproducing
+from sweeper.analysis.episodetables import episode_tables
 from sweeper.analysis.findings import cell_text, method, noise_text, short_name
 from sweeper.analysis.gallery import Panel
 from sweeper.analysis.itemtables import held_rows, item_tables
@@ -98,8 +99,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     how = method(ranking.scale, ranking.noise)
     yield f"\n{escape(noise_text(ranking.noise) or '')} Cells are told apart by {escape(how)}."
     yield from _paired(study)
-    yield from _held_out(study)
-    yield from _items(study)
+    yield from _answered(study)
     yield from _blocks(study)
     if study.axes or study.surface is not None:
         yield "\n## Axes"
@@ -223,6 +223,12 @@ def _paired(study: Study) -> Iterator[str]:
     yield from _table(head, ((r["name"], r["value"], r["interval"], r["p"]) for r in rows[:_ROWS]))
 
 
+def _answered(study: Study) -> Iterator[str]:
+    yield from _held_out(study)
+    yield from _items(study)
+    yield from _episodes(study)
+
+
 def _held_out(study: Study) -> Iterator[str]:
     found = study.held_out
     if found is None:
@@ -239,6 +245,31 @@ def _items(study: Study) -> Iterator[str]:
         head = ("cell", "runs", "mean", "95 % interval", "over", "less than the best", "standing")
         keys = ("name", "runs", "mean", "interval", "over", "difference", "standing")
         yield from _table(head, ([str(row[key]) for key in keys] for row in table["rows"]))
+
+
+def _episodes(study: Study) -> Iterator[str]:
+    for table in episode_tables(study):
+        yield f"\n## Episodes: {escape(table['title'])}\n\n{escape(table['about'])}\n"
+        yield from (f"- {escape(point)}" for point in table["points"])
+        yield ""
+        head = ("cell", "episodes", "first reward", "last", "solved", "tasks ever solved", "turns")
+        head += ("ended by a limit", "environments failed", "time of one")
+        keys = ("name", "episodes", "first", "reward", "solved", "tasks", "turns")
+        keys += ("limited", "failures", "seconds")
+        yield from _table(head, ([str(row[key]) for key in keys] for row in table["rows"]))
+        yield ""
+        yield from _table(
+            ("task", *table["columns"], "ever solved by", "p"),
+            (
+                [
+                    row["task"],
+                    *(labels.NONE if place is None else place[0] for place in row["places"]),
+                    row["solved_by"],
+                    row["p"],
+                ]
+                for row in table["tasks"]
+            ),
+        )
 
 
 def _unstable(study: Study) -> Iterator[str]:

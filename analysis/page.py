@@ -23,6 +23,7 @@ from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.commands import listing, reading_logs, reproducing
+from sweeper.analysis.episodetables import episode_tables
 from sweeper.analysis.figures import MUTED, PALETTE, WINDOWS, tones
 from sweeper.analysis.findings import method, noise_text, short_name
 from sweeper.analysis.frames import SweepData
@@ -118,6 +119,7 @@ def render(study: Study, panels: Sequence[Panel]) -> str:
             item_tables=item_tables(study),
             held_rows=held_rows(study),
             task_rows=task_rows(study),
+            episode_tables=episode_tables(study),
             heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
             axis_kinds=KINDS,
             telling=telling(study),

@@ -15,7 +15,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import as_float, parse
 from sweeper.results.registry import RecordedRun
 
-__all__ = ["ITERATIONS", "Rollout", "parse_rollouts", "read_rollouts", "spread"]
+__all__ = ["ITERATIONS", "Episode", "Rollout", "parse_rollouts", "read_rollouts", "spread"]
 
 ITERATIONS = 9
 """Iterations of a run that are looked into, at most."""
@@ -27,15 +27,33 @@ TEXT = 4000
 """Characters kept of a text."""
 
 _FILE = re.compile(r"/iteration_(\d+)/([^/]+)_rollout_summaries\.jsonl$")
+_CUT = "max_tokens"
 _PROMPTS = ("question", "prompt", "problem", "input", "instruction", "query")
 _ANSWERS = ("response", "completion", "output", "answer_text", "generation", "transcript")
 _REFERENCES = ("reference_answer", "reference", "ground_truth", "gold_answer", "target", "answer")
 
 
+class Episode(NamedTuple):
+    """What is known of a trajectory of several turns on a named task: whether it earned all, what
+    ended it ("" where that was not recorded), how many of its turns were cut off, its `seconds`
+    (None: not recorded), how many environments ended by themselves until it was played, and how
+    many of its group were given up for that (told with the first of a group)."""
+
+    task: str
+    turns: int
+    solved: bool
+    stop: str
+    cut: int
+    seconds: float | None
+    failures: int
+    lost: int
+
+
 class Rollout(NamedTuple):
     """A trajectory. `length` counts the tokens written in all its turns; `ended` says whether the
     model ended it and `correct` whether it was right, None where nothing tells. `prompt`,
-    `response` and `reference` are "" where nothing was recorded."""
+    `response` and `reference` are "" where nothing was recorded; `episode` is None for answers to
+    questions."""
 
     iteration: int
     split: str
@@ -47,6 +65,7 @@ class Rollout(NamedTuple):
     prompt: str
     response: str
     reference: str
+    episode: Episode | None = None
 
 
 def spread(found: Sequence[int], count: int) -> list[int]:
@@ -120,6 +139,33 @@ def _parse(row: Mapping[str, Any], iteration: int, split: str) -> Rollout | None
         prompt=prompt,
         response="\n\n".join(replies)[:TEXT],
         reference=next((text for log in logs if (text := _text(log, _REFERENCES))), ""),
+        episode=_episode(row, reward, steps, logs),
+    )
+
+
+def _episode(
+    row: Mapping[str, Any],
+    reward: float,
+    steps: Sequence[Mapping[str, Any]],
+    logs: Sequence[Mapping[str, Any]],
+) -> Episode | None:
+    task = next((text for log in logs if (text := _text(log, ("item",)))), "")
+    told = dict(_pairs([row.get("trajectory_metrics")]))
+    if not task or (len(steps) < 2 and "solved" not in told):
+        return None
+    measured = [dict(_pairs([step.get("metrics")])) for step in steps]
+    every = {**(measured[-1] if measured else {}), **told}
+    stops = [key.removeprefix("stop/") for key in every if str(key).startswith("stop/")]
+    solved = _truth(told.get("solved"))
+    return Episode(
+        task=task,
+        turns=len(steps),
+        solved=reward >= 1 if solved is None else solved,
+        stop=next((stop for stop in stops if stop != _CUT), ""),
+        cut=sum(f"stop/{_CUT}" in own for own in measured),
+        seconds=as_float(told.get("seconds")),
+        failures=_int(told.get("environment_failures")),
+        lost=_int(told.get("episodes_lost")),
     )
 
 

@@ -22,6 +22,7 @@ from sweeper.analysis.blocks import Blocks, by_blocks, find_blocks
 from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.contrasts import usable
 from sweeper.analysis.costs import dollars
+from sweeper.analysis.episodes import Episodes, by_episodes
 from sweeper.analysis.findings import Finding
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.heldout import HeldOut, held_out, held_out_findings, told_with
@@ -70,6 +71,7 @@ class Study:
     items: tuple[Compared, ...] = ()
     held_out: HeldOut | None = None
     tasks: Tasks | None = None
+    episodes: tuple[Episodes, ...] = ()
 
     @property
     def priced(self) -> bool:
@@ -138,6 +140,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         items=tuple(answered),
         held_out=held,
         tasks=by_tasks(data, ranking),
+        episodes=tuple(by_episodes(data, ranking)),
     )
 
 

@@ -240,6 +240,19 @@ class _Episode:
         return Rollout(self._tokens, self._logprobs, text, last.ended, reward, solved, turns)
 
 
+def about(played: Played, failures: int) -> dict[str, float]:
+    """What is told of an episode beside its turns: whether it earned all, how long it took, how
+    many environments had ended by themselves before it, what ended it, and whether nothing could
+    judge it."""
+    return {
+        "solved": float(played.rollout.correct),
+        "seconds": round(played.seconds, 3),
+        "environment_failures": failures,
+        "verifier_failure": float(bool(played.wrong)),
+        f"stop/{played.ended}": 1.0,
+    }
+
+
 def document(task: str, number: int, played: Played) -> dict[str, Any]:
     """An episode as a line of `episodes.jsonl`."""
     rollout = played.rollout
@@ -257,7 +270,7 @@ def document(task: str, number: int, played: Played) -> dict[str, Any]:
 def from_document(record: dict[str, Any]) -> Played:
     """The episode of a line."""
     turns = tuple(Turn(**turn) for turn in record["turns"])
-    values = {key: record[key] for key in Rollout._fields if key != "turns"}
+    values = {key: record[key] for key in Rollout._fields if key != "turns" and key in record}
     judged = [Judged(*one) for one in record["judged"]]
     return Played(Rollout(**values, turns=turns), record["stop"], judged, record["seconds"])
 

@@ -7,7 +7,7 @@ answer, a reward; or several, between which an environment writes.
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class Rollout(NamedTuple):
     """An answer that was sampled: tokens, the logprob of each, the text they make.
 
     `ended` says whether the model ended it; if not, it ran into the limit. Of several `turns`, the
-    tokens are those of all.
+    tokens are those of all; `about` is what else was measured of such an episode.
     """
 
     tokens: list[int]
@@ -55,6 +55,7 @@ class Rollout(NamedTuple):
     reward: float
     correct: bool
     turns: tuple[Turn, ...] = ()
+    about: Mapping[str, float] = {}
 
 
 class Group(NamedTuple):
@@ -156,7 +157,7 @@ def summaries(
             "sampling_client_step": step if sampled_at is None else sampled_at,
             "total_reward": rollout.reward,
             "final_reward": 0.0,  # what a whole group is rewarded for: nothing here
-            "trajectory_metrics": {},
+            "trajectory_metrics": dict(rollout.about),
             "steps": _turns(group.problem, rollout),
             "final_ob_len": 0,
         }

@@ -249,7 +249,7 @@ class EpisodeTrainer(rl.GroupTrainer):
             ended = [self.results(futures) for _, futures in begun]
             self.batch[split] = ended
             found = [
-                Group(problem, [one.played.rollout for one in own if one.played is not None])
+                Group(problem, _rollouts(own))
                 for (problem, _), own in zip(begun, ended, strict=True)
             ]
             found = [group for group in found if group.rollouts]
@@ -405,6 +405,21 @@ class _Open:
         self._place.stop()
         with self._trainer.lock:
             self._trainer.places.discard(self._place)
+
+
+def _rollouts(group: Sequence[Ended]) -> list[rollouts.Rollout]:
+    """The episodes of a group that were played, each with what is told of it; the first one tells
+    how many were given up, and what that took."""
+    found: list[rollouts.Rollout] = []
+    lost = [one.failures for one in group if one.played is None]
+    for one in group:
+        if one.played is not None:
+            told = episodes.about(one.played, one.failures)
+            if lost and not found:
+                told["environment_failures"] += sum(lost)
+                told["episodes_lost"] = len(lost)
+            found.append(one.played.rollout._replace(about=told))
+    return found
 
 
 def _sampled(sequence: Any) -> Sampled:

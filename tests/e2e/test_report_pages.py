@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 
 EXAMPLES = (
     *("quickstart", "grpo", "random60", "cells184", "blocks35"),
-    *("saturated", "crashes", "confirmation", "tasks"),
+    *("saturated", "crashes", "confirmation", "tasks", "terminal"),
 )
 NARROW = 390
 

@@ -262,6 +262,77 @@ def tasks(root: Path, written: ModuleType) -> list[str]:
     return ["tasks"]
 
 
+def terminal(root: Path, written: ModuleType) -> list[str]:
+    """Episodes in a shell on eight tasks: one that everybody solves, one that nobody does, two that
+    tell cells apart; environments that failed, and an episode given up for that."""
+    rng = random.Random(9)
+    sweep = started(root, written, "terminal", {"learning_rate": [5e-4, 2e-3, 8e-3]}, 3, REWARD)
+    hard = {
+        **{"unpack-archive": 0.95, "count-words": 0.8, "sum-ledger": 0.6, "join-tables": 0.9},
+        **{"fix-service": 0.8, "rotate-logs": 0.25, "sort-names": 0.7, "prove-the-theorem": 0.0},
+    }
+    for rate, skill in ((5e-4, 0.05), (2e-3, 0.95), (8e-3, 0.5)):
+        for seed in range(3):
+            rows = [
+                {"step": s, "env/all/reward/total": skill * s / 40 + rng.gauss(0, 0.01)}
+                | {"time/total": 9.0, "num_tokens": 2048}
+                for s in range(41)
+            ]
+            run = sweep.run({"learning_rate": rate}, seed, rows)
+            for iteration in (0, 20, 40):
+                played = [
+                    (task, share * (skill if task in ("fix-service", "join-tables") else 1))
+                    for task, share in hard.items()
+                ]
+                episodes(sweep, run, iteration, played, rng)
+    sweep.save()
+    return ["terminal"]
+
+
+def episodes(
+    sweep: Any, run: str, iteration: int, tasks: Sequence[tuple[str, float]], rng: random.Random
+) -> None:
+    """Summaries of eight episodes of each task, as the recipe `terminal` writes them."""
+    lines: list[str] = []
+    for group, (task, share) in enumerate(tasks):
+        for number in range(8):
+            told = {"schema_version": 1, "split": "train", "iteration": iteration}
+            told |= {"group_idx": group, "traj_idx": number, "tags": ["terminal", task]}
+            told |= episode(task, share * iteration / 40, rng)
+            if (group, number, iteration) == (3, 0, 20):
+                told["trajectory_metrics"] |= {"environment_failures": 4, "episodes_lost": 1}
+            lines.append(json.dumps(told) + "\n")
+    folder = sweep.folder / "runs" / f"{run}.1" / f"iteration_{iteration:06d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train_rollout_summaries.jsonl").write_text("".join(lines))
+
+
+def episode(task: str, share: float, rng: random.Random) -> dict[str, Any]:
+    """One that is solved with this chance."""
+    solved = rng.random() < share
+    reward = 1.0 if solved else round(share * rng.random() * 0.5, 2)
+    count = rng.randint(2, 5) if solved else 8
+    stop = "done" if solved else rng.choice(["max_turns", "max_turns", "context_limit"])
+    steps: list[dict[str, Any]] = [
+        {
+            "step_idx": place,
+            "ob_len": 60,
+            "ac_len": 12,
+            "reward": 0.0,
+            "episode_done": place == count - 1,
+            "metrics": {"format": 1.0},
+            "logs": {"response": "ls -l", "output": "total 0"},
+        }
+        for place in range(count)
+    ]
+    steps[0]["logs"] |= {"item": task, "question": f"Please {task}."}
+    steps[-1]["reward"] = reward
+    about = {"solved": float(solved), "seconds": round(rng.uniform(2, 9) * count / 4, 2)}
+    about |= {"environment_failures": int(rng.random() < 0.03), f"stop/{stop}": 1.0}
+    found: dict[str, Any] = {"total_reward": reward, "final_reward": 0.0, "final_ob_len": 0}
+    return found | {"trajectory_metrics": about, "steps": steps}
+
+
 def eval_store(folder: Path, benchmark: str, rewards: Sequence[float], run: str = "last") -> None:
     """Results by item of one benchmark, in the files and shapes of tinker-cookbook's EvalStore."""
     place = folder / "evals" / "runs" / run / benchmark
@@ -297,7 +368,7 @@ MAKERS: Mapping[str, Callable[[Path, ModuleType], list[str]]] = {
     maker.__name__: maker
     for maker in (
         *(quickstart, grpo, random60, cells184, blocks35),
-        *(saturated, crashes, confirmation, tasks),
+        *(saturated, crashes, confirmation, tasks, terminal),
     )
 }
 

@@ -1,0 +1,237 @@
+"""Episodes of several turns on named tasks, by cell and by task: what they earned, what ended them,
+what their environments cost. Pure.
+
+Figures of a cell are means over its runs, so that each seed counts once, at the last iteration that
+was read; failures are counted over all that were read. Whether a task tells cells apart is an F
+test of the runs' mean rewards on it, which pays for the number of tasks (Bonferroni).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.distributions import upper_tail_f
+from sweeper.analysis.frames import RunData, SweepData
+from sweeper.analysis.inference import CONFIDENCE
+from sweeper.analysis.rollouts import Episode, Rollout
+
+__all__ = ["CellEpisodes", "Episodes", "Figures", "TaskEpisodes", "by_episodes"]
+
+_LIMITS = ("max_turns", "context_limit", "time")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of some episodes: how many, the mean reward, the share that earned all, turns, the share that
+    a limit ended, by limit (`stops`), the share of their turns that were cut off, mean seconds
+    (None: not recorded); and over all that were read environments that ended by themselves, and
+    episodes given up for that."""
+
+    episodes: int
+    reward: float
+    solved: float
+    turns: float
+    limited: float
+    stops: Mapping[str, float]
+    cut: float
+    seconds: float | None
+    failures: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class CellEpisodes:
+    """A cell: `first` is its mean reward at the first iteration, `tasks` how many tasks it has ever
+    solved."""
+
+    cell: str
+    runs: int
+    first: float
+    tasks: int
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class TaskEpisodes:
+    """A task by cell. `solved_by` are the cells that have ever solved it, `gap` how far the means
+    of cells are apart; `p` is None where no cell has two runs."""
+
+    task: str
+    cells: Mapping[str, Figures]
+    solved_by: tuple[str, ...]
+    gap: float
+    p: float | None
+
+    @property
+    def apart(self) -> bool:
+        """Whether it tells cells apart, beyond the noise between runs."""
+        return self.p is not None and self.p <= 1 - CONFIDENCE
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The episodes of a split: cells in the order of the ranking; tasks with the largest gap first.
+    `read` is how many were looked at, in so many `iterations` of each run at most."""
+
+    split: str
+    cells: tuple[CellEpisodes, ...]
+    tasks: tuple[TaskEpisodes, ...]
+    read: int
+    iterations: int
+
+    @property
+    def unsolved(self) -> list[str]:
+        """The tasks that no cell has ever solved."""
+        return [one.task for one in self.tasks if not one.solved_by]
+
+    @property
+    def apart(self) -> list[str]:
+        """The tasks that tell cells apart."""
+        return [one.task for one in self.tasks if one.apart]
+
+
+class _Seen(NamedTuple):
+    """An episode as it was read, with its reward."""
+
+    iteration: int
+    reward: float
+    episode: Episode
+
+
+def by_episodes(data: SweepData, ranking: Ranking) -> list[Episodes]:
+    """What there is to say of each split: those that were trained on first. Empty for a sweep
+    without episodes."""
+    splits = sorted(
+        {r.split for run in data.runs for r in run.rollouts if r.episode is not None},
+        key=lambda split: (split != "train", split),
+    )
+    return [_of_split(split, ranking) for split in splits]
+
+
+def _of_split(split: str, ranking: Ranking) -> Episodes:
+    seen: dict[str, list[list[_Seen]]] = {}
+    for cell in ranking.cells:
+        runs = [own for run in cell.runs if (own := _seen(run, split))]
+        if runs:
+            seen[cell.name] = runs
+    every = [one for runs in seen.values() for own in runs for one in own]
+    tasks = sorted({one.episode.task for one in every})
+    found = [_task(task, seen, len(tasks)) for task in tasks]
+    found.sort(key=lambda one: (not one.apart, not one.solved_by, -one.gap, one.task))
+    return Episodes(
+        split=split,
+        cells=tuple(_cell(cell, runs) for cell, runs in seen.items()),
+        tasks=tuple(found),
+        read=len(every),
+        iterations=max(
+            len({one.iteration for one in own}) for runs in seen.values() for own in runs
+        ),
+    )
+
+
+def _seen(run: RunData, split: str) -> list[_Seen]:
+    return [
+        _Seen(one.iteration, one.reward, one.episode)
+        for one in run.rollouts
+        if one.split == split and one.episode is not None and _usable(one)
+    ]
+
+
+def _usable(one: Rollout) -> bool:
+    return math.isfinite(one.reward)
+
+
+def _at(end: int, own: Iterable[_Seen]) -> list[_Seen]:
+    return [one for one in own if one.iteration == end]
+
+
+def _last(own: Sequence[_Seen]) -> list[_Seen]:
+    return _at(max(one.iteration for one in own), own)
+
+
+def _cell(cell: str, runs: Sequence[Sequence[_Seen]]) -> CellEpisodes:
+    firsts = [_at(min(one.iteration for one in own), own) for own in runs]
+    return CellEpisodes(
+        cell=cell,
+        runs=len(runs),
+        first=_mean([_reward(own) for own in firsts]),
+        tasks=len({one.episode.task for own in runs for one in own if one.episode.solved}),
+        figures=_figures([_last(own) for own in runs], [one for own in runs for one in own]),
+    )
+
+
+def _task(task: str, seen: Mapping[str, Sequence[Sequence[_Seen]]], tasks: int) -> TaskEpisodes:
+    cells: dict[str, Figures] = {}
+    levels: list[list[float]] = []
+    solved: list[str] = []
+    for cell, runs in seen.items():
+        own = [kept for run in runs if (kept := [one for one in run if one.episode.task == task])]
+        if not own:
+            continue
+        lasts = [_last(run) for run in own]
+        cells[cell] = _figures(lasts, [one for run in own for one in run])
+        levels.append([_reward(run) for run in lasts])
+        if any(one.episode.solved for run in own for one in run):
+            solved.append(cell)
+    means = [one.reward for one in cells.values()]
+    p = _f_test(levels)
+    return TaskEpisodes(
+        task=task,
+        cells=cells,
+        solved_by=tuple(solved),
+        gap=max(means) - min(means),
+        p=None if p is None else min(1.0, p * tasks),
+    )
+
+
+def _f_test(groups: Sequence[Sequence[float]]) -> float | None:
+    """The one-way analysis of variance: None with one group, or no group of two."""
+    count = sum(map(len, groups))
+    df, below = len(groups) - 1, count - len(groups)
+    if df < 1 or below < 1:
+        return None
+    whole = math.fsum(value for own in groups for value in own) / count
+    between = math.fsum(len(own) * (_mean(own) - whole) ** 2 for own in groups)
+    within = math.fsum((value - _mean(own)) ** 2 for own in groups for value in own)
+    if within <= 1e-12 * between or within == 0:
+        return 0.0 if between > 0 else 1.0
+    return upper_tail_f(between / df / (within / below), df, below)
+
+
+def _figures(runs: Sequence[Sequence[_Seen]], every: Sequence[_Seen]) -> Figures:
+    """Means over runs of the episodes given for each; counts over `every`."""
+    stops = [Counter(one.episode.stop for one in own) for own in runs]
+    timed = [[s for one in own if (s := one.episode.seconds) is not None] for own in runs]
+    limits = {
+        limit: share
+        for limit in _LIMITS
+        if (share := _mean([n[limit] / len(own) for n, own in zip(stops, runs, strict=True)]))
+    }
+    return Figures(
+        episodes=sum(map(len, runs)),
+        reward=_mean([_reward(own) for own in runs]),
+        solved=_mean([_mean([float(one.episode.solved) for one in own]) for own in runs]),
+        turns=_mean([_mean([one.episode.turns for one in own]) for own in runs]),
+        limited=math.fsum(limits.values()),
+        stops=limits,
+        cut=_mean([_cut(own) for own in runs]),
+        seconds=_mean([_mean(own) for own in timed if own]) if any(timed) else None,
+        failures=sum(one.episode.failures for one in every),
+        lost=sum(one.episode.lost for one in every),
+    )
+
+
+def _cut(own: Sequence[_Seen]) -> float:
+    turns = sum(one.episode.turns for one in own)
+    return sum(one.episode.cut for one in own) / turns if turns else 0.0
+
+
+def _reward(own: Sequence[_Seen]) -> float:
+    return _mean([one.reward for one in own])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
