@@ -5,7 +5,8 @@
 `on_policy`: the student answers, and the teacher says of each token how likely it was. A token's
 advantage is log teacher - log student, whose mean is minus the reverse KL divergence: that falls
 (Agarwal et al. 2023, arXiv:2306.13649). Nobody rewards anything; the rewards in the metrics are for
-who reads them.
+who reads them. With `kl_top_k` the divergence is taken over each token's likeliest values, not by
+the sampled one alone (top_k.py).
 
 `off_policy`: the teacher answers, and the student is shown that, as in sft.py (Kim and Rush 2016,
 arXiv:1606.07947). The teacher's answers to the training questions are sampled at the start.
@@ -21,8 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import chz
 
-from . import chat, hyperparams, rl, samplers, service, settings, sft, tasks
-from .rollouts import Group
+from . import chat, hyperparams, rl, samplers, service, settings, sft, tasks, top_k
+from .rollouts import Group, Problem, Rollout
 from .trainer import Trainer, run
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Config(rl.Config):
     kl_discount_factor: float = chz.field(
         default=0.0, doc="on-policy: what a token gets of the next one's advantage, 0 to 1"
     )
+    kl_top_k: int = chz.field(
+        default=0, doc="on-policy: compare so many likeliest values of a token; 0: the sampled one"
+    )
     teacher_temperature: float = chz.field(
         default=1.0, doc="off-policy: of the teacher's samples; 0: its likeliest answers"
     )
@@ -54,7 +58,9 @@ class Config(rl.Config):
 
     @chz.validate
     def _check_teacher(self) -> None:
-        settings.check_at_least(self, batch_size=1)
+        settings.check_at_least(self, batch_size=1, kl_top_k=0)
+        if self.kl_top_k:
+            _check_top_k(self)
         teachers_of(self.teacher)
         if not 0 <= self.kl_discount_factor <= 1:
             raise ValueError(f"kl_discount_factor must be 0 to 1, not {self.kl_discount_factor}")
@@ -62,6 +68,14 @@ class Config(rl.Config):
             raise ValueError(
                 f"teacher_temperature must not be negative, not {self.teacher_temperature}"
             )
+
+
+def _check_top_k(config: Config) -> None:
+    """Raise ValueError for what does not go together with `kl_top_k`."""
+    fixed = {"temperature": 1.0, "kl_discount_factor": 0.0, "loss_fn": "importance_sampling"}
+    for key, usual in fixed.items():
+        if (value := getattr(config, key)) != usual:
+            raise ValueError(f"kl_top_k={config.kl_top_k} wants {key}={usual}, not {value}")
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
@@ -135,9 +149,11 @@ class OnPolicy(rl.GroupTrainer):
         """No: rewards play no part."""
         return bool(self.config.remove_constant_reward_groups)
 
-    def token_advantages(self, groups: list[Group]) -> tuple[list[list[float]], dict[str, float]]:
+    def token_advantages(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
         """How much likelier each token is to the teachers than to the student."""
         config = self.config
+        if config.kl_top_k:
+            return self.top_k(groups)
         sampled = [rollout.logprobs for group in groups for rollout in group.rollouts]
         taught = [self.logprobs_by(teacher.sampler, groups) for teacher in self.teachers]
         weights = [teacher.weight for teacher in self.teachers]
@@ -154,6 +170,57 @@ class OnPolicy(rl.GroupTrainer):
             for own in gaps
         ]
         return found, {"teacher_kl": -sum(map(sum, gaps)) / count} if count else {}
+
+    def ask(self, sampler: Any, problem: Problem, count: int, **params: Any) -> Any:
+        """With the likeliest values of each token, where they are compared."""
+        k = self.config.kl_top_k
+        if not k or not params["temperature"]:
+            return super().ask(sampler, problem, count, **params)
+        import tinker
+
+        prompt = tinker.ModelInput.from_ints(problem.prompt)
+        asked = tinker.SamplingParams(stop=[problem.end], **params)
+        return sampler.sample(prompt, count, asked, topk_sample_logprobs=k)
+
+    def top_k(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
+        """The weights of each token's likeliest values, and how far the teachers are away: by the
+        sampled tokens, and over those values."""
+        import numpy as np
+
+        answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
+        asked = [
+            [top_k.begin(teacher.sampler, *answer) for teacher in self.teachers]
+            for answer in answers
+        ]
+        weights: list[Any] = []
+        apart: list[float] = []
+        nearer: list[float] = []
+        for (prompt, rollout), requests in zip(answers, asked, strict=True):
+            told = [top_k.taught(self.wait(request), prompt, rollout) for request in requests]
+            parts = [teacher.weight for teacher in self.teachers]
+            own = [[value for _, value in row] for row in rollout.likeliest]
+            found = top_k.slopes(own, list(zip(parts, (values for _, values in told), strict=True)))
+            weights.append(-self.config.kl_penalty_coef * found.by_value)
+            nearer += found.divergence.tolist()
+            by_teachers = np.average([sampled for sampled, _ in told], axis=0, weights=parts)
+            apart += (np.array(rollout.logprobs) - by_teachers).tolist()
+        if not apart:
+            return weights, {}
+        return weights, {
+            "teacher_kl": sum(apart) / len(apart),
+            "teacher_kl_top_k": sum(nearer) / len(nearer),
+        }
+
+    @property
+    def loss_fn(self) -> Any:
+        """The divergence over likeliest values is a sum over their logprobs."""
+        return "cross_entropy" if self.config.kl_top_k else super().loss_fn
+
+    def to_datum(self, prompt: list[int], rollout: Rollout, by_token: Any) -> "tinker.Datum":
+        """With the likeliest values as targets, where they are compared."""
+        if self.config.kl_top_k:
+            return top_k.to_datum(prompt, rollout, by_token)
+        return super().to_datum(prompt, rollout, by_token)
 
 
 class OffPolicy(sft.SupervisedTrainer):

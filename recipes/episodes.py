@@ -256,13 +256,15 @@ def about(played: Played, failures: int) -> dict[str, float]:
 def document(task: str, number: int, played: Played) -> dict[str, Any]:
     """An episode as a line of `episodes.jsonl`."""
     rollout = played.rollout
+    values = rollout._asdict()
+    del values["likeliest"]  # nobody asks for them over several turns
     return {
         "task": task,
         "episode": number,
         "stop": played.ended,
         "seconds": played.seconds,
         "judged": [[dict(one.rewards), one.output, one.wrong] for one in played.judged],
-        **rollout._asdict(),
+        **values,
         "turns": [turn._asdict() for turn in rollout.turns],
     }
 

@@ -187,7 +187,8 @@ class Update(NamedTuple):
         trained: list[float] = []
         for rollout, output in zip(self.rollouts, outputs, strict=True):
             sampled += rollout.logprobs
-            every = output["logprobs"].to_numpy().tolist()
+            told = output["logprobs"].to_numpy()
+            every = (told[:, 0] if told.ndim > 1 else told).tolist()  # its own token comes first
             # Of each token but the first; places counted from the end need no prompt.
             size, places = rollouts.whole_after(rollout)
             trained += [every[place - size] for place in places]
@@ -381,7 +382,9 @@ class GroupTrainer(Trainer):
             for sequence, text, ended, reward in begun:
                 tokens, logprobs = list(sequence.tokens), list(sequence.logprobs)
                 correct = rollouts.exact(problem.answer, text, ended)
-                found.append(Rollout(tokens, logprobs, text, ended, reward(), correct))
+                likeliest = tuple(row or () for row in sequence.topk_logprobs or ())
+                rollout = Rollout(tokens, logprobs, text, ended, reward(), correct)
+                found.append(rollout._replace(likeliest=likeliest))
             return Group(problem, found)
 
         return group
@@ -425,21 +428,30 @@ class GroupTrainer(Trainer):
             found.append([every[place] for place in places])
         return found
 
-    def update(self, step: int, groups: list[Group], by_token: list[list[float]]) -> Update:
+    def update(self, step: int, groups: list[Group], by_token: Sequence[Any]) -> Update:
         """Submit the optimizer's steps on a batch."""
         config = self.config
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
         pairs: list[tuple[Rollout, tinker.Datum]] = [
-            (rollout, to_datum(prompt, rollout, own))
+            (rollout, self.to_datum(prompt, rollout, own))
             for (prompt, rollout), own in zip(answers, by_token, strict=True)
         ]
         passes: list[Any] = []
         steps: list[Any] = []
         for part in split_evenly(pairs, config.num_substeps):
             data = [datum for _, datum in part]
-            passes.append(self.training.forward_backward(data, config.loss_fn))
+            passes.append(self.training.forward_backward(data, self.loss_fn))
             steps.append(self.training.optim_step(self.adam(step)))
         return Update([rollout for rollout, _ in pairs], passes, steps)
+
+    @property
+    def loss_fn(self) -> Any:
+        """The service's loss that a batch is trained on by."""
+        return self.config.loss_fn
+
+    def to_datum(self, prompt: list[int], rollout: Rollout, by_token: Any) -> "tinker.Datum":
+        """What an answer is to be trained on by, with what `token_advantages` says of it."""
+        return to_datum(prompt, rollout, by_token)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
         """The held-out questions, answered greedily: `test/reward` and `test/accuracy`."""

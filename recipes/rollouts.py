@@ -45,7 +45,8 @@ class Rollout(NamedTuple):
     """An answer that was sampled: tokens, the logprob of each, the text they make.
 
     `ended` says whether the model ended it; if not, it ran into the limit. Of several `turns`, the
-    tokens are those of all; `about` is what else was measured of such an episode.
+    tokens are those of all; `about` is what else was measured of such an episode. `likeliest` are
+    the likeliest values of each token with their logprobs, where they were asked for.
     """
 
     tokens: list[int]
@@ -56,6 +57,7 @@ class Rollout(NamedTuple):
     correct: bool
     turns: tuple[Turn, ...] = ()
     about: Mapping[str, float] = {}
+    likeliest: tuple[Sequence[tuple[int, float]], ...] = ()
 
 
 class Group(NamedTuple):

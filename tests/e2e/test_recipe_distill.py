@@ -41,9 +41,23 @@ def test_the_student_is_shown_what_the_teacher_answers(recipes, tmp_path):
     assert lines[-1]["test/nll"] < lines[0]["test/nll"] / 2
 
 
-@pytest.mark.parametrize("mode", ["on_policy", "off_policy"])
-def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(recipes, warm, tmp_path, mode):
-    settings = TASK | {"max_steps": 10, "eval_every": 4, "save_every": 3, "mode": mode}
+def test_the_likeliest_values_of_each_token_teach_too(recipes, warm, tmp_path):
+    settings = TASK | {"max_steps": 30, "eval_every": 0, "test_size": 4, "learning_rate": 2e-3}
+    done = recipes.run("distill", tmp_path, load_checkpoint_path=warm, kl_top_k=8, **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = recipes.measured(tmp_path)[:-1]
+    for key in ("teacher_kl", "teacher_kl_top_k"):
+        apart = [line[key] for line in lines]
+        assert sum(apart[-5:]) < 0.75 * sum(apart[:5])
+    # The sampler's logprobs are the trainer's, which are told beside those of other values.
+    assert all(abs(line["optim/kl_sample_train_v1"]) < 1e-4 for line in lines)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"kl_top_k": 4}, {"mode": "off_policy"}], ids=["on", "top_k", "off"]
+)
+def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(recipes, warm, tmp_path, given):
+    settings = TASK | {"max_steps": 10, "eval_every": 4, "save_every": 3} | given
     settings |= {"test_size": 4, "groups_per_batch": 4, "group_size": 2, "batch_size": 8}
     settings |= {"load_checkpoint_path": warm, "teacher": f"3*tiny/teacher,1*{warm}"}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"

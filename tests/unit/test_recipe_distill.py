@@ -34,6 +34,12 @@ def test_every_field_is_documented(config):
         ({"kl_discount_factor": 1.5}, "kl_discount_factor must be 0 to 1, not 1.5"),
         ({"teacher_temperature": -1.0}, "teacher_temperature must not be negative, not -1.0"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"kl_top_k": -1}, "kl_top_k must be at least 0, not -1"),
+        ({"kl_top_k": 8, "temperature": 0.5}, "kl_top_k=8 wants temperature=1.0, not 0.5"),
+        (
+            {"kl_top_k": 8, "loss_fn": "ppo"},
+            "kl_top_k=8 wants loss_fn=importance_sampling, not ppo",
+        ),
     ],
 )
 def test_bad_values_are_refused(given, message):

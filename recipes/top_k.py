@@ -1,0 +1,120 @@
+"""The reverse KL divergence from a teacher over the likeliest values of each token, not the sampled
+one alone: the student's k likeliest with all others as one, "the rest".
+
+    KL = sum over k of p log(p / q) + p_rest log(p_rest / q_rest)
+
+That is at most the whole divergence, and all of it where k is the vocabulary. Its slope by the
+logprob of a value is
+
+    p (log(p / q) - log(p_rest / q_rest))
+
+the rest having the probability that the others leave. `cross_entropy` with k targets a place and
+minus these slopes as weights so has the divergence's own gradient at the places that were sampled.
+What one sampled value says on average this says at once, for one more pass of the teacher and none
+of the student: the service tells the student's k likeliest as it samples (`topk_sample_logprobs`),
+and what a teacher thinks of the same (`target_prompt_logprobs`).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import rollouts
+from .rollouts import Rollout
+from .service import RecipeError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tinker
+
+_FLOOR = 1e-6
+"""What a rest has at least: what float32 leaves of 1 says nothing."""
+
+
+class Slopes(NamedTuple):
+    """By token and value how fast the divergence grows with the value's logprob; by token the
+    divergence, in nats."""
+
+    by_value: "np.ndarray"
+    divergence: "np.ndarray"
+
+
+def slopes(student: Any, teachers: Sequence[tuple[float, Any]]) -> Slopes:
+    """Of the logprobs of each token's likeliest values (tokens x k), by the student and by each
+    teacher, whose divergences count by their weights."""
+    import numpy as np
+
+    own = np.asarray(student, np.float64)
+    p, rest = np.exp(own), _log_rest(own)
+    by_value, divergence = np.zeros_like(own), np.zeros(len(own))
+    for weight, taught in teachers:
+        theirs = np.asarray(taught, np.float64)
+        gap, rest_gap = own - theirs, rest - _log_rest(theirs)
+        by_value += weight * p * (gap - rest_gap[:, None])
+        divergence += weight * ((p * gap).sum(-1) + np.exp(rest) * rest_gap)
+    return Slopes(by_value, divergence)
+
+
+def _log_rest(logprobs: "np.ndarray") -> "np.ndarray":
+    import numpy as np
+
+    return np.log(np.maximum(1.0 - np.exp(logprobs).sum(-1), _FLOOR))
+
+
+def begin(
+    sampler: "tinker.SamplingClient", prompt: list[int], rollout: Rollout
+) -> "tinker.APIFuture[Any]":
+    """Ask a teacher about a rollout's tokens and their likeliest values; see `taught`."""
+    import numpy as np
+    import tinker
+
+    tokens, places = rollouts.whole(prompt, rollout)
+    values = _values(rollout)
+    ids = np.full((len(tokens) - 1, values.shape[1]), -1, np.int64)
+    ids[[place - 1 for place in places]] = values
+    return sampler.sample(
+        tinker.ModelInput.from_ints(tokens),
+        1,
+        tinker.SamplingParams(max_tokens=1),
+        include_prompt_logprobs=True,
+        target_prompt_logprobs=tinker.TensorData.from_numpy(ids),
+    )
+
+
+def taught(response: Any, prompt: list[int], rollout: Rollout) -> tuple[list[float], "np.ndarray"]:
+    """What a teacher thinks of the sampled tokens, and of each one's likeliest values."""
+    _, places = rollouts.whole(prompt, rollout)
+    sampled = [float(response.prompt_logprobs[place]) for place in places]
+    values = response.target_prompt_logprobs.to_numpy()
+    return sampled, values[[place - 1 for place in places]]
+
+
+def _values(rollout: Rollout) -> "np.ndarray":
+    """The likeliest values of each token (tokens x k). Raises RecipeError if nobody told them."""
+    import numpy as np
+
+    if len(rollout.likeliest) != len(rollout.tokens) or not all(rollout.likeliest):
+        raise RecipeError("kl_top_k: this service does not tell the likeliest values of its tokens")
+    return np.array([[value for value, _ in row] for row in rollout.likeliest], np.int64)
+
+
+def to_datum(prompt: list[int], rollout: Rollout, weights: "np.ndarray") -> "tinker.Datum":
+    """What Tinker trains on by `cross_entropy`: at each sampled place the token itself, without a
+    weight, so that its logprob is told, and then its likeliest values with theirs."""
+    import numpy as np
+    import tinker
+
+    tokens, places = rollouts.whole(prompt, rollout)
+    values = _values(rollout)
+    targets = np.zeros((len(tokens) - 1, 1 + values.shape[1]), np.int64)
+    factors = np.zeros(targets.shape, np.float32)
+    targets[:, 0] = tokens[1:]
+    rows = [place - 1 for place in places]
+    targets[rows, 1:] = values
+    factors[rows, 1:] = weights
+    return tinker.Datum(
+        model_input=tinker.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={
+            "target_tokens": tinker.TensorData.from_numpy(targets),
+            "weights": tinker.TensorData.from_numpy(factors),
+        },
+    )
