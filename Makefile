@@ -178,6 +178,7 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/registry.py
 	@$(BIN)/python tests/bench/alarms_cost.py
 	@$(BIN)/python tests/bench/environments.py
+	@$(BIN)/python tests/bench/estimates.py
 
 screens: dev tmux ## take the screens of docs/watch.md again, from a real sweep
 	@$(BIN)/python tests/support/screens.py

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import chz
 
-from . import chat, hyperparams, rl, samplers, service, settings, sft, tasks, top_k
+from . import chat, estimates, hyperparams, rl, samplers, service, settings, sft, tasks, top_k
 from .rollouts import Group, Problem, Rollout
 from .trainer import Trainer, run
 
@@ -87,6 +87,28 @@ def main(config: Config) -> None:
     """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
     kinds: dict[str, type[Trainer]] = {"on_policy": OnPolicy, "off_policy": OffPolicy}
     run("distill", kinds[config.mode], config)
+
+
+def estimate(values: dict[str, Any]) -> estimates.Counts:
+    """What a run with these values will use; see estimates.py."""
+    config = Config(**values)
+    train, test = estimates.split_sizes(config)
+    teachers = [estimates.model_of(config, name) for _, name in teachers_of(config.teacher)]
+    size = rl.sampled_size(config, train)
+    if config.mode == "on_policy":
+        tally = rl.tally_groups(config)
+        answers = config.max_steps * config.groups_per_batch * config.group_size
+        for teacher in teachers:
+            tally.add(teacher, "prefill", answers * (train.prompt + size))
+        return tally.counts()
+    tally = estimates.Tally()
+    for teacher in teachers:
+        tally.add(teacher, "prefill", train.number / len(teachers) * train.prompt)
+        tally.add(teacher, "sample", train.number / len(teachers) * size)
+    passed = config.max_steps * config.batch_size * (train.prompt + size - 1)
+    tally.add(config.model_name, "train", passed)
+    sft.tally_evaluation(tally, config.model_name, test, estimates.evaluations(config))
+    return tally.counts()
 
 
 def teachers_of(text: str) -> list[tuple[float, str]]:

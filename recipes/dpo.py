@@ -25,7 +25,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import chat, hyperparams, pairs, samplers, service, settings, sft, tasks
+from . import (
+    chat,
+    estimates,
+    hyperparams,
+    pairs,
+    samplers,
+    service,
+    settings,
+    sft,
+    tasks,
+)
 from .trainer import Trainer, not_finite, run
 
 if TYPE_CHECKING:
@@ -66,6 +76,34 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 def main(config: Config) -> None:
     """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
     run("dpo", PreferenceTrainer, config)
+
+
+def estimate(values: dict[str, Any]) -> estimates.Counts:
+    """What a run with these values will use; see estimates.py."""
+    config = Config(**values)
+    train, test = estimates.pair_sizes(config)
+    tally, reference = estimates.Tally(), config.reference_model_name or config.model_name
+    tally_pairs(tally, config, train, test)
+    asked = min(train.number, config.max_steps * config.batch_size) + test.number
+    tally.add(reference, "prefill", 2 * asked * (train.prompt + train.answer))
+    if config.data is None:
+        times = estimates.evaluations(config) * test.number
+        tally.add(config.model_name, "prefill", times * test.prompt)
+        tally.add(config.model_name, "sample", times * test.answer)
+    return tally.counts()
+
+
+def tally_pairs(
+    tally: estimates.Tally,
+    config: pairs.Settings,
+    train: estimates.Sizes,
+    test: estimates.Sizes,
+) -> None:
+    """Count the passes over both answers of each pair: two a step, one an evaluation."""
+    passed = 2 * config.max_steps * config.batch_size * train.whole
+    held_out = 2 * estimates.evaluations(config) * test.number * test.whole
+    tally.add(config.model_name, "prefill", passed + held_out)
+    tally.add(config.model_name, "train", passed)
 
 
 def slopes(ratios: Sequence[tuple[float, float]], beta: float) -> list[float]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chz
 
-from . import chat, graders, rundir, samplers, service, settings, suites, tracking
+from . import chat, estimates, graders, rundir, samplers, service, settings, suites, tracking
 from .suites import Item
 from .trainer import PARENT
 
@@ -92,6 +92,25 @@ def main(config: Config) -> None:
                     raise SystemExit(stop.exit_code)
         finally:
             own.close()
+
+
+def estimate(values: dict[str, Any]) -> estimates.Counts:
+    """What a run with these values will use; see estimates.py."""
+    config = Config(**values)
+
+    def measure() -> tuple[estimates.Sizes, float]:
+        items = suites.load_suites(config, config.suite, config.grader)[: config.max_items]
+        asked = [[*i.messages, {"role": "assistant", "content": i.question.answer}] for i in items]
+        sizes = estimates.sizes_of(config.model_name, asked)
+        known = any(item.question.answer for item in items)
+        return sizes, min(sizes.answer, config.max_tokens) if known else config.max_tokens
+
+    about = config.suite, config.grader, config.max_items, config.max_tokens
+    sizes, answer = estimates.once(config, measure, "suite", *about)
+    tally = estimates.Tally()
+    tally.add(config.model_name, "prefill", sizes.number * sizes.prompt)
+    tally.add(config.model_name, "sample", sizes.number * config.samples * answer)
+    return tally.counts()
 
 
 def check_functions(items: Iterable[Item], own: graders.Graders) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import chz
 
-from . import dpo, hyperparams, pairs, rewards, service
+from . import dpo, estimates, hyperparams, pairs, rewards, service
 from .trainer import run
 
 
@@ -35,6 +35,14 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 def main(config: Config) -> None:
     """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
     run("reward", RewardTrainer, config)
+
+
+def estimate(values: dict[str, Any]) -> estimates.Counts:
+    """What a run with these values will use; see estimates.py."""
+    config = Config(**values)
+    tally = estimates.Tally()
+    dpo.tally_pairs(tally, config, *estimates.pair_sizes(config, judged=True))
+    return tally.counts()
 
 
 class RewardTrainer(dpo.PairTrainer):

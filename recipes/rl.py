@@ -29,7 +29,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import chz
 
-from . import chat, hyperparams, rewards, rollouts, samplers, service, settings, tasks
+from . import (
+    chat,
+    estimates,
+    hyperparams,
+    rewards,
+    rollouts,
+    samplers,
+    service,
+    settings,
+    tasks,
+)
 from .rollouts import Group, Problem, Rollout
 from .trainer import Trainer, run
 
@@ -76,6 +86,41 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 def main(config: Config) -> None:
     """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
     run("rl", GroupTrainer, config)
+
+
+def estimate(values: dict[str, Any]) -> estimates.Counts:
+    """What a run with these values will use, if no group is dropped; see estimates.py."""
+    config = Config(**values)
+    tally = tally_groups(config)
+    train, _ = estimates.split_sizes(config)
+    answers = config.max_steps * config.groups_per_batch * config.group_size
+    if config.kl_penalty_coef:
+        reference = estimates.model_of(config, config.kl_reference)
+        tally.add(reference, "prefill", answers * (train.prompt + sampled_size(config, train)))
+    if config.reward_model is not None:
+        read = estimates.judged_size(config)
+        held_out = estimates.evaluations(config) * config.test_size
+        tally.add(config.model_name, "prefill", (answers + held_out) * read)
+    return tally.counts()
+
+
+def tally_groups(config: Config) -> estimates.Tally:
+    """Count the questions, the answers and the training of a run, and its evaluations."""
+    train, test = estimates.split_sizes(config)
+    size, model, tally = sampled_size(config, train), config.model_name, estimates.Tally()
+    groups = config.max_steps * config.groups_per_batch
+    tally.add(model, "prefill", groups * train.prompt)
+    tally.add(model, "sample", groups * config.group_size * size)
+    tally.add(model, "train", groups * config.group_size * (train.prompt + size - 1))
+    times = estimates.evaluations(config) * test.number
+    tally.add(model, "prefill", times * test.prompt)
+    tally.add(model, "sample", times * test.answer)
+    return tally
+
+
+def sampled_size(config: settings.Policy, train: estimates.Sizes) -> float:
+    """Tokens of an answer that is sampled."""
+    return min(train.answer, config.max_tokens)
 
 
 def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:

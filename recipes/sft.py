@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
 
-from . import chat, hyperparams, service, settings, tasks
+from . import chat, estimates, hyperparams, service, settings, tasks
 from .trainer import Trainer, run
 
 if TYPE_CHECKING:
@@ -44,6 +44,22 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 def main(config: Config) -> None:
     """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
     run("sft", SupervisedTrainer, config)
+
+
+def estimate(values: dict[str, Any]) -> estimates.Counts:
+    """What a run with these values will use; see estimates.py."""
+    config = Config(**values)
+    train, test = estimates.split_sizes(config)
+    tally, model = estimates.Tally(), config.model_name
+    tally.add(model, "train", config.max_steps * config.batch_size * train.whole)
+    tally_evaluation(tally, model, test, estimates.evaluations(config))
+    return tally.counts()
+
+
+def tally_evaluation(tally: estimates.Tally, model: str, test: estimates.Sizes, times: int) -> None:
+    """Count evaluations: a forward pass over the held-out examples, and greedy answers."""
+    tally.add(model, "prefill", times * test.number * (test.whole + test.prompt))
+    tally.add(model, "sample", times * test.number * test.answer)
 
 
 def mean_nll(outputs: list[dict[str, Any]], data: list["tinker.Datum"]) -> float:

@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out or f"{name}.yaml"
     if out != "-" and os.path.lexists(out):  # before the recipe is imported, which takes a while
         raise UsageError(f"{out} is there already: choose another file with --out")
-    recipe, _ = inspect(reference, [], RunProcess(arguments.python), deep=True)
+    recipe = inspect(reference, [], RunProcess(arguments.python), deep=True).recipe
     fields = list(fields_of(recipe.takes, _ours(recipe)))
     guess = _guess(reference, fields, arguments.python)
     given = {"backend": arguments.backend, "python": arguments.python}
@@ -325,7 +325,8 @@ def _guess(reference: str, fields: list[Field], python: str | None) -> Guess:
                 needed[field.key] = value
     candidates = [(f.key, values) for f in _in_order(fields) if (values := _values(f))][:12]
     tries = [(key, {**needed, key: value}) for key, values in candidates for value in values]
-    _, problems = inspect(reference, [needed, *(config for _, config in tries)], RunProcess(python))
+    configs = [needed, *(config for _, config in tries)]
+    problems = inspect(reference, configs, RunProcess(python)).problems
     bad = {tries[p.number - 1][0] for p in problems if p.number}
     axis = next((found for found in candidates if found[0] not in bad), None)
     if axis is not None:

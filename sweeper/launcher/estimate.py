@@ -1,5 +1,5 @@
 """What a launch will use and cost, by what earlier runs of the same recipe used (see
-`sweeper.results.forecast`)."""
+`sweeper.results.forecast`); of runs that are like none of them, by what the recipe itself says."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +9,7 @@ from sweeper.launcher.metric_check import newest_sweeps
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import State, fold
 from sweeper.model.usage import NO_USAGE, total
-from sweeper.results.forecast import Example, Guesses, not_known_yet, settings_of
+from sweeper.results.forecast import Example, Guess, Guesses, Settings, not_known_yet, settings_of
 from sweeper.storage.files import Store
 from sweeper.storage.sweeps import read_events, read_outcome, read_plan
 from sweeper.terminal import duration
@@ -24,19 +24,21 @@ _MOST = 200
 
 
 class Estimate(NamedTuple):
-    """For `runs` of the `wanted` that are to start, of the others nothing is known. `least` and
-    `most`: of the dollars, if each run were like the cheapest or dearest of its examples; None
-    where there is one example each. `hours` by the clock, at `abreast` runs at once. `prices` says
-    which those are, for people."""
+    """For `runs` of the `wanted` that are to start, of the others nothing is known. `by_recipe` of
+    them are told by the recipe itself, the others by `examples`. `least` and `most`: of the
+    dollars, if each run were like the cheapest or dearest of its examples; None where there is one
+    example each. `hours` by the clock, at `abreast` runs at once; None where no example tells of
+    some. `prices` says which those are, for people."""
 
     runs: int
     wanted: int
+    by_recipe: int
     examples: int
     tokens: int
     amount: "Amount"
     least: float | None
     most: float | None
-    hours: float
+    hours: float | None
     abreast: int
     prices: str
 
@@ -54,35 +56,44 @@ def sentence(found: Estimate) -> str:
     is known."""
     from sweeper.prices import money
 
-    parts = [
-        f"{found.tokens:,} tokens",
-        f"{duration(found.hours * 3600)} at {found.abreast} at once",
-    ]
+    parts = [f"{found.tokens:,} tokens"]
+    if found.hours is not None:
+        parts.append(f"{duration(found.hours * 3600)} at {found.abreast} at once")
     if not found.amount.unpriced:
         spread = ""
         if found.least is not None and found.most is not None:
             spread = f" ({money(found.least)} to {money(found.most)})"
         parts.insert(0, f"{money(found.amount.usd)} dollars{spread} by {found.prices}")
     some = "" if found.runs == found.wanted else f" for {found.runs} of the {found.wanted}"
+    return f"about {', '.join(parts)}{some}, {_known(found)}"
+
+
+def _known(found: Estimate) -> str:
+    """By what it is known."""
+    if found.by_recipe == found.runs:
+        return "as the recipe reckons"
     known = "1 earlier run" if found.examples == 1 else f"{found.examples} earlier runs"
-    return f"about {', '.join(parts)}{some}, as {known} went"
+    runs = "1 run" if found.by_recipe == 1 else f"{found.by_recipe} runs"
+    told = f"; {runs} as the recipe reckons" if found.by_recipe else ""
+    return f"as {known} went{told}"
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
-    """What the runs `wanted` of the plan will use; None where no earlier run tells. On a store that
-    is elsewhere nothing is looked for: it would take too long."""
-    if store.is_remote or not wanted:
+    """What the runs `wanted` of the plan will use; None where neither earlier runs nor the recipe
+    tell. In a store that is elsewhere no earlier runs are looked for: it would take too long."""
+    if not wanted:
         return None
-    examples = list(_examples(plan, store))
-    if not examples:
+    examples = [] if store.is_remote else list(_examples(plan, store))
+    if not (examples or plan.expected):
         return None
     from sweeper.prices import amount, load
 
     prices = load()
-    known = Guesses(examples)
     asked = [settings_of(run.config, plan.recipe_of(run.stage)) for run in wanted]
     asked += not_known_yet(plan)
-    guesses = [one for one in map(known.of, asked) if one is not None]
+    known = [one for one in map(Guesses(examples).of, asked) if one is not None]
+    reckoned = _reckoned(plan, Guesses(examples), asked)
+    guesses = [*known, *reckoned]
     if not guesses:
         return None
     usage = total(one.usage for one in guesses)
@@ -93,15 +104,27 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     return Estimate(
         runs=len(guesses),
         wanted=len(asked),
-        examples=len(frozenset[int]().union(*(one.examples for one in guesses))),
+        by_recipe=len(reckoned),
+        examples=len(frozenset[int]().union(*(one.examples for one in known))),
         tokens=usage.counts.tokens,
         amount=cost,
         least=sum(map(min, dollars)) if spread else None,
         most=sum(map(max, dollars)) if spread else None,
-        hours=_schedule([one.hours for one in guesses], abreast),
+        hours=None if reckoned else _schedule([one.hours for one in known], abreast),
         abreast=abreast,
         prices=prices.told,
     )
+
+
+def _reckoned(plan: Plan, known: Guesses, asked: Sequence[Settings]) -> list[Guess]:
+    """What the recipes themselves say of the runs that no earlier one tells of."""
+    said = [
+        Example(settings_of(one.config, plan.recipe_of(one.stage)), one.usage)
+        for one in plan.expected
+    ]
+    own = Guesses(said)
+    found = (own.of(one) for one in asked if known.of(one) is None)
+    return [one for one in found if one is not None]
 
 
 def _schedule(hours: Sequence[float], abreast: int) -> float:

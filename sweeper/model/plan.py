@@ -11,6 +11,7 @@ from sweeper.model.notify import Notify
 from sweeper.model.notify import read as read_notify
 from sweeper.model.parts import SCHEMA, Part
 from sweeper.model.taking import Choice, Source, read_sources
+from sweeper.model.usage import Usage
 
 __all__ = [
     "Alarms",
@@ -236,6 +237,14 @@ class Snapshot(NamedTuple):
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
+class Expected(NamedTuple):
+    """What the recipe of a stage says itself that a run with that configuration will use."""
+
+    stage: str | None
+    config: Mapping[str, Any]
+    usage: Usage
+
+
 class Plan(NamedTuple):
     """What a launch submits, or has submitted. `axes` are those declared with their values, in the
     grid's order, the seed left out; `grid_text` is the grid as written, `extends` the path and text
@@ -247,9 +256,9 @@ class Plan(NamedTuple):
     among those.
 
     `warnings` and `notes` (what recipes tell of their runs) are for people, a line each, and on no
-    record. Only a launched sweep has the rest:
-    `created`, where its code came from (`provenance`, `launches`: those before the last, `snapshot`
-    the copy that runs), and `recorded`, all that is in the file.
+    record; neither is what is `expected`. Only a launched sweep has the rest: `created`, where its
+    code came from (`provenance`, `launches`: those before the last, `snapshot` the copy that runs),
+    and `recorded`, all that is in the file.
     """
 
     name: str
@@ -281,6 +290,7 @@ class Plan(NamedTuple):
     unknown: Mapping[str, int] = _NOTHING
     choices: tuple[Choice, ...] = ()
     baseline: Baseline | None = None
+    expected: tuple[Expected, ...] = ()
 
     def stage(self, name: str | None) -> Stage | None:
         """The stage of that name; None if there is none."""

@@ -9,7 +9,7 @@ from sweeper.model import usage
 from sweeper.model.parts import SCHEMA, Part
 from sweeper.model.usage import NO_USAGE, Usage, beyond, total
 
-__all__ = ["NOTHING", "Spent", "SweepSpent", "read", "together"]
+__all__ = ["NOTHING", "Spent", "SweepSpent", "least", "read", "together"]
 
 
 class Spent(NamedTuple):
@@ -29,12 +29,14 @@ _NO_DAYS: Mapping[str, Spent] = MappingProxyType({})
 
 class SweepSpent(NamedTuple):
     """Of one sweep: `counted` in all since it was `created`, and on which day (UTC) how much of it,
-    and of one before it that was called the same, was first seen."""
+    and of one before it that was called the same, was first seen. `identity` is what the sweep's
+    folder keeps wherever it is moved."""
 
     sweep: str
     created: str | None = None
     counted: Spent = NOTHING
     days: Mapping[str, Spent] = _NO_DAYS
+    identity: str | None = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
         """The same after a look: what is new was used on this day."""
@@ -44,13 +46,21 @@ class SweepSpent(NamedTuple):
             return self
         today = together([self.days.get(day, NOTHING), more])
         counted = together([before, more])
-        return SweepSpent(self.sweep, created, counted, {**self.days, day: today})
+        days = {**self.days, day: today}
+        return self._replace(created=created, counted=counted, days=days)
 
     def document(self) -> dict[str, Any]:
         """As it is stored."""
         days = {day: spent.document() for day, spent in self.days.items()}
         head = {"schema": SCHEMA, "sweep": self.sweep, "created": self.created}
-        return {**head, "counted": self.counted.document(), "days": days}
+        known = {} if self.identity is None else {"identity": self.identity}
+        return {**head, **known, "counted": self.counted.document(), "days": days}
+
+
+def least(one: Spent, other: Spent) -> Spent:
+    """What both have."""
+    more = beyond(one.usage, other.usage)
+    return Spent(beyond(one.usage, more), min(one.seconds, other.seconds))
 
 
 def together(several: list[Spent]) -> Spent:
@@ -63,7 +73,8 @@ def read(document: object, place: str) -> SweepSpent:
     top = Part(document, place)
     days = {day: _spent(part) for day, part in top.parts_by_key("days").items()}
     counted = _spent(top.part("counted"))
-    return SweepSpent(top.text("sweep"), top.text_or("created", None), counted, days)
+    identity = top.text_or("identity", None)
+    return SweepSpent(top.text("sweep"), top.text_or("created", None), counted, days, identity)
 
 
 def _spent(part: Part) -> Spent:

@@ -12,10 +12,12 @@ from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
 from sweeper.grid.by_run import unmatched
 from sweeper.model.plan import Recipe, Run
+from sweeper.model.usage import Usage
 from sweeper.planner.points import Expanded, Point, place_of
 from sweeper.recipe.reference import (
     RUN_KEYS,
     FilledFields,
+    Inspected,
     Problem,
     RecipeError,
     RunProcess,
@@ -38,11 +40,13 @@ _PLACES = {
 
 
 class Checked(NamedTuple):
-    """What the check found: the recipe, warnings for people, and what the recipe tells them."""
+    """What the check found: the recipe, warnings for people, what the recipe tells them, and what
+    it says of each run's usage, by the run's number."""
 
     recipe: Recipe
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    estimates: Mapping[int, Usage]
 
 
 def check(
@@ -60,7 +64,8 @@ def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Pro
         return
     seed_field = grid.seeds.field if grid.seeds else "seed"
     try:
-        _, found = _inspect(grid, seed_field, [point.config for point in points], validate=True)
+        configs = [point.config for point in points]
+        found = _inspect(grid, seed_field, configs, validate=True).problems
     except RecipeError as error:
         _tell(grid, error, problems)
         return
@@ -74,15 +79,15 @@ def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Pro
 def fields_of(grid: Grid) -> Mapping[str, object]:
     """The fields that a grid's recipe takes; none where it cannot be asked, which `check` tells."""
     try:
-        recipe, _ = _inspect(grid, grid.seeds.field if grid.seeds else "seed", [], validate=True)
+        seed_field = grid.seeds.field if grid.seeds else "seed"
+        return _inspect(grid, seed_field, [], validate=True).recipe.takes
     except RecipeError:
         return {}
-    return recipe.takes
 
 
 def _inspect(
     grid: Grid, seed_field: str | None, configs: Sequence[Mapping[str, object]], *, validate: bool
-) -> tuple[Recipe, list[Problem]]:
+) -> Inspected:
     launch = grid.launch
     return inspect(
         grid.recipe if grid.recipe is not None else list(grid.command or ()),
@@ -106,7 +111,8 @@ class _Check:
         self.grid, self.seed_field = expanded.grid, expanded.seed_field
         self.warnings: list[str] = []
         self.lacks: list[Problem] = []
-        self.notes: list[str] = []
+        self.notes: tuple[str, ...] = ()
+        self.estimates: dict[int, Usage] = {}
 
     def all(self, validate: bool) -> Checked:
         """Do every step, in order."""
@@ -122,7 +128,7 @@ class _Check:
             self._program()
         if recipe is None or self.problems:
             raise self.problems.error()
-        return Checked(recipe, tuple(self.warnings), tuple(self.notes))
+        return Checked(recipe, tuple(self.warnings), self.notes, self.estimates)
 
     def _keys(self) -> None:
         """Note keys that a grid must not give."""
@@ -154,19 +160,21 @@ class _Check:
         grid = self.grid
         configs = [run.config for run in self.runs] if validate else []
         try:
-            recipe, found = _inspect(grid, self.seed_field, configs, validate=validate)
+            inspected = _inspect(grid, self.seed_field, configs, validate=validate)
         except RecipeError as error:
             _tell(grid, error, self.problems)
             return None
         if grid.recipe is not None and not validate:
             place = grid.places["recipe"]
             self.warnings.append(f"{place}: not validated: values may be read otherwise")
-        self.lacks = [problem for problem in found if problem.lacking]
-        self.notes = [problem.message for problem in found if problem.note]
-        for problem in found:
-            if not (problem.lacking or problem.note):
-                self._note(problem, recipe)
-        return recipe
+        self.lacks = [problem for problem in inspected.problems if problem.lacking]
+        self.notes = inspected.notes
+        for problem in inspected.problems:
+            if not problem.lacking:
+                self._note(problem, inspected.recipe)
+        said = enumerate(inspected.estimates)
+        self.estimates = {number: usage for number, usage in said if usage is not None}
+        return inspected.recipe
 
     def _note(self, problem: Problem, recipe: Recipe | None) -> None:
         """Note a problem of the recipe's at the place where the value was written."""

@@ -13,7 +13,7 @@ from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid, GridText, read_grid
 from sweeper.grid.naming import canonical
-from sweeper.model.plan import Plan
+from sweeper.model.plan import Expected, Plan
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_what_is_left
 from sweeper.planner.expansion import expand_some, expand_with_baseline
@@ -59,6 +59,9 @@ def plan(
         runs=named.runs,
         warnings=tuple(dict.fromkeys((*expanded.warnings, *checked.warnings))),
         notes=checked.notes,
+        expected=tuple(
+            Expected(None, named.runs[n].config, used) for n, used in checked.estimates.items()
+        ),
     )
 
 

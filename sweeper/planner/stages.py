@@ -12,7 +12,7 @@ from sweeper.grid import Grid, StageGrid
 from sweeper.grid.blocks import Setting
 from sweeper.model.growth import Growth, grow, grown
 from sweeper.model.names import shorten
-from sweeper.model.plan import Baseline, Plan, Recipe, Run, Stage
+from sweeper.model.plan import Baseline, Expected, Plan, Recipe, Run, Stage
 from sweeper.model.taking import LATE, PARENT, Choice, Source, Take, references
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_what_is_left, fields_of
@@ -58,6 +58,7 @@ class _Planning:
         self.counts: dict[str, int] = {}
         self.warnings: list[str] = []
         self.notes: list[str] = []
+        self.expected: list[Expected] = []
 
     def all(self) -> Plan:
         """Plan every stage, those first that others take from."""
@@ -79,6 +80,7 @@ class _Planning:
             order=self.grid.order,
             warnings=tuple(dict.fromkeys(self.warnings)),
             notes=tuple(dict.fromkeys(self.notes)),
+            expected=tuple(self.expected),
         )
         return grown(plan, lambda _: None)
 
@@ -110,6 +112,8 @@ class _Planning:
         checked = check(expanded, shown if asked else runs, self.problems, validate=asked)
         self.warnings += [*expanded.warnings, *checked.warnings]
         self.notes += [f"{stage.name}: {note}" for note in checked.notes]
+        said = checked.estimates.items()
+        self.expected += [Expected(stage.name, runs[n].config, used) for n, used in said]
         self.done[stage.name] = _Stage(stage, made._replace(recipe=checked.recipe), runs)
 
     def _going_on(self, stage: StageGrid) -> StageGrid:

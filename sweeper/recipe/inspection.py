@@ -10,7 +10,10 @@ index of a configuration and the key in it, null where none is at fault. Kinds o
 A recipe may say what a machine lacks for its runs, by a function `lacks(config)` that gets a
 configuration's values and returns lines: the answer has those under "lacks". By a function
 `notes(config)` of the same form it may say what else people should know of it, under "notes"; a
-ValueError of that is a problem of the configuration, by the key that its message begins with.
+ValueError of that is a problem of the configuration, by the key that its message begins with. What
+a run will use of its service it may say by a function `estimate(config)` that returns tokens by
+model and kind: the answer has what it returned under "estimates", and its number there for each
+configuration.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import os
 import sys
+import time
 import typing
 from typing import Any, cast
 
@@ -28,8 +33,11 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _STARTS = frozenset({"main", "cli_main", "entrypoint", "nested_entrypoint", "methods_entrypoint",
                      "dispatch_entrypoint"})  # fmt: skip
 
+_KINDS = ("prefill", "cached", "sample", "train")
 _MOST_LACKS = 20
 _MOST_NOTES = 20
+_ESTIMATING = 2.0
+"""Seconds for which a recipe is asked what its runs will use; nothing is known of the others."""
 
 
 class Refused(Exception):
@@ -78,7 +86,8 @@ def _inspect(
         return told
     notes, problems = _notes(module, request["configs"])
     return {**told, "problems": problems, "notes": notes,
-            "lacks": _lacks(module, request["configs"])}  # fmt: skip
+            "lacks": _lacks(module, request["configs"]),
+            "estimates": _estimates(module, request["configs"])}  # fmt: skip
 
 
 def _lacks(module: Any, configs: dict[str, list[Any]]) -> list[str]:
@@ -89,7 +98,7 @@ def _lacks(module: Any, configs: dict[str, list[Any]]) -> list[str]:
         try:
             said: Any = cast(Any, function)(config)
             found.update(dict.fromkeys(str(line) for line in said))
-        except Exception:  # noqa: BLE001  (it is somebody else's code; its run tells what is wrong)
+        except (Exception, SystemExit):  # noqa: BLE001  (its run tells what is wrong)
             break
         if len(found) > _MOST_LACKS:
             break
@@ -116,6 +125,32 @@ def _notes(
         if len(problems) > _MOST_NOTES:
             break
     return list(found)[:_MOST_NOTES], list(problems.values())
+
+
+def _estimates(module: Any, configs: dict[str, list[Any]]) -> dict[str, Any]:
+    """What the recipe says that runs will use: `said`, each once, and `of` each configuration its
+    number there, null where it says nothing."""
+    function = getattr(module, "estimate", None)
+    said: dict[str, int] = {}
+    numbers: list[int | None] = []
+    deadline = time.monotonic() + _ESTIMATING
+    for config in _given(configs) if callable(function) else ():
+        text = None
+        if time.monotonic() < deadline:
+            try:
+                text = json.dumps(_tokens(cast(Any, function)(config)), sort_keys=True)
+            except (Exception, SystemExit):  # noqa: BLE001  (nothing depends on it)
+                deadline = 0.0
+        numbers.append(None if text is None else said.setdefault(text, len(said)))
+    return {"said": [{"models": json.loads(text)} for text in said], "of": numbers}
+
+
+def _tokens(found: Any) -> dict[str, dict[str, int]]:
+    """The counts that a recipe returned."""
+    return {
+        str(model): {kind: max(0, round(counts[kind])) for kind in _KINDS if kind in counts}
+        for model, counts in found.items()
+    }
 
 
 def _source_of(

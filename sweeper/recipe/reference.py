@@ -18,12 +18,15 @@ from typing import Any, NamedTuple
 from sweeper.errors import GridError
 from sweeper.model.parts import Part
 from sweeper.model.plan import Recipe, Run, read_recipe
+from sweeper.model.usage import Usage
+from sweeper.model.usage import read as read_usage
 from sweeper.recipe.probe import probe
 
 __all__ = [
     "HOLE",
     "RUN_KEYS",
     "FilledFields",
+    "Inspected",
     "Problem",
     "RecipeError",
     "RunProcess",
@@ -55,14 +58,23 @@ class RecipeError(GridError):
 class Problem(NamedTuple):
     """What is wrong with configuration number `number`, by the value of `key` where one is to
     blame; without a number it is wrong with all of them. With `lacking` it is this machine that
-    lacks something, which matters only to runs that execute here. A `note` is no problem: what the
-    recipe tells of its runs."""
+    lacks something, which matters only to runs that execute here."""
 
     number: int | None
     key: str | None
     message: str
     lacking: bool = False
-    note: bool = False
+
+
+class Inspected(NamedTuple):
+    """The recipe, what is wrong with the configurations, what the recipe tells people of them, and
+    what it says that a run of each will use: nothing, or None for those of which it says nothing.
+    """
+
+    recipe: Recipe
+    problems: list[Problem]
+    notes: tuple[str, ...] = ()
+    estimates: Sequence[Usage | None] = ()
 
 
 class RunProcess(NamedTuple):
@@ -95,7 +107,7 @@ def inspect(
     *,
     validate: bool = True,
     deep: bool = False,
-) -> tuple[Recipe, list[Problem]]:
+) -> Inspected:
     """The recipe that `source` (a reference, or a command's template) names, and what is wrong with
     the configurations, parsed as their runs will. All in one process, which is what costs the time.
 
@@ -109,7 +121,7 @@ def inspect(
     interpreter = find_python(process.python)
     if not isinstance(source, str):
         recipe = _command(list(source), interpreter, folder, log_path_field, seed_field)
-        return recipe, _check_command(recipe, configs)
+        return Inspected(recipe, _check_command(recipe, configs))
     if not (_REFERENCE.match(source) or source.partition(":")[0].endswith(".py")):
         raise RecipeError("recipe", f"{source[:60]!r} names no recipe, module or file")
     request = {
@@ -138,8 +150,17 @@ def inspect(
     }
     recipe = read_recipe(Part(unseen | found | given, "the recipe"))
     lacks = [Problem(None, None, line, lacking=True) for line in answer.get("lacks", ())]
-    notes = [Problem(None, None, line, note=True) for line in answer.get("notes", ())]
-    return recipe, [*(Problem(*problem) for problem in answer["problems"]), *lacks, *notes]
+    problems = [*(Problem(*problem) for problem in answer["problems"]), *lacks]
+    estimates = _estimates(Part(answer, "the recipe's answer"))
+    return Inspected(recipe, problems, tuple(answer.get("notes", ())), estimates)
+
+
+def _estimates(answer: Part) -> list[Usage | None]:
+    told = answer.part_or_none("estimates")
+    if told is None:
+        return []
+    said = [read_usage(one) for one in told.parts("said")]
+    return [None if number is None else said[number] for number in told.items("of")]
 
 
 def _is_field(key: str | None, takes: Mapping[str, Any]) -> bool:

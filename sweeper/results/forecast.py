@@ -112,7 +112,8 @@ def _ratio(wanted: Settings, other: Settings) -> float | None:
     setting that refers to a run before it may be anything."""
     if wanted.recipe != other.recipe:
         return None
-    free = {k for k, v in wanted.values.items() if isinstance(v, str) and _REFERENCE in v}
+    either = (*wanted.values.items(), *other.values.items())
+    free = {k for k, v in either if isinstance(v, str) and _REFERENCE in v}
     here = {key: value for key, value in wanted.values.items() if key not in free}
     there = {key: value for key, value in other.values.items() if key not in free}
     if here == there:

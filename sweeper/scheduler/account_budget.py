@@ -9,6 +9,7 @@ The account and its place are those of the quota (`account.py`).
 """
 
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
@@ -61,6 +62,10 @@ def account_budget(context: Context, service: Service) -> "AccountBudget | None"
     return AccountBudget(context, open_store(settings.place), f"{account}/spent", limits)
 
 
+def _tokens(one: Spent) -> int:
+    return one.usage.counts.tokens
+
+
 class AccountBudget:
     """What a launcher knows of an account's spending. `trouble`: why that may not be all of it.
     Raises `StoreError`."""
@@ -69,8 +74,8 @@ class AccountBudget:
         self.limits = limits
         self._context, self._store, self._folder = context, store, folder
         root, sweep, self._created = context.store.root, context.sweep, context.plan.created
-        identity = ensure_identity(context.store, sweep)
-        self._own = f"{folder}/{name_of(root, sweep, identity)}.json"
+        self._identity = ensure_identity(context.store, sweep)
+        self._own = f"{folder}/{name_of(root, sweep, self._identity)}.json"
         self._before = f"{folder}/{name_of(root, sweep)}.json"
         self._seconds = _REMOTE_SECONDS if store.is_remote else _WRITE_SECONDS
         self._next = context.clock()
@@ -110,26 +115,34 @@ class AccountBudget:
 
     def _write(self, now: Spent) -> None:
         if self._mine is None:
-            self._mine = self._recorded()
+            self._mine = self._recorded(now)
         found = self._with_ours(now)
         if found != self._mine:
             self._store.replace(self._own, encode(found.document()))
             self._mine = found
 
-    def _recorded(self) -> SweepSpent:
-        """What launchers of this sweep have told before us. What they told until version 0.1 stays
-        where it is, and is not told again."""
+    def _recorded(self, now: Spent) -> SweepSpent:
+        """What launchers of this sweep have told before us. What they told until version 0.1, or of
+        the same sweep in another folder, from where it was moved or copied, stays where it is, and
+        is not told again."""
         try:
-            return read_as(self._store, self._own, spent.read)
+            return read_as(self._store, self._own, spent.read)._replace(identity=self._identity)
         except NotFound:
-            fresh = SweepSpent(self._context.sweep)
-        try:
-            before = read_as(self._store, self._before, spent.read)
-        except NotFound:
+            fresh = SweepSpent(self._context.sweep, identity=self._identity)
+        with suppress(StoreError):  # of those that cannot be read `exchange` tells
+            self._read()
+        told = [
+            one.counted
+            for path, (_, one) in self._known.items()
+            if one.created == self._created
+            and (path == self._before or one.identity == self._identity)
+        ]
+        if not told:
             return fresh
-        if before.created != self._created:
-            return fresh
-        return before._replace(days={})
+        # Of several copies that went on each by itself, this one comes from one that had less.
+        before = [one for one in told if _tokens(one) <= _tokens(now)] or told
+        counted = spent.least(now, max(before, key=_tokens))
+        return fresh._replace(created=self._created, counted=counted)
 
     def _read(self) -> None:
         """Read what others have told, each for itself. Raises `StoreError` for what cannot be

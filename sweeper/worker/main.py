@@ -53,6 +53,8 @@ __all__ = ["Worker", "main"]
 
 BEAT_SECONDS = 5.0
 SIGNAL_SECONDS = 1.0
+KILL_SECONDS = 10.0
+"""How long a worker waits for its own signal, and for its own end where the recipe was killed."""
 _PAUSED_SECONDS = 1.0
 """Between two looks at a pause, whose end others wait for: a launcher may start another run."""
 _TRIES = 4
@@ -167,7 +169,8 @@ class Worker:
         if self._syncing is not None:
             when_there_is_room(self._syncing.start)
         output, code, memory = self._attend(job, prepared, guard)
-        self._await_signal(code)
+        if not kills.count():
+            self._await_signal(code)
         final = checkpoint_resume.has_final_checkpoint(
             os.path.join(prepared.log_path, self.layout.inner)
         )
@@ -384,10 +387,11 @@ class Worker:
     def _await_signal(self, code: int) -> None:
         """Wait for our own signal when the recipe may have had it first. A batch scheduler that
         ends a job signals each of its processes: then the recipe was stopped, and has not
-        failed."""
+        failed; or kills one after the other, for reasons that it tells better than we do."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
-            deadline = time.monotonic() + SIGNAL_SECONDS
+            seconds = KILL_SECONDS if code == -signal.SIGKILL else SIGNAL_SECONDS
+            deadline = time.monotonic() + seconds
             while not self._stopped_at and (left := deadline - time.monotonic()) > 0:
                 with suppress(Empty):
                     self._wake.get(timeout=left)

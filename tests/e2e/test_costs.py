@@ -121,9 +121,11 @@ def test_a_budget_stops_a_sweep_and_more_of_it_goes_on_to_the_same_values(shell:
 
     for name in ("free", "capped"):
         (shell.folder / f"{name}.yaml").write_text(BUDGET.format(name=name))
+    reckoned = json.loads(shell.run("plan", "free.yaml", "--json"))["estimate"]
     shell.run("launch", "free.yaml", "--wait")
     needed = total(shell, "free")
     tokens = sum(needed[kind] for kind in ("prefill", "cached", "sample", "train"))
+    assert reckoned["by_recipe"] == 4 and reckoned["tokens"] == pytest.approx(tokens, rel=0.05)
     half = f"tokens={tokens // 2}"
     said = shell.run("launch", "capped.yaml", "--budget", half, "--wait", code=4)
     assert "the budget is spent (" in said and f"of {tokens // 2:,} tokens" in said

@@ -50,7 +50,7 @@ def module(tmp_path, monkeypatch):
 
 
 def told(configs):
-    _, problems = inspect("mod.py:Config", configs)
+    _, problems, *_ = inspect("mod.py:Config", configs)
     return [(problem.key, problem.message) for problem in problems]
 
 
@@ -74,9 +74,9 @@ def test_many_configurations_are_told_of_what_each_alone_is_told_of():
 
 def test_a_form_found_late_is_used_for_what_was_seen_before():
     configs = [{"rank": n, "union": value} for n in (1, 2) for value in ("x", [1, 2], [True])]
-    recipe, problems = inspect("mod.py:Config", configs)
+    recipe, problems, *_ = inspect("mod.py:Config", configs)
     assert recipe.forms == {"union": "literal"}
-    again, problems = inspect("mod.py:Config", configs[::-1])
+    again, problems, *_ = inspect("mod.py:Config", configs[::-1])
     assert (again.forms, {problem.key for problem in problems}) == (recipe.forms, {"union"})
 
 

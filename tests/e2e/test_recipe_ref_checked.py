@@ -82,7 +82,7 @@ def checked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def checked(*configs):
-        recipe, problems = inspect("mod:Config", configs)
+        recipe, problems, *_ = inspect("mod:Config", configs)
         return problems, recipe.forms
 
     return checked
@@ -118,7 +118,7 @@ def test_what_the_worker_will_fill_in_is_filled_in(tmp_path, monkeypatch):
         "if __name__ == '__main__': pass\n"
     )
     monkeypatch.chdir(tmp_path)
-    recipe, problems = inspect("mod:Needs", [{}], filled=FilledFields("out"))
+    recipe, problems, *_ = inspect("mod:Needs", [{}], filled=FilledFields("out"))
     assert (problems, recipe.behavior_field) == ([], True)
     (problem,) = inspect("mod:Cannot", [{}], filled=FilledFields("out"))[1]
     assert "behavior_if_log_dir_exists" in problem.message
@@ -222,9 +222,9 @@ def test_missing_values_are_told_once_for_all(tmp_path, monkeypatch):
         "if __name__ == '__main__': chz.entrypoint(C)\n"
     )
     monkeypatch.chdir(tmp_path)
-    _, problems = inspect("mod", [{"c": 1}, {"c": 2}])
+    _, problems, *_ = inspect("mod", [{"c": 1}, {"c": 2}])
     assert problems == [Problem(None, None, "C needs a value for a, b")]
-    _, problems = inspect("mod", [{"a": "x", "b": "y"}])
+    _, problems, *_ = inspect("mod", [{"a": "x", "b": "y"}])
     assert problems == [Problem(0, "a", 'a takes int, not "x"')]
 
 

@@ -303,7 +303,7 @@ def test_a_function_that_returns_a_blueprint_or_a_config_is_a_recipe(write):
     assert found.takes["rate"] == {"type": "float", "doc": "", "default": 0.5}
     assert found.takes["name"]["default"] == "a"
     assert found.takes["wide"] == {"type": "bool", "doc": "", "default": False}
-    given, problems = inspect("builds.py:config", [{"rate": 2.0}])
+    given, problems, *_ = inspect("builds.py:config", [{"rate": 2.0}])
     assert (given.function, given.config_class, problems) == ("config", "Config", [])
     assert error("builds:action").startswith(
         "recipe 'builds:action': action() returns a Blueprint of <function main"

@@ -11,8 +11,9 @@ from typing import IO, Any
 
 import pytest
 
-from sweeper.model.states import Event, State
+from sweeper.model.states import Event, State, fold
 from sweeper.storage.documents import encode, read_json
+from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py
@@ -126,6 +127,19 @@ def test_a_recipe_that_a_scheduler_signals_before_its_worker(bench: Bench, code:
     assert bench.finish(worker)[0] == os.EX_TEMPFAIL
     outcome = bench.outcome()
     assert (outcome["state"], outcome["reason"]) == (State.PREEMPTED, "terminated")
+
+
+def test_a_recipe_that_a_scheduler_kills_before_its_worker(bench: Bench) -> None:
+    """As for memory, slowly, on a busy machine: why, the scheduler tells."""
+    bench.prepare(DIES.format(code=0))
+    worker = bench.start(env={**os.environ, "SWEEPER_SIGNALS": "everybody"})
+    bench.wait_for(bench.path() / "ready")
+    os.kill(int((bench.path() / "pid").read_text()), signal.SIGKILL)
+    time.sleep(2)
+    worker.kill()
+    worker.wait(timeout=60)
+    (events,) = read_events(bench.store, "s").values()
+    assert fold(events).state is State.RUNNING  # nothing is said of its end
 
 
 def test_a_terminal_that_nobody_reads_stops_nothing(bench: Bench) -> None:

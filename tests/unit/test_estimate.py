@@ -79,3 +79,62 @@ def test_of_runs_of_another_size_nothing_is_said(plan: Any) -> None:
     found, said = plan(10, 2)
     assert found is None
     assert "about" not in said
+
+
+PROGRAM = """
+import chz
+
+@chz.chz
+class Config:
+    log_path: str = "x"
+    steps: int = 1
+    seed: int = 0
+
+def estimate(values):
+    {estimate}
+
+def main(config: Config) -> None:
+    pass
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+
+
+@pytest.fixture
+def reckoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """`reckoned(estimate)`: what `sweeper plan` says of four runs whose recipe reckons so."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+    def asked(estimate: str) -> tuple[dict[str, Any] | None, str]:
+        Path("program.py").write_text(PROGRAM.format(estimate=estimate))
+        Path("grid.yaml").write_text(
+            "name: s\nrecipe: program.py\nservice: none\ngrid: {steps: [1, 2]}\nseeds: 2\n"
+        )
+        assert main(["plan", "grid.yaml", "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert main(["plan", "grid.yaml"]) == 0
+        return document["estimate"], capsys.readouterr().out
+
+    return asked
+
+
+def test_of_a_first_launch_the_recipe_itself_reckons(reckoned: Any) -> None:
+    found, said = reckoned(
+        "return {'unpriced': {'train': 100.2 * values['steps'], 'sample': 5, 'lunch': 7}}"
+    )
+    assert (found["tokens"], found["runs"], found["by_recipe"]) == (2 * (105 + 205), 4, 4)
+    assert (found["hours"], found["examples"], found["usd"]) == (None, 0, None)
+    assert "about 620 tokens, as the recipe reckons" in said
+
+
+@pytest.mark.parametrize("estimate", ["return None", "return {'m': 3}", "raise SystemExit", "1/0"])
+def test_a_recipe_that_cannot_reckon_costs_nothing_but_the_estimate(
+    reckoned: Any, estimate: str
+) -> None:
+    found, said = reckoned(estimate)
+    assert found is None
+    assert "about" not in said

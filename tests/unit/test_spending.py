@@ -270,6 +270,30 @@ def test_what_was_told_before_sweeps_had_an_identity_counts_once(
     assert again[1]._account.spent.usage.counts.tokens == 600
 
 
+def test_a_sweep_that_was_moved_or_copied_counts_once(tmp_path: Path, written: ModuleType) -> None:
+    accounts = Accounts(tmp_path, written, Budget(tokens=1000))
+    first = accounts.launcher("first", 600)
+    assert accounts.reached(first) is None
+    made = first[0].made
+
+    def elsewhere(name: str, tokens: int) -> tuple[Sweep, Spending]:
+        (tmp_path / name).mkdir()
+        shutil.copytree(made.folder, tmp_path / name / "first")
+        for recorded in "runs", "attempts":
+            shutil.rmtree(tmp_path / name / "first" / recorded)
+        copied = written.Written(tmp_path / name, "first", {"lr": [1]})
+        copied.run({"lr": 1}, 0, usage=used(600), wall_s=3600.0)
+        if tokens:
+            copied.run({"lr": 1}, 1, usage=used(tokens), wall_s=60.0)
+        return accounts.driving(Sweep(copied))
+
+    for name, tokens, expected in (("moved", 0, 600), ("copy", 150, 750), ("other", 50, 800)):
+        other = elsewhere(name, tokens)
+        assert accounts.reached(other) is None
+        assert other[1]._account is not None
+        assert other[1]._account.spent.usage.counts.tokens == expected
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
