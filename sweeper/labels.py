@@ -35,6 +35,7 @@ def observed(found: Observation) -> str:
     if found.kind is Kind.PARENT:
         return f"waits for {found.reason or 'another run'}"
     words = "" if found.kind is Kind.OTHER else _WORDS.get(found.kind, found.kind.value)
+    words += f" since {_clock(found.time)}" if found.time else ""
     return ": ".join(filter(None, (words, found.reason)))
 
 

@@ -7,7 +7,7 @@ tokens, wherever the jobs themselves are recorded (the process table, a tmux ser
 queue)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -49,18 +49,23 @@ class JobState(Enum):
 
     PENDING = "pending"
     RUNNING = "running"
+    STOPPING = "stopping"  # it was told to end, by whomever, and may have processes yet
     ENDED = "ended"
     ABSENT = "absent"  # the backend answered, and knows no such job
 
 
 class JobStatus(NamedTuple):
     """`code` and `reason` only where the backend itself knows them (never so for tmux).
-    `preempted`: it ended because its machine was taken away or failed, not because of the run."""
+    `preempted`: it ended because its machine was taken away or failed, not because of the run.
+    `node` is the machine that it is, or was, on; `since` when it began to wait or to stop, in UTC
+    (`2026-01-31T12:01:03Z`), where it does that."""
 
     state: JobState
     code: int | None = None
     reason: str | None = None
     preempted: bool = False
+    node: str | None = None
+    since: str | None = None
 
 
 class Backend(ABC):
@@ -89,8 +94,10 @@ class Backend(ABC):
         """The status of every one of `tokens`, in one call however many."""
 
     @abstractmethod
-    def cancel(self, tokens: Sequence[str]) -> None:
-        """Ask the jobs to stop (SIGTERM to the worker); tokens it does not know are passed over."""
+    def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
+        """Ask the jobs to stop: SIGTERM to the worker of what runs; what waits is withdrawn. Tokens
+        it does not know are passed over. Returns those that it cannot stop yet (suspended, about to
+        begin): it is asked for them again. None: it has done it for all."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
@@ -128,7 +135,8 @@ class Capabilities(NamedTuple):
     theirs too. `python`: the interpreter that executes the worker and the recipe (None: as here).
     `secrets`: the names of those that the backend hands to its jobs by itself. `restarts`: where it
     counts for a job how often it has started it again by itself (None: it never does; see
-    `sweeper/worker/requeue.py`).
+    `sweeper/worker/requeue.py`). `credentials`: the variables by which the launcher reaches the
+    backend, which runs do not get unless their grid names one in `secrets:`.
     """
 
     here: bool = True
@@ -136,6 +144,7 @@ class Capabilities(NamedTuple):
     python: str | None = None
     secrets: frozenset[str] = frozenset()
     restarts: Counter | None = None
+    credentials: tuple[str, ...] = ()
 
 
 class Check(NamedTuple):

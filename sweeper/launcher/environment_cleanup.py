@@ -19,7 +19,7 @@ _WAIT_SECONDS = 60.0
 """How long jobs may take to begin. If one takes longer, the file is left to `gc`, or to the next
 launch from here."""
 _LOOK_SECONDS = 1.0
-_AT_WORK = (JobState.PENDING, JobState.RUNNING)
+_AT_WORK = (JobState.PENDING, JobState.RUNNING, JobState.STOPPING)
 
 
 def remove_unneeded_environment(

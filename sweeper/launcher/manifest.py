@@ -135,7 +135,9 @@ def keep_environment(store: Store, plan: Plan, url: str | None, capabilities: Ca
     key = preflight.engine_key(capabilities)
     extra = environment.service_environment(plan.service, url, key, plan.launch.env)
     shared = preflight.shared_environment(capabilities, store, plan.name)
-    return environment.write(f"{store.root}/{plan.name}", extra, shared)
+    needed = secret_names(plan.secrets, plan.service)
+    without = [name for name in capabilities.credentials if name not in needed]
+    return environment.write(f"{store.root}/{plan.name}", extra, shared, without)
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:

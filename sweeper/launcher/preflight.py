@@ -4,8 +4,9 @@ reach the engine, their secrets and their code."""
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sweeper.backends import Capabilities, capabilities_of, options_of
+from sweeper.backends import Capabilities, backend_type, capabilities_of, options_of
 from sweeper.backends.base import Backend
+from sweeper.backends.references import where_to_say
 from sweeper.engine.lifecycle import TOKEN, client_key
 from sweeper.errors import UsageError
 from sweeper.model.plan import Launch
@@ -53,7 +54,7 @@ def admit(
         if name not in capabilities.secrets:
             raise UsageError(
                 f"{backend}: no secret's value travels with a job: say where the job finds "
-                f"{name} (`launch.{backend.replace('-', '_')}.secrets: {{{name}: <its ARN>}}`)"
+                f"{name}{where_to_say(backend_type(backend), name)}"
             )
     return capabilities
 

@@ -69,11 +69,13 @@ def require_secrets(names: Sequence[str]) -> None:
         )
 
 
-def write(folder: str, extra: Mapping[str, str], place: str | None = None) -> str:
-    """Keep this process's environment, with `extra` over it, for the workers of a sweep. Returns
-    the file's path: `place`, if there is one. Then the usual file is only a note of that place, by
-    which it is found and removed when nobody needs it any more."""
-    environment = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
+def write(
+    folder: str, extra: Mapping[str, str], place: str | None = None, without: Sequence[str] = ()
+) -> str:
+    """Keep this process's environment, with `extra` over it and `without` some variables, for the
+    workers of a sweep. Returns the file's path: `place`, if there is one. Then the usual file is
+    only a note of that place, by which it is found and removed when nobody needs it any more."""
+    environment = {k: v for k, v in os.environ.items() if k not in (*_NOT_OURS, *without)}
     environment |= {**extra, _OWNER: folder, _MARK: os.urandom(8).hex()}
     path = env_file(folder)
     try:

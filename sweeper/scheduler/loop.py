@@ -63,6 +63,8 @@ REPLANNED = "the grid was launched again: going on with its new plan"
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
 """Each look lists a store that may charge for it."""
+NOT_YET_SECONDS = 5.0
+"""How long a backend is left alone with what it cannot stop yet."""
 SETTLE_SECONDS = 12.0
 """How long a job must have ended, and no worker of its attempt have beaten, before the launcher
 says that the worker died: a second copy of the job may have ended while the first one trains."""
@@ -122,6 +124,7 @@ class Scheduler:
             if self._notifier is not None:
                 self._alarm_monitor.raised = self._notifier.raised
         self._stopping: set[str] = set()
+        self._not_yet: dict[str, float] = {}  # what the backend could not stop, until when
         self._away = False
         self._crowded = False
         self._unaccounted = False
@@ -403,6 +406,7 @@ class Scheduler:
         job and how long its worker has been quiet."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         gone = status.state in (JobState.ENDED, JobState.ABSENT)
+        stopping = view.cancel or token(run, attempt) in self._stopping
         paused = self._heartbeats.paused(run, attempt)
         if view.cancel and gone:
             # No worker that has not claimed it by now will: it looks for the request first.
@@ -411,17 +415,18 @@ class Scheduler:
                 self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", detail)
         elif status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
             self._end_for(run, attempt, status)
-        elif status.state is JobState.PENDING and not view.cancel:
-            self._observed[run] = Observation(Kind.QUEUED, status.reason or None)
+        elif status.state is JobState.PENDING:  # nothing can beat yet, however long it waits
+            kind = Kind.STOPPING if stopping else Kind.QUEUED
+            self._observed[run] = Observation(kind, status.reason or None, status.since)
         elif quiet > self._context.plan.launch.lease_s:
             # A launcher that only stops runs may be where their jobs are not known: it records no
             # loss.
             if status.state is JobState.ABSENT and self._starting:
                 self._run_table.add(run, attempt, Event.LOST)
             else:
-                self._observed[run] = Observation(Kind.STALE)
-        elif view.cancel:
-            self._observed[run] = Observation(Kind.STOPPING)
+                self._observed[run] = Observation(Kind.STALE, status.node and f"on {status.node}")
+        elif stopping or status.state is JobState.STOPPING:
+            self._observed[run] = Observation(Kind.STOPPING, status.reason or None, status.since)
         elif paused is not None:
             self._observed[run] = Observation(Kind.PAUSED, paused.reason, paused.since or None)
         elif self._alarm_monitor is not None and self._alarm_monitor.is_stalled(run, attempt):
@@ -441,11 +446,12 @@ class Scheduler:
             # We stopped it, before its worker could say so: it is to go on.
             event, reason = Event.PREEMPTED, "terminated"
             detail = "it was stopped before its worker could say so"
-        self._run_table.end(run, attempt, event, reason, detail, status.code)
+        known = {"code": status.code, "host": status.node}
+        self._run_table.end(run, attempt, event, reason, detail, known)
 
     def _stop(self) -> None:
-        """Tell the backend, once, which jobs a user wants stopped; their workers look for the
-        request as well."""
+        """Tell the backend which jobs a user wants stopped: once, but for those that it cannot stop
+        yet. Their workers look for the request as well."""
         opened = self._run_table.open().items()
         asked = {token(run, n) for run, n in opened if self._run_table.views[run].cancel}
         if self._engine is not None and self._starting and not self._away:
@@ -455,10 +461,14 @@ class Scheduler:
         if self._requests.pause is not None and self._requests.pause.runs:
             asked |= {token(run, n) for run, n in opened}
         self._stopping &= asked
-        fresh = sorted(asked - self._stopping)
+        now = self._context.clock()
+        waiting = {job for job, due in self._not_yet.items() if now < due}
+        fresh = sorted(asked - self._stopping - waiting)
         if fresh:
-            self._context.backend.cancel(fresh)
-            self._stopping |= asked
+            not_yet = self._context.backend.cancel(fresh) or ()
+            again = dict.fromkeys(not_yet, now + NOT_YET_SECONDS)
+            self._not_yet = {job: self._not_yet[job] for job in waiting} | again
+            self._stopping = asked - self._not_yet.keys()
 
     def _start(self) -> None:
         """Open attempts for runs that want one, as far as there is room."""

@@ -1,7 +1,9 @@
 """The launcher's table of runs: their events, read in one listing a step, and the state that
 follows. Events are written here and nowhere else in the launcher."""
 
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
@@ -21,6 +23,8 @@ from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import Events, read_events
 
 __all__ = ["RunTable", "View"]
+
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class View(NamedTuple):
@@ -110,12 +114,14 @@ class RunTable:
         event: Event,
         reason: str,
         detail: str,
-        code: int | None = None,
+        known: Mapping[str, object] = _NOTHING,
     ) -> None:
-        """Record the outcome of an attempt whose worker cannot do so."""
-        unknown = ("signal", "started", "ended", "wall_s", "max_rss_bytes", "host")
-        body = {"code": code, "reason": reason, "detail": detail}
-        self.add(run, attempt, event, body | dict.fromkeys(unknown))
+        """Record the outcome of an attempt whose worker cannot do so. `known` is what the backend
+        knows of it: `code`, `host`."""
+        body = dict.fromkeys(
+            ("code", "signal", "started", "ended", "wall_s", "max_rss_bytes", "host")
+        )
+        self.add(run, attempt, event, {**body, **known, "reason": reason, "detail": detail})
 
     def _look(self, run: str) -> None:
         events = self.events(run)

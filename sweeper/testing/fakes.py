@@ -1,6 +1,6 @@
 """A clock that a test moves, and a backend that executes nothing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from sweeper.backends.base import Backend, BackendType, JobSpec, JobState, JobStatus
 from sweeper.errors import Unreachable
@@ -27,7 +27,8 @@ class FakeBackend(Backend):
     forget them with `lose`.
 
     `submitted` lists the tokens of every submission it has accepted, in order, twice where a job
-    was submitted twice; `shown` what it was to show, call by call. With `reachable = False` every
+    was submitted twice; `shown` what it was to show, call by call; it cannot stop yet what is in
+    `not_yet`. With `reachable = False` every
     call raises `Unreachable`; with `lose_reply = True` the next submission is accepted and then
     raises it.
     """
@@ -40,6 +41,7 @@ class FakeBackend(Backend):
         self.cancelled: list[str] = []
         self.jobs: dict[str, JobStatus] = {}
         self.shown: list[tuple[str, dict[str, str]]] = []
+        self.not_yet: set[str] = set()
         self.reachable = True
         self.lose_reply = False
 
@@ -68,9 +70,10 @@ class FakeBackend(Backend):
         self._answer()
         return {token: self.jobs.get(token, JobStatus(JobState.ABSENT)) for token in tokens}
 
-    def cancel(self, tokens: Sequence[str]) -> None:
+    def cancel(self, tokens: Sequence[str]) -> Collection[str]:
         self._answer()
         self.cancelled.extend(token for token in tokens if token in self.jobs)
+        return self.not_yet & {*tokens}
 
     def logs(self, token: str) -> Iterator[str]:
         self._answer()

@@ -6,7 +6,7 @@ them go wrong and how. `FaultyStore` and `FaultyBackend` wrap a real one and obe
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import NoReturn, TypeVar
@@ -200,8 +200,8 @@ class FaultyBackend(Backend):
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         return self._call("poll", lambda: self._backend.poll(tokens))
 
-    def cancel(self, tokens: Sequence[str]) -> None:
-        self._call("cancel", lambda: self._backend.cancel(tokens))
+    def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
+        return self._call("cancel", lambda: self._backend.cancel(tokens))
 
     def logs(self, token: str) -> Iterator[str]:
         return iter(self._call("logs", lambda: tuple(self._backend.logs(token))))

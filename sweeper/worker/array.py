@@ -3,9 +3,9 @@
     python -m sweeper.worker.array <root> <table> ARGUMENT...
 
 It executes the arguments, followed by the token that `table` (a file below `root`, which may be a
-store elsewhere) has at this child's index. The backend says the index in the variable whose name
-ends with `_ARRAY_INDEX`. This command line must never change: the launcher's version need not be
-the image's.
+store elsewhere) has at this child's index. The backend says the index in the variable that is named
+by SWEEPER_INDEX; an earlier launcher does not say by which, and its name ends with `_ARRAY_INDEX`.
+This command line must never change: the launcher's version need not be the image's.
 """
 
 import os
@@ -26,7 +26,9 @@ def main(arguments: list[str]) -> int:
     try:
         store = open_store(root)
         tokens = with_retries(lambda: read_as(store, table, read_tokens))
-        index = next((v for k, v in os.environ.items() if k.endswith("_ARRAY_INDEX")), "")
+        index = os.environ.get(os.environ.get("SWEEPER_INDEX", "")) or next(
+            (v for k, v in os.environ.items() if k.endswith("_ARRAY_INDEX")), ""
+        )
         if not index.isdecimal() or int(index) >= len(tokens):
             raise UsageError(f"the index is {index!r}, of {len(tokens)} jobs")
         os.execvp(command[0], [*command, tokens[int(index)]])

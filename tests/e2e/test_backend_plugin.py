@@ -35,13 +35,14 @@ class Borrowed(LocalBackend):
         with open(self._note, "a") as file:
             for job in jobs:
                 file.write(json.dumps([self._options, dict(job.resources)]) + "\\n")
+                assert os.environ["BORROWED_TOKEN"] == "a-key-to-the-machines"
         super().submit(jobs)
 
 
 def capabilities(options):
     if "queue" not in options:
         raise UsageError("borrowed-time: there is no queue")
-    return Capabilities()
+    return Capabilities(credentials=("BORROWED_TOKEN",))
 
 
 def look(options):
@@ -71,7 +72,7 @@ BACKEND = BackendType(
 """
 GRID = """
 name: g
-command: [sh, -c, "echo {x}"]
+command: [sh, -c, "echo {x}; env"]
 grid: {x: [1, 2]}
 launch:
   backend: borrowed-time
@@ -115,6 +116,7 @@ def typed(tmp_path: Path):
         "XDG_CONFIG_HOME": str(tmp_path),
         "SWEEPER_HOME": str(tmp_path / "home"),
         "SWEEPER_ROOT": str(tmp_path / "sweeps"),
+        "BORROWED_TOKEN": "a-key-to-the-machines",
     }
 
     def run(*arguments: str, code: int = 0, program: Sequence[str] = ("-m", "sweeper")) -> str:
@@ -148,6 +150,10 @@ def test_it_is_planned_launched_diagnosed_and_cleaned_up_after(typed, tmp_path: 
     told = [json.loads(line) for line in notes]
     assert sorted(asked["nice"] for _, asked in told) == [5, 9]
     assert all(options["queue"] == "long" for options, _ in told)
+
+    for log in (tmp_path / "sweeps" / "g" / "attempts").glob("*/stdout.log"):
+        assert "SWEEPER_RUN" in log.read_text()
+        assert "a-key-to-the-machines" not in log.read_text()  # it is the launcher's alone
 
     checks = json.loads(typed("doctor", "--backend", "borrowed-time", "--grid", "g.yaml", "--json"))
     (queue,) = [check for check in checks["checks"] if check["name"] == "the queue"]

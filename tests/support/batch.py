@@ -162,7 +162,7 @@ class Batch:
 
     def _patch(self) -> None:
         batch = self
-        describe, start = models.Job.describe, models.Job.start
+        describe, start, terminate = models.Job.describe, models.Job.start, models.Job.terminate
 
         def run(job: Any) -> None:
             _Execution(batch, job).run()
@@ -173,6 +173,12 @@ class Batch:
             if batch.held:
                 batch._waiting.append(job)
             else:
+                start(job)
+
+        def terminated(job: Any, reason: str) -> None:
+            terminate(job, reason)
+            if job in batch._waiting:  # what waits has no machine to hear it from
+                batch._waiting.remove(job)
                 start(job)
 
         def described(job: Any) -> dict[str, Any]:
@@ -189,6 +195,7 @@ class Batch:
         self._set(models.Job, "_get_container_property", property_of)
         self._set(models.Job, "run", run)
         self._set(models.Job, "start", started)
+        self._set(models.Job, "terminate", terminated)
         self._set(models.Job, "describe", described)
         short = models.Job.describe_short
         self._set(models.Job, "describe_short", lambda job: _shortened(job, short(job)))

@@ -29,7 +29,10 @@ def test_a_job_is_submitted_as_this(stubbed: Any) -> None:
             "jobDefinition": "d:4",
             "containerOverrides": {
                 "command": list(stubbed.job().argv),
-                "environment": [{"name": "AWS_DEFAULT_REGION", "value": "eu-central-1"}],
+                "environment": [
+                    {"name": "AWS_DEFAULT_REGION", "value": "eu-central-1"},
+                    {"name": "SWEEPER_INDEX", "value": "AWS_BATCH_JOB_ARRAY_INDEX"},
+                ],
                 "resourceRequirements": [
                     {"type": "VCPU", "value": "2"},
                     {"type": "MEMORY", "value": "4096"},

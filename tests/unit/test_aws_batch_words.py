@@ -28,7 +28,15 @@ STATUSES = [
         {"status": "RUNNABLE", "statusReason": "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - x"},
         JobStatus(JobState.PENDING, None, "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - x"),
     ),
+    (
+        {"status": "RUNNABLE", "createdAt": 1790000000000},
+        JobStatus(JobState.PENDING, since="2026-09-21T14:13:20Z"),
+    ),
     ({"status": "RUNNING"}, JobStatus(JobState.RUNNING)),
+    (
+        {"status": "RUNNING", "isTerminated": True, "container": {"containerInstanceArn": "a/i-1"}},
+        JobStatus(JobState.STOPPING, node="i-1"),
+    ),
     ({"status": "SUCCEEDED", "container": {"exitCode": 0}}, JobStatus(ENDED, 0)),
     (
         {

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from sweeper.backends.base import JobStatus
+from sweeper.backends.base import JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
 from sweeper.model.states import Event, State
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import SETTLE_SECONDS, Scheduler
+from sweeper.scheduler.loop import NOT_YET_SECONDS, SETTLE_SECONDS, Scheduler
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import token
+from sweeper.storage.requests import request_cancel
 from sweeper.storage.sweeps import read_events
 
 LEASE = 60.0
@@ -253,6 +254,48 @@ def test_a_silent_worker_whose_job_runs_is_stale_and_not_lost(scene: Scene) -> N
     scene.beat(run)
     scene.step()
     assert run not in read_json(scene.store, scene.layout.observations)["observed"]
+
+
+def test_where_a_silent_worker_is_and_what_its_machine_is_on_record_for(scene: Scene) -> None:
+    run = scene.ids[0]
+    scene.step()
+    scene.worker(run, 1, Event.CLAIMED)
+    scene.backend.jobs[token(run, 1)] = JobStatus(JobState.RUNNING, node="n7")
+    scene.step(10 * LEASE)
+    scene.step(10 * LEASE)
+    assert scene.observed()["observed"][run] == "stale: on n7"
+    scene.backend.jobs[token(run, 1)] = JobStatus(JobState.STOPPING, reason="evicted")
+    scene.beat(run)
+    scene.step()
+    assert scene.observed()["observed"][run] == "stopping: evicted"
+    scene.backend.jobs[token(run, 1)] = JobStatus(JobState.ENDED, None, "gone", True, "n7")
+    scene.step(SETTLE_SECONDS + 1)
+    assert read_json(scene.store, scene.layout.event(run, 1, Event.PREEMPTED))["host"] == "n7"
+
+
+def test_what_waits_is_never_stale_and_is_withdrawn_when_that_can_be(scene: Scene) -> None:
+    run = scene.ids[0]
+    job, since = token(run, 1), "2026-11-21T12:01:03Z"
+    scene.step()
+    scene.backend.jobs[job] = JobStatus(JobState.PENDING, None, "Priority", since=since)
+    scene.step(10 * LEASE)
+    assert scene.observed()["observed"][run] == "queued since 12:01:03Z: Priority"
+    scene.backend.not_yet = {job}
+    request_cancel(scene.store, "s", run, scene.events(run), 0)
+    scene.step()
+    for _ in range(3):
+        scene.step(10 * LEASE)
+        assert scene.observed()["observed"][run] == "stopping since 12:01:03Z: Priority"
+    told = len(scene.backend.cancelled)
+    scene.step(NOT_YET_SECONDS / 2)
+    assert told == len(scene.backend.cancelled) == 4  # asked again, and not in every round
+    scene.backend.not_yet = set()
+    scene.step(NOT_YET_SECONDS)
+    scene.step(NOT_YET_SECONDS)
+    assert len(scene.backend.cancelled) == 5
+    scene.backend.lose(job)
+    scene.step()
+    assert scene.states()[0] is State.CANCELLED
 
 
 def test_an_unreachable_backend_changes_no_state(scene: Scene) -> None:

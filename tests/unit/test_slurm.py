@@ -25,7 +25,8 @@ def _line(
     job: str, state: str, code: str = "0", restarts: int = 0, task: str = "N/A", why: str = "None",
     known: str = "cccccccccccc-a1", mark: str = MARK,
 ) -> str:  # fmt: skip
-    return f"{job}|{task}|{job}|{state}|{code}|{restarts}|sweeper:{mark}:{TABLE}:{known}|{why}|"
+    about = f"{job}|{task}|{job}|{state}|{code}|{restarts}"
+    return f"{about}|sweeper:{mark}:{TABLE}:{known}|n7|1790000000|{why}|"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def _line(
         ("PENDING", "0", (JobState.PENDING, None, "Resources", False)),
         ("REQUEUE_HOLD", "0", (JobState.PENDING, None, "Resources", False)),
         ("RUNNING", "0", (JobState.RUNNING, None, None, False)),
-        ("COMPLETING", "0", (JobState.RUNNING, None, None, False)),
+        ("COMPLETING", "0", (JobState.STOPPING, None, None, False)),
         ("SUSPENDED", "0", (JobState.RUNNING, None, None, False)),
         ("COMPLETED", "0", (JobState.ENDED, 0, None, False)),
         ("FAILED", "768", (JobState.ENDED, 3, None, False)),
@@ -50,15 +51,18 @@ def _line(
 )
 def test_what_a_state_means(state: str, code: str, expected: object) -> None:
     (job,) = slurm_commands.queue_of(_line("7", state, code, why="Resources"), MARK)
-    assert tuple(slurm_commands.status_of(job)) == expected
+    found = slurm_commands.status_of(job)
+    assert found[:4] == expected
+    waits = found.state is JobState.PENDING
+    assert (found.node, found.since) == ((None, "2026-09-21T14:13:20Z") if waits else ("n7", None))
 
 
 def test_only_the_sweeps_own_jobs_are_seen() -> None:
     lines = [
         _line("1", "RUNNING"),
         _line("2", "RUNNING", mark="f" * 16),
-        f"3|N/A|3|RUNNING|0|0|a comment that quotes {MARK}|None|",
-        "4|N/A|4|RUNNING|0|0|(null)|None|",
+        f"3|N/A|3|RUNNING|0|0|a comment that quotes {MARK}|n7|1790000000|None|",
+        "4|N/A|4|RUNNING|0|0|(null)|n7|1790000000|None|",
         "",
         _line("5", "PENDING", task="17", known="array", restarts=2),
     ]
@@ -322,6 +326,16 @@ def test_an_array_whose_table_is_gone_is_no_reason_to_call_its_jobs_absent(tmp_p
     answer = _line("7", "RUNNING", task="0", known="array", mark=Tables(str(tmp_path)).mark)
     with pytest.raises(Unreachable, match=r"which run 7_0 is at work on .*`scancel 7`"):
         SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path)).poll(["c" * 12 + "-a1"])
+
+
+def test_what_is_suspended_cannot_be_stopped_yet(tmp_path: Path) -> None:
+    token, other = _tokens(2)
+    mark = Tables(str(tmp_path)).mark
+    lines = [_line("7", "SUSPENDED", known=token, mark=mark)]
+    lines += [_line("8", "RUNNING", known=other, mark=mark)]
+    slurm = FakeSlurm("\n".join(lines))
+    assert SlurmBackend(slurm, "sweep", str(tmp_path)).cancel([token, other]) == [token]
+    assert [call[-1] for call in slurm.sent("scancel")] == ["8"]
 
 
 def test_cancelling_asks_once_for_an_array(tmp_path: Path) -> None:

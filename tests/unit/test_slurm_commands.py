@@ -84,7 +84,7 @@ def test_what_commands_get_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, "1")
     slurm_commands.Slurm().call("squeue")
     ours = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_")
-    assert {name for name in seen if name.startswith(ours)} == {*kept}
+    assert {name for name in seen if name.startswith(ours)} == {*kept, "SLURM_TIME_FORMAT"}
 
 
 def test_what_accounting_says() -> None:

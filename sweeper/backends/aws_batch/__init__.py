@@ -10,6 +10,7 @@ from typing import Any
 
 from sweeper.backends.aws_batch.options import RESTARTS, Options, read_options
 from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter
+from sweeper.backends.references import names_of, secrets_field
 from sweeper.fields.kinds import Duration, Integer, Matching, Names, Number, Text
 from sweeper.fields.sections import Field, Reading, Section
 
@@ -91,19 +92,14 @@ SECTION = Section(
         examples=("2h",),
         key="timeout_s",
     ),
-    Field(
-        "secrets",
-        Names(
-            "a mapping of variables to ARNs",
-            Matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable"),
-            values=Matching(
-                r"arn:[a-z-]+:(secretsmanager|ssm):[A-Za-z0-9_.:/+=@!-]{1,2000}",
-                "the ARN of a secret in Secrets Manager or of a parameter of Systems Manager, "
-                "never the value",
-            ),
-        ),
+    secrets_field(
         "Variables, and the ARNs of what they are to hold. Never values.",
-        examples=({"TINKER_API_KEY": "arn:aws:ssm:REGION:ACCOUNT:parameter/NAME"},),
+        Matching(
+            r"arn:[a-z-]+:(secretsmanager|ssm):[A-Za-z0-9_.:/+=@!-]{1,2000}",
+            "the ARN of a secret in Secrets Manager or of a parameter of Systems Manager, "
+            "never the value",
+        ),
+        "arn:aws:ssm:REGION:ACCOUNT:parameter/NAME",
     ),
     Field(
         "tags",
@@ -164,7 +160,7 @@ def _capabilities(given: Mapping[str, object]) -> Capabilities:
         here=False,
         files=False,
         python=options.python,
-        secrets=frozenset(options.secrets),
+        secrets=names_of(given),
         restarts=Counter(RESTARTS, first=1),
     )
 

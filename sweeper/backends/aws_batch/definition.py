@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeper.backends.aws_batch.client import Aws, Refused, part
-from sweeper.backends.aws_batch.options import Options
+from sweeper.backends.aws_batch.options import INDEX, Options
 from sweeper.errors import EnvironmentFailure, UsageError
 
 __all__ = [
@@ -112,7 +112,10 @@ def overrides(options: Options, command: list[str], region: str) -> dict[str, An
     was named."""
     found: dict[str, object] = {
         "command": command,
-        "environment": [{"name": "AWS_DEFAULT_REGION", "value": region}],
+        "environment": [
+            {"name": "AWS_DEFAULT_REGION", "value": region},
+            {"name": "SWEEPER_INDEX", "value": INDEX},
+        ],
     }
     resources = _resources(options.vcpus, options.memory, options.gpus)
     if resources:

@@ -29,7 +29,12 @@ _RESTART_SECONDS = 120.0
 """The same where each of them may be a restart of a job that goes on, which has no name."""
 _WAITING = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING")
 _OVER = ("SUCCEEDED", "FAILED")
-_RANK = {JobState.RUNNING: 0, JobState.PENDING: 1, JobState.ENDED: 2}
+_RANK = {
+    state: rank
+    for rank, state in enumerate(
+        (JobState.RUNNING, JobState.STOPPING, JobState.PENDING, JobState.ENDED)
+    )
+}
 _PENDING = JobStatus(JobState.PENDING)
 _RUNNING = JobStatus(JobState.RUNNING)
 
@@ -37,12 +42,15 @@ _RUNNING = JobStatus(JobState.RUNNING)
 def status_of(job: dict[str, object]) -> JobStatus:
     """The status of a job as Batch describes it."""
     word = job["status"]
+    container = part(job, "container")
+    node = str(container.get("containerInstanceArn") or "").rpartition("/")[2] or None
     if word in _WAITING:
         # Why it does not come to run, where Batch knows: "MISCONFIGURATION:COMPUTE_ENVIRONMENT..."
-        return _PENDING._replace(reason=_line(job.get("statusReason")))
+        why = _line(job.get("statusReason"))
+        return _PENDING._replace(reason=why, since=_utc(job.get("createdAt")))
     if word == "RUNNING":
-        return _RUNNING
-    container = part(job, "container")
+        told = job.get("isTerminated") or job.get("isCancelled")
+        return JobStatus(JobState.STOPPING if told else JobState.RUNNING, node=node)
     code: int | None = container.get("exitCode")
     if word == "SUCCEEDED":
         return JobStatus(JobState.ENDED, 0 if code is None else code)
@@ -56,7 +64,14 @@ def status_of(job: dict[str, object]) -> JobStatus:
         told = "oom"
     elif "duration exceeded timeout" in said:
         told = "timeout"
-    return JobStatus(JobState.ENDED, code, told, preempted)
+    return JobStatus(JobState.ENDED, code, told, preempted, node)
+
+
+def _utc(milliseconds: Any) -> str | None:
+    """A time of Batch's, which tells milliseconds since 1970."""
+    if not isinstance(milliseconds, int):
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(milliseconds / 1000))
 
 
 def _line(text: object) -> str | None:

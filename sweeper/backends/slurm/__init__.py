@@ -20,7 +20,9 @@ def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
 def _capabilities(options: Mapping[str, Any]) -> Capabilities:
     """Jobs run elsewhere, with the file system of this machine."""
     del options
-    return Capabilities(here=False, restarts=Counter("SLURM_RESTART_COUNT"))
+    return Capabilities(
+        here=False, restarts=Counter("SLURM_RESTART_COUNT"), credentials=("SLURM_JWT",)
+    )
 
 
 def _checks(options: Mapping[str, Any]) -> Iterable[Check]:

@@ -120,11 +120,12 @@ class SlurmBackend(Backend):
         absent = JobStatus(JobState.ABSENT)
         return {t: self._status(found[t]) if t in found else absent for t in tokens}
 
-    def cancel(self, tokens: Sequence[str]) -> None:
+    def cancel(self, tokens: Sequence[str]) -> list[str]:
         self._queue = None
-        found = self._pick(self._look(), set(tokens)).values() if tokens else ()
+        found = self._pick(self._look(), set(tokens)) if tokens else {}
         self._queue = None
-        self._slurm.cancel(list({job.id: job for job in found}.values()))
+        self._slurm.cancel(list({job.id: job for job in found.values()}.values()))
+        return [token for token, job in found.items() if job.halted]
 
     def logs(self, token: str) -> Iterator[str]:
         job = self._jobs([token]).get(token)
@@ -252,5 +253,5 @@ def _served(token: str | None, restarts: int) -> list[str]:
 
 
 def _rank(job: Job) -> tuple[int, int]:
-    order = (JobState.ENDED, JobState.PENDING, JobState.RUNNING)
+    order = (JobState.ENDED, JobState.PENDING, JobState.STOPPING, JobState.RUNNING)
     return order.index(status_of(job).state), job.restarts

@@ -7,6 +7,7 @@ to the next.
 import os
 import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,9 @@ SECONDS = 60.0
 """How long a command may take before it counts as not answered."""
 
 # The reason last: it may hold anything.
-_FIELDS = "ArrayJobID,ArrayTaskID,JobID,State,exit_code,RestartCnt,Comment,Reason"
+_FIELDS = (
+    "ArrayJobID,ArrayTaskID,JobID,State,exit_code,RestartCnt,Comment,NodeList,SubmitTime,Reason"
+)
 _FORMAT = ",".join(f"{field}:|" for field in _FIELDS.split(","))
 _ACCOUNTED = "JobID,State,ExitCode,Comment"
 _COMMENT = re.compile(r"sweeper:([0-9a-f]{16}):([0-9a-f]{12}):([0-9a-f]+-a[0-9]+|array)")
@@ -49,6 +52,7 @@ _CLOSED = re.compile("inactive or drain|configuration is not available")
 
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _HALTED = {"STOPPED", "SUSPENDED"}
+_LEAVING = {"COMPLETING", "STAGE_OUT"}
 _REASONS = {
     "OUT_OF_MEMORY": "oom",
     "TIMEOUT": "timeout",
@@ -73,7 +77,8 @@ class Full(Closed):
 class Job(NamedTuple):
     """A job of ours as Slurm tells it: its id as `scancel` takes it, the task of its array (0 for
     one that is alone), the state, wait status as code and signal, how often it was started again,
-    why it waits; the table that lists its tasks, and its first token where it is alone."""
+    why it waits; the table that lists its tasks, and its first token where it is alone; its nodes,
+    and since when it is in the queue, in UTC."""
 
     id: str
     task: int
@@ -83,21 +88,37 @@ class Job(NamedTuple):
     reason: str
     table: str
     token: str | None
+    nodes: str | None = None
+    queued: str | None = None
+
+    @property
+    def halted(self) -> bool:
+        """Whether it was suspended: it can be told nothing until it goes on."""
+        return self.state in _HALTED
 
 
 def status_of(job: Job) -> JobStatus:
     """What a job's state means to a launcher. A word that is not known says nothing of an end."""
     if job.state in _WAITING:
-        return JobStatus(JobState.PENDING, None, _why(job.reason))
+        return JobStatus(JobState.PENDING, None, _why(job.reason), since=job.queued)
     if job.state not in _ENDED:
-        return JobStatus(JobState.RUNNING)
+        state = JobState.STOPPING if job.state in _LEAVING else JobState.RUNNING
+        return JobStatus(state, node=job.nodes)
     reason = _REASONS.get(job.state)
-    return JobStatus(JobState.ENDED, job.code, reason, reason in ("node_fail", "preempted"))
+    taken = reason in ("node_fail", "preempted")
+    return JobStatus(JobState.ENDED, job.code, reason, taken, job.nodes)
 
 
 def _why(reason: str) -> str | None:
     """`JobArrayTaskLimit`: what a job waits for, where Slurm says so."""
     return None if reason in ("", "None", "(null)") else reason[:80]
+
+
+def _utc(text: str) -> str | None:
+    """A time as Slurm was asked to tell it, in seconds since 1970; None for one that it was not."""
+    if not text.isdecimal():
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(text)))
 
 
 def _code(text: str) -> int | None:
@@ -118,9 +139,9 @@ def queue_of(text: str, mark: str) -> list[Job]:
     for line in text.splitlines():
         if mark not in line:
             continue
-        fields = line.split("|", 7)
-        match = _COMMENT.fullmatch(fields[6]) if len(fields) > 7 else None
-        if match is None and (len(fields) < 8 or fields[6].startswith(f"sweeper:{mark}")):
+        fields = line.split("|", 9)
+        match = _COMMENT.fullmatch(fields[6]) if len(fields) > 9 else None
+        if match is None and (len(fields) < 10 or fields[6].startswith(f"sweeper:{mark}")):
             raise Unreachable(f"slurm: squeue: cannot be read: {line[:200]}")
         if match and match[1] == mark:
             array, index, alone, state, code, restarts = fields[:6]
@@ -128,7 +149,8 @@ def queue_of(text: str, mark: str) -> list[Job]:
             if name.endswith("_N/A") and state in _ENDED:
                 continue  # the tasks that had not begun when the array was taken back
             again = int(restarts) if restarts.isdecimal() else 0
-            jobs.append(_job(name, match, state, code, again, fields[7].removesuffix("|")))
+            job = _job(name, match, state, code, again, fields[9].removesuffix("|"))
+            jobs.append(job._replace(nodes=fields[7].strip() or None, queued=_utc(fields[8])))
     return jobs
 
 
@@ -177,7 +199,7 @@ class Slurm:
             done = subprocess.run(
                 argv,
                 input=text or "",
-                env=environment | {"LC_ALL": "C.UTF-8"},
+                env=environment | {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"},
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -254,7 +276,7 @@ class Slurm:
         """Take back the jobs that wait; send SIGTERM to what runs, and to nothing below it: its
         children are its own to tell. One that is suspended is left out: scancel would wait for it;
         its worker looks for the request when it goes on."""
-        awake = [job for job in jobs if job.state not in _HALTED]
+        awake = [job for job in jobs if not job.halted]
         waiting, working = ("--state=PENDING",), ("-b", "-s", "TERM")
         for state, options in ((JobState.PENDING, waiting), (JobState.RUNNING, working)):
             ids = _compact([job.id for job in awake if status_of(job).state is state])

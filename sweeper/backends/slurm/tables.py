@@ -100,7 +100,7 @@ class Tables:
             tokens = self._tokens(job.table)
         except _UNREADABLE as error:
             gone = isinstance(error, FileNotFoundError)
-            if gone and status_of(job).state is not JobState.RUNNING:
+            if gone and status_of(job).state in (JobState.PENDING, JobState.ENDED):
                 return None
             raise Unreachable(
                 f"slurm: which run {job.id} is at work on is not known without "

@@ -1,0 +1,42 @@
+"""Secrets of jobs that the environment of a launch does not reach: `launch.<backend>.secrets` names
+variables, and where the platform itself has what they are to hold."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.backends.base import BackendType
+from sweeper.fields.kinds import Matching, Names
+from sweeper.fields.sections import Field
+
+__all__ = ["names_of", "secrets_field", "where_to_say"]
+
+_FIELD = "secrets"
+
+
+def secrets_field(doc: str, reference: Matching, example: str) -> Field:
+    """The field of a backend's section. `reference` is what the platform calls a secret by; what
+    does not match it may be one, and is not repeated. `example` is a reference."""
+    return Field(
+        _FIELD,
+        Names(
+            "a mapping of variables to references, never to values",
+            Matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable"),
+            values=reference,
+        ),
+        doc,
+        examples=({"TINKER_API_KEY": example},),
+    )
+
+
+def names_of(options: Mapping[str, Any]) -> frozenset[str]:
+    """The variables that have a reference: `Capabilities.secrets`."""
+    return frozenset(options.get(_FIELD) or ())
+
+
+def where_to_say(backend: BackendType, name: str) -> str:
+    """How a grid says where a job finds the secret `name`; "" for a backend without references."""
+    field = backend.section.fields.get(_FIELD)
+    if field is None or not field.examples:
+        return ""
+    (reference,) = field.examples[0].values()
+    return f" (`launch.{backend.key}.{_FIELD}: {{{name}: {reference}}}`)"
