@@ -10,7 +10,7 @@ from sweeper.errors import NotFound
 from sweeper.labels import shown_marks
 from sweeper.results.marks import marks_by_run, with_tags
 from sweeper.results.objective import last_values
-from sweeper.results.problems import tell_problems
+from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import save
 from sweeper.results.runs import RecordedRun, SweepRun
 from sweeper.terminal import duration, print_json, print_table, say
@@ -33,6 +33,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--tag", action="append", default=[], help="only runs with this tag; repeatable"
     )
+    verb.add_argument(
+        "--by", metavar="KEY", help="one table of states: a row a value of it, a column a stage"
+    )
     verb.add_argument("--starred", action="store_true", help="only runs with a star")
 
 
@@ -40,6 +43,8 @@ def run(arguments: Namespace) -> int:
     """Print a line for each run."""
     registry = open_registry(arguments)
     runs = with_tags(chosen(registry, arguments), arguments.tag, starred=arguments.starred)
+    if arguments.by is not None:
+        return _by(arguments.by, runs, registry.problems, as_json=arguments.json)
     asked: list[str] = arguments.metric or []
     records = [run.record() for run in runs]
     noted = marks_by_run(runs)
@@ -76,6 +81,19 @@ def run(arguments: Namespace) -> int:
     for name in dict.fromkeys(unseeded):
         say(f"{name}: seeds are not set; its replicates differ by themselves")
     return tell_problems(registry.problems)
+
+
+def _by(key: str, runs: list[RecordedRun], problems: Problems, *, as_json: bool) -> int:
+    """Print the table of states. Raises `NotFound` for a key that no run has."""
+    from sweeper.commands.ls_table import print_by
+
+    known = {name for run in runs for name in run.config}
+    if runs and key not in known:
+        near = get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"
+        raise NotFound(f"no run is given {key!r}; {hint}")
+    print_by(runs, key, problems, as_json=as_json)
+    return tell_problems(problems, told=as_json)
 
 
 def _last(run: RecordedRun, key: str) -> float | None:

@@ -2,7 +2,8 @@
 
 A mapping is merged key by key, anything else is replaced, and a null takes away what the other file
 has. What a grid says about a key of its configurations replaces all that the other says about it: a
-base value its axes and included cells, an axis its axes. The name is never taken over.
+base value its axes and included cells, an axis its axes. Each stage is put over the other's of its
+name as a grid is. The name is never taken over.
 """
 
 import os
@@ -169,10 +170,29 @@ def _merge(under: Node, over: Node) -> Node:
     for key, (place, node) in above.items():
         if key == "base" and node.entries is not None and key in below:
             merged[key] = (place, _merge_base(below[key][1], node))
+        elif key == "stages" and node.entries is not None and key in below:
+            merged[key] = (place, _merge_stages(below[key][1], node))
+        elif key == "from":
+            merged[key] = (place, node)
         elif key in below and node.entries is not None and below[key][1].entries is not None:
             merged[key] = (place, _merge_section(below[key][1], node, key))
         else:
             merged[key] = (place, node)
+    return Node(merged, over.place)
+
+
+def _merge_stages(under: Node, over: Node) -> Node:
+    """Two graphs: a stage of both is a grid put over another, and where it comes from is said by
+    one of them."""
+    merged: Entries = dict(under.entries or {})
+    for name, (place, node) in (over.entries or {}).items():
+        below = merged.get(name)
+        if node.value is None and below is not None:
+            del merged[name]
+        elif node.entries is not None and below is not None and below[1].entries is not None:
+            merged[name] = (place, _merge(below[1], node))
+        else:
+            merged[name] = (place, node)
     return Node(merged, over.place)
 
 

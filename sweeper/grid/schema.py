@@ -8,7 +8,7 @@ from typing import Any
 
 from sweeper.backends import backend_names
 from sweeper.fields.sections import Nested, Section
-from sweeper.grid import alarms, blocks, notify, sampling, seeds, wandb
+from sweeper.grid import alarms, blocks, notify, sampling, seeds, stages, wandb
 from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.launch import backend_fields
 from sweeper.grid.metric import METRIC
@@ -35,9 +35,6 @@ def grid_schema() -> dict[str, Any]:
     partly = {**blocks.AXES, "additionalProperties": {"anyOf": [axes, {"type": "null"}]}}
     schema = Section(*fields.values()).schema()
     schema["properties"]["grid"] |= partly
-    stage = schema["properties"]["stages"]["additionalProperties"]["properties"]
-    stage["metric"] = {**stage["metric"], "if": {"type": "object"}, "then": METRIC.whole()}
-    stage["seeds"] = {**stage["seeds"], **seeds.WHOLE}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A sweeper grid",
@@ -75,5 +72,6 @@ def _whole() -> dict[str, Any]:
             "wandb": wandb.WHOLE,
             "on_alarm": alarms.WHOLE,
             "notify": notify.WHOLE,
+            "stages": stages.WHOLE,
         },
     }

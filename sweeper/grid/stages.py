@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from sweeper.fields.kinds import hint, nearest
 from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.grid import seeds
+from sweeper.grid.metric import METRIC
 from sweeper.grid.overrides import Override
 from sweeper.grid.taking import FROM, Taking, read_from
 from sweeper.model.taking import LATE, PARENT
@@ -62,10 +64,9 @@ def stages_schema(sections: Mapping[str, Any]) -> dict[str, Any]:
     """What stages may be, as a JSON Schema; `sections` has that of each section of a stage."""
     of = {"description": "Which runs of earlier stages it goes on from.", **FROM}
     stage = {
-        "type": "object",
+        "type": ["object", "null"],
         "additionalProperties": False,
         "properties": {**sections, PARENT: of},
-        "anyOf": [{"required": ["recipe"]}, {"required": ["command"]}],
     }
     names = {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,39}$", "not": {"enum": sorted(_RESERVED)}}
     return {
@@ -75,6 +76,19 @@ def stages_schema(sections: Mapping[str, Any]) -> dict[str, Any]:
         "propertyNames": names,
         "additionalProperties": stage,
     }
+
+
+WHOLE: Mapping[str, Any] = {
+    "additionalProperties": {
+        "type": "object",
+        "anyOf": [{"required": ["recipe"]}, {"required": ["command"]}],
+        "properties": {
+            "metric": {"if": {"type": "object"}, "then": METRIC.whole()},
+            "seeds": seeds.WHOLE,
+        },
+    }
+}
+"""What the stages of a grid have to be that starts from nothing."""
 
 
 def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems) -> None:

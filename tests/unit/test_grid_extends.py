@@ -194,3 +194,35 @@ def test_what_is_no_file_is_refused_and_not_waited_for(files, tmp_path):
     assert problems(files, "extends: big.yaml\n") == [
         "g.yaml:1:10: extends: big.yaml: more than 131072 bytes, which is what a grid may have"
     ]
+
+
+def test_a_stage_is_put_over_the_others_of_its_name(files):
+    common = """
+service: none
+stages:
+  a:
+    command: [echo]
+    base: {lr: 1, wd: 0.1}
+    grid: {rank: [8, 32]}
+    metric: {name: loss, goal: minimize}
+  b: {command: [echo], from: {stage: a, take: best}, base: {lr: 2}}
+  c: {command: [echo], from: {stage: b, take: each}}
+"""
+    text = """
+extends: below.yaml
+stages:
+  a: {base: {lr: 5}, grid: {rank: [4]}}
+  b: {from: {stage: a, take: each}, grid: {beta: [1, 2]}}
+  c: ~
+"""
+    found = files(text, below=common)
+    assert [(stage.name, stage.sources[0].takes[0].how) for stage in found.stages[1:]] == [
+        ("b", "each")
+    ]
+    own = [run for run in found.runs if run.stage == "a"]
+    assert [run.config for run in own] == [{"lr": 5, "wd": 0.1, "rank": 4}]
+    assert found.stages[0].metric.name == "loss"
+    assert [run.config for run in found.stages[1].runs] == [
+        {"lr": 2, "beta": 1},
+        {"lr": 2, "beta": 2},
+    ]

@@ -1,0 +1,86 @@
+"""`sweeper ls SWEEP --by KEY`: one table of what became of which runs, with a row for each value of
+a key and a column for each stage, or sweep."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sweeper.grid.naming import canonical
+from sweeper.model.states import State
+from sweeper.results.runs import RecordedRun
+from sweeper.terminal import print_json, print_table, say
+
+__all__ = ["print_by"]
+
+_Cell = Counter[str]
+
+
+def print_by(
+    runs: Sequence[RecordedRun], key: str, problems: Sequence[str], *, as_json: bool
+) -> None:
+    """Print the table: in each place the states of its runs, and below it why runs have failed.
+    Retired runs have no place in it."""
+    kept = _placed([run for run in runs if not run.retired])
+    names = list(dict.fromkeys(column for column, _ in kept))
+    rows: dict[str, dict[str, _Cell]] = {}
+    values: dict[str, Any] = {}
+    for column, run in kept:
+        text = canonical(run.config[key]) if key in run.config else ""
+        values[text] = run.config.get(key)
+        rows.setdefault(text, {}).setdefault(column, Counter())[run.state.value] += 1
+    failed = [(column, run) for column, run in kept if run.state is State.FAILED]
+    if as_json:
+        print_json(_document(key, names, values, rows, failed, problems))
+        return
+    print_table(
+        [key, *names],
+        [
+            (values[text], *(_told(cells.get(name)) for name in names))
+            for text, cells in rows.items()
+        ],
+    )
+    for column, run in failed:
+        say(f"{column}, {key}={run.config.get(key)}: {run.explained}")
+
+
+def _told(cell: _Cell | None) -> str | None:
+    """The states of a place's runs: with counts, where there are several."""
+    if cell is None:
+        return None
+    if cell.total() == 1:
+        return next(iter(cell))
+    return ", ".join(f"{count} {state}" for state, count in sorted(cell.items()))
+
+
+def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
+    """Each run with its column: its stage, with the sweep in front where there are several."""
+    several = len({run.sweep for run in runs}) > 1
+    found: list[tuple[str, RecordedRun]] = []
+    for run in runs:
+        stage = f"{run.sweep}/{run.stage}" if several else run.stage
+        found.append((run.sweep if run.stage is None or stage is None else stage, run))
+    return found
+
+
+def _document(
+    key: str,
+    names: Sequence[str],
+    values: dict[str, Any],
+    rows: dict[str, dict[str, _Cell]],
+    failed: Sequence[tuple[str, RecordedRun]],
+    problems: Sequence[str],
+) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "by": key,
+        "columns": list(names),
+        "rows": [
+            {"value": values[text], "states": {name: dict(cell) for name, cell in cells.items()}}
+            for text, cells in rows.items()
+        ],
+        "failures": [
+            {"column": column, "run": run.id, "value": run.config.get(key), "reason": run.explained}
+            for column, run in failed
+        ],
+        "problems": list(problems),
+    }

@@ -1,0 +1,39 @@
+"""grids/matrix.yaml: every method with two models, one of which nobody has, and the table of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.engine import lifecycle
+
+pytestmark = pytest.mark.e2e
+
+GRID = Path(__file__).parents[2] / "grids" / "matrix.yaml"
+STAGES = ("sft", "dpo", "reward", "rl", "distill", "eval")
+MODELS = tuple(f"{stage}.model_name=[Qwen/Qwen3-8B,nobody/none]" for stage in STAGES)
+
+
+def test_one_table_says_what_works_where(
+    shells: Any, tmp_path: Path, engine: lifecycle.EngineInfo
+) -> None:
+    shell = shells.Shell(tmp_path, "local")
+    shell.environment |= {"SWEEPER_HOME": engine.home, "SWEEPER_QUOTA": str(tmp_path / "quota")}
+    # All of a model that is not there fail alike, which is what is asked: none is to be held back.
+    shell.run("launch", str(GRID), *MODELS, "launch.backend=local", "--wait", code=3)
+    told = json.loads(shell.run("ls", "matrix", "--by", "model_name", "--json"))
+    assert told["columns"] == list(STAGES)
+    assert {row["value"]: row["states"] for row in told["rows"]} == {
+        "Qwen/Qwen3-8B": {stage: {"succeeded": 1} for stage in STAGES},
+        "nobody/none": {stage: {"failed": 1} for stage in STAGES},
+    }
+    assert [one["column"] for one in told["failures"]] == list(STAGES)
+    assert all("nobody/none" in one["reason"] for one in told["failures"])
+    shown = shell.run("ls", "matrix", "--by", "model_name").splitlines()
+    assert shown[0].split() == ["model_name", *STAGES]
+    [works] = [line for line in shown if line.startswith("Qwen/Qwen3-8B ")]
+    assert works.split()[1:] == ["succeeded"] * len(STAGES)
+    assert sum("model_name=nobody/none: error" in line for line in shown) == len(STAGES)
+    lost = shell.run("ls", "matrix", "--by", "model", code=5)
+    assert "did you mean 'model_name'?" in lost
