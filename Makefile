@@ -121,6 +121,9 @@ chaos: kills ## the whole of it, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 S
 	@$(BIN)/python tests/chaos/s3_faults.py
 	@$(BIN)/python tests/chaos/mutations.py
 
+live: dev tmux ## 300 runs of sft at once on this machine, while tmux, the launcher and the fork server are killed
+	@$(BIN)/python tests/chaos/live_runs.py --runs 300
+
 cookbook: dev $(COOKBOOK)/.installed ## tinker-cookbook's own programs, in an environment of their own (1.7 GB, minutes)
 	@$(BIN)/pytest -q tests/e2e/test_cookbook.py
 

@@ -98,8 +98,9 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
     if config.mode == "on_policy":
         tally = rl.tally_groups(config)
         answers = config.max_steps * config.groups_per_batch * config.group_size
+        passes = 2 if config.kl_top_k else 1
         for teacher in teachers:
-            tally.add(teacher, "prefill", answers * (train.prompt + size))
+            tally.add(teacher, "prefill", passes * answers * (train.prompt + size))
         return tally.counts()
     tally = estimates.Tally()
     for teacher in teachers:

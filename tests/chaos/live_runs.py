@@ -1,0 +1,209 @@
+"""Hundreds of runs of `sft` at once on this machine, in panes of tmux, on an engine of their own:
+
+    python tests/chaos/live_runs.py --runs 300 --steps 60
+
+While all of them train, the tmux server, the launcher and the fork server of the recipes are
+killed, once each. Prints what the runs cost, and goes on to their end. Exit code 1 when not all
+succeed, when a step is missing in a run's metrics or there twice, or when runs that are done again,
+one at a time and undisturbed, come to other values.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+GRID = """
+name: {name}
+recipe: sft
+service: local
+base: {{max_steps: {steps}, batch_size: 1, eval_every: 0, save_every: 20, test_size: 4}}
+seeds: {seeds}
+metric: {{name: test/nll, goal: minimize, at: last}}
+launch: {{backend: {backend}, max_parallel: {abreast}, timeout: 1h}}
+"""
+SOCKET = "sweeper-live-runs"
+
+
+def sweeper(folder: Path, *arguments: str) -> str:
+    """What `sweeper` prints."""
+    command = [sys.executable, "-m", "sweeper", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"waited {seconds:.0f} s in vain: {what}")
+        time.sleep(0.5)
+
+
+def training(sweep: Path) -> set[str]:
+    """The attempts that have a row of metrics, and no end."""
+    rows = {path.parent.name for path in sweep.glob("runs/*/metrics.jsonl") if path.stat().st_size}
+    ends = ("succeeded", "failed", "lost", "preempted", "cancelled")
+    over = {
+        f"{path.parent.name}.{path.name.partition('.')[0]}"
+        for end in ends
+        for path in sweep.glob(f"state/*/*.{end}.json")
+    }
+    return rows - over
+
+
+def of_home(home: str) -> list[psutil.Process]:
+    """The processes of this home."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        try:
+            known = process.environ().get("SWEEPER_HOME") == home
+            if known or any(part.startswith(home) for part in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def private(process: psutil.Process) -> int:
+    """Bytes that only this process has."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+
+
+def kill_fork_servers(home: str) -> int:
+    """Kill what serves forks to the runs of this home, and not its forks; how many these were."""
+    found = [process for process in of_home(home) if "serve" in process.cmdline()]
+    recipes = {
+        process.pid: process for process in found if "bootstrap.py" in str(process.cmdline())
+    }
+    servers = [process for process in recipes.values() if process.ppid() not in recipes]
+    for process in servers:
+        process.kill()
+    return len(servers)
+
+
+class Trial:
+    """One sweep of so many runs."""
+
+    def __init__(self, folder: Path, runs: int, steps: int) -> None:
+        self.folder, self.runs, self.steps = folder, runs, steps
+        self.sweep = folder / "sweeps" / "live"
+        self._write("first", 1, "local", 1)  # which tells the fork server what to import
+        self._write("live", runs, "tmux", runs)
+
+    def _write(self, name: str, seeds: Any, backend: str, abreast: int) -> None:
+        settings = {"name": name, "seeds": seeds, "backend": backend, "abreast": abreast}
+        (self.folder / f"{name}.yaml").write_text(GRID.format(steps=self.steps, **settings))
+
+    def launch(self) -> None:
+        """Launch, or launch again."""
+        sweeper(self.folder, "launch", "live.yaml")
+
+    def go(self, home: str) -> None:
+        """From the first launch to the end of all."""
+        sweeper(self.folder, "launch", "first.yaml", "--wait")
+        began = time.monotonic()
+        self.launch()
+        until(lambda: len(training(self.sweep)) == self.runs, 1800, "not all train at once")
+        said = f"{self.runs} train at once after {time.monotonic() - began:.0f} s"
+        each = sum(map(private, of_home(home))) / self.runs / 1e6
+        load, memory = os.getloadavg()[0], psutil.virtual_memory()
+        used = (memory.total - memory.available) / 1e9
+        print(f"{said}; {each:.1f} MB a run, all processes; in use {used:.1f} GB; load {load:.0f}")
+        told = json.loads((self.sweep / "launcher" / "observations.json").read_text())
+        os.kill(told["pid"], signal.SIGKILL)
+        subprocess.run(["tmux", "-L", SOCKET, "kill-server"], check=True)
+        print(f"killed: the launcher, the tmux server, {kill_fork_servers(home)} fork servers")
+        self.launch()
+        until(lambda: self.states().get("succeeded", 0) + self.bad() >= self.runs, 3000, "no end")
+        print(f"all over after {time.monotonic() - began:.0f} s: {self.states()}")
+
+    def states(self) -> dict[str, int]:
+        """How many runs are in which state."""
+        command = [sys.executable, "-m", "sweeper", "status", "live", "--json"]
+        told = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        found: dict[str, int] = {}
+        for run in json.loads(told.stdout)["runs"]:
+            found[run["state"]] = found.get(run["state"], 0) + 1
+        return found
+
+    def bad(self) -> int:
+        """How many have failed."""
+        return self.states().get("failed", 0)
+
+    def wrong(self) -> list[str]:
+        """What is wrong with what the runs left."""
+        found = [] if self.states() == {"succeeded": self.runs} else [str(self.states())]
+        attempts = list(self.sweep.glob("runs/*.[0-9]*"))
+        for run in {path.name.rpartition(".")[0] for path in attempts}:
+            last = max(
+                (path for path in attempts if path.name.startswith(f"{run}.")),
+                key=lambda path: int(path.name.rpartition(".")[2]),
+            )
+            steps = [json.loads(line)["step"] for line in (last / "metrics.jsonl").open()]
+            if steps != list(range(self.steps + 1)):
+                found.append(f"{last.name}: steps {steps}")
+        claims = len(list(self.sweep.glob("state/*/*.claimed.json")))
+        print(f"{claims} attempts of {self.runs} runs")
+        return found
+
+    def values(self, name: str) -> dict[int, float]:
+        """The value of each seed."""
+        listed = json.loads(sweeper(self.folder, "ls", name, "--json"))["runs"]
+        return {run["seed"]: run["value"] for run in listed}
+
+    def compare(self, some: int) -> list[str]:
+        """Do some seeds again, one at a time; those that come to other values."""
+        seeds = random.Random(1).sample(range(self.runs), some)
+        self._write("again", seeds, "local", 1)
+        sweeper(self.folder, "launch", "again.yaml", "--wait")
+        live, again = self.values("live"), self.values("again")
+        spread = statistics.stdev(live.values())
+        print(f"done again: {some} seeds; values differ by {spread:.3g} between seeds")
+        return [f"seed {s}: {live[s]}, then {again[s]}" for s in seeds if live[s] != again[s]]
+
+
+def main() -> int:
+    """Exit code 1 where something is wrong."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    options.add_argument("--runs", type=int, default=300)
+    options.add_argument("--steps", type=int, default=60)
+    options.add_argument("--again", type=int, default=6)
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        home = str(folder / "home")
+        os.environ |= {"SWEEPER_HOME": home, "SWEEPER_TMUX_SOCKET": SOCKET}
+        os.environ["XDG_CONFIG_HOME"] = str(folder / "config")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        try:
+            sweeper(folder, "engine", "start", "--max-sessions", str(given.runs + 100))
+            trial = Trial(folder, given.runs, given.steps)
+            trial.go(home)
+            wrong = [*trial.wrong(), *trial.compare(given.again)]
+        finally:
+            sweeper(folder, "engine", "stop", "--force")
+            subprocess.run(["tmux", "-L", SOCKET, "kill-server"], capture_output=True, check=False)
+            for process in of_home(home):
+                process.kill()
+    print(*(wrong or ["nothing is wrong"]), sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
