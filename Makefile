@@ -9,7 +9,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills faketime chaos cookbook peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts image screens picture clean
+.PHONY: help install demo test lint types unit e2e kills faketime chaos live cookbook peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts image screens picture clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
