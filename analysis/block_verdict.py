@@ -26,7 +26,7 @@ def decide_by_blocks(
 ) -> Verdict:
     """What the blocks add up to: no cell is named over all of them, and no mean is taken."""
     judged = [block for block in blocks.blocks if block.best is not None]
-    count = labels.counted(len(judged), "best cell")
+    count = labels.plural(len(judged), "best cell")
     return Verdict(
         kind="blocks",
         label=f"judged by {blocks.by}",
@@ -90,19 +90,19 @@ def _steps(
     for (axis, side), count in beyond.most_common():
         way = "larger" if side == "largest" else "smaller"
         yield (
-            f"Try {way} values of {axis} for the {labels.counted(count, 'block')} whose best lies "
+            f"Try {way} values of {axis} for the {labels.plural(count, 'block')} whose best lies "
             f"at the {side} one tried."
         )
     kind = following.kind if following is not None else ""
-    runs = labels.counted(following.runs, "new run") if following is not None else ""
+    runs = labels.plural(following.runs, "new run") if following is not None else ""
     if blocks.holes:
         how = f": launch next.yaml ({runs}, finished ones are kept)" if kind == "holes" else ""
-        yield f"Fill the {labels.counted(blocks.holes, 'hole')} in the table of blocks{how}."
+        yield f"Fill the {labels.plural(blocks.holes, 'hole')} in the table of blocks{how}."
     fewest = min((b.best.summary.n for b in blocks.blocks if b.best is not None), default=0)
     told = next((f.evidence for f in findings if f.kind == "by_blocks"), None) or {}
     unknown = bool(told.get("not_known"))
     if kind == "confirm" and following is not None:
-        cells = labels.counted(following.cells, "cell")
+        cells = labels.plural(following.cells, "cell")
         yield (
             f"Launch next.yaml: of each {blocks.by} whose best is not sure, that and what may be "
             f"better, on fresh seeds ({runs} of {cells})."

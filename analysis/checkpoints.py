@@ -64,6 +64,6 @@ def _expires(record: Mapping[str, Any]) -> str | None:
     seconds = as_float(record.get("ttl_seconds"))
     if seconds is not None and math.isfinite(seconds):
         days = seconds / 86400
-        span = labels.counted(round(days), "day") if days >= 1 else labels.duration(seconds)
+        span = labels.plural(round(days), "day") if days >= 1 else labels.duration(seconds)
         return f"kept for {span} after it was saved"
     return None

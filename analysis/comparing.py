@@ -64,7 +64,7 @@ class Compared:
         if self.tied:
             text += f"; not told apart from {labels.listed(self.tied)}"
         if self.told_apart:
-            text += f"; {labels.counted(len(self.told_apart), 'cell')} worse beyond the noise"
+            text += f"; {labels.plural(len(self.told_apart), 'cell')} worse beyond the noise"
         return text
 
     @property

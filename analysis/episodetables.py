@@ -60,10 +60,10 @@ def _split(split: str) -> str:
 
 
 def _about(found: Episodes) -> str:
-    tasks = labels.counted(len(found.tasks), "task")
-    steps = labels.counted(found.iterations, "step")
+    tasks = labels.plural(len(found.tasks), "task")
+    steps = labels.plural(found.iterations, "step")
     return (
-        f"{labels.counted(found.read, 'episode')} of {tasks}, from {steps} of a run at most: the "
+        f"{labels.plural(found.read, 'episode')} of {tasks}, from {steps} of a run at most: the "
         "first, the last and some between. Figures are of the last one, failures of all of them."
     )
 
@@ -77,13 +77,13 @@ def _points(found: Episodes) -> list[str]:
         elif any(one.p is not None for one in found.tasks):
             points.append("No task tells cells apart, beyond the noise between runs.")
     if found.unsolved:
-        count = labels.counted(len(found.unsolved), "task")
+        count = labels.plural(len(found.unsolved), "task")
         points.append(f"No cell ever solves {count}: {labels.listed(found.unsolved, 8)}.")
     failures = sum(one.figures.failures for one in found.cells)
     if failures:
         lost = sum(one.figures.lost for one in found.cells)
-        ended = labels.counted(failures, "environment")
-        told = f"{labels.counted(lost, 'episode')} given up" if lost else "none was given up"
+        ended = labels.plural(failures, "environment")
+        told = f"{labels.plural(lost, 'episode')} given up" if lost else "none was given up"
         points.append(f"{ended} ended by themselves; the episodes were played again, {told}.")
     return points
 

@@ -63,10 +63,10 @@ def noise_text(noise: Noise) -> str | None:
     where no cell was repeated."""
     if noise.kind == "none":
         return None
-    cells = labels.counted(noise.repeated, "repeated cell")
-    lent = f"{labels.counted(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
+    cells = labels.plural(noise.repeated, "repeated cell")
+    lent = f"{labels.plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
     behind = f"{cells} and {lent}" if noise.repeated else lent
-    known = f"{labels.counted(round(noise.total), 'degree')} of freedom"
+    known = f"{labels.plural(round(noise.total), 'degree')} of freedom"
     behind = f"{behind if noise.lent else cells} ({known})"
     tested = f", as their variances do not differ (Bartlett's test, {labels.p_value(noise.p)})"
     tested = tested if noise.p is not None else ""

@@ -91,23 +91,23 @@ def _table(found: Compared, names: Mapping[str, str], colours: Mapping[str, int]
         "names": [names[one.cell] for one in found.cells[:_CELLS]],
         "lists": [
             _listed("The questions on which cells differ most", found.apart, open_=True),
-            _listed(f"{labels.counted(found.unsolved_count, 'question')} that nobody solves",
+            _listed(f"{labels.plural(found.unsolved_count, 'question')} that nobody solves",
                     found.unsolved),
         ],
     }  # fmt: skip
 
 
 def _about(found: Compared) -> str:
-    whole = labels.counted(found.items, "question")
+    whole = labels.plural(found.items, "question")
     parts = [
         f"{whole}, answered by every run"
         + (f", of {found.known} that some did" if found.known > found.items else "")
     ]
     if found.clusters:
-        parts.append(f"in {labels.counted(found.clusters, 'group')} that count together")
+        parts.append(f"in {labels.plural(found.clusters, 'group')} that count together")
     parts.append(f"{found.solved} solved by all, {found.unsolved_count} by nobody")
     if found.errors:
-        parts.append(f"{labels.counted(found.errors, 'answer')} ended in an error and score 0")
+        parts.append(f"{labels.plural(found.errors, 'answer')} ended in an error and score 0")
     return "; ".join(parts) + "."
 
 

@@ -58,7 +58,7 @@ def item_findings(found: Sequence[Compared], ranking: Ranking) -> list[Finding]:
     names = {cell.name: short_name(cell) for cell in ranking.cells}
     best = one.cells[0]
     mean, low, high = labels.within(best.mean, best.low, best.high)
-    where = f"{labels.counted(one.items, 'question')}" + (f" of {one.task}" if one.task else "")
+    where = f"{labels.plural(one.items, 'question')}" + (f" of {one.task}" if one.task else "")
     text = (
         f"Item by item, on {where}: {names[best.cell]} scores {mean} ({low} to {high}), "
         f"{_standing(one, names)}. {_of_what(one)}"
@@ -79,7 +79,7 @@ def _standing(found: Compared, names: dict[str, str]) -> str:
     by = " to ".join(labels.together(*sorted((-nearest.high, -nearest.low))))
     told = f"ahead of {names[nearest.cell]} by {by}"
     if len(apart) > 1:
-        told += f" and of {labels.counted(len(apart) - 1, 'more cell')}"
+        told += f" and of {labels.plural(len(apart) - 1, 'more cell')}"
     left = len(found.parted) - len(apart)
     return told + (f", and not told apart from {left}" if left else "")
 

@@ -5,13 +5,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from sweeper.labels import plural
+
 __all__ = [
     "BRIEF",
     "MINUS",
     "NONE",
     "amount",
     "brief",
-    "counted",
     "decimals",
     "deserved",
     "difference",
@@ -22,6 +23,7 @@ __all__ = [
     "p_value",
     "percent",
     "place",
+    "plural",
     "ratio",
     "setting",
     "together",
@@ -189,11 +191,6 @@ def amount(value: float | None) -> str:
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.0f}"
-
-
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 seed`, `3 seeds`."""
-    return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def listed(items: Sequence[str], limit: int = 4) -> str:

@@ -174,7 +174,7 @@ def _filled(
         grid["include"] = entries
     _named(grid, data.name)
     seeds = Counter(len(cell.runs) for cell in ranking.cells).most_common(1)[0][0]
-    count = labels.counted(len(lacking), "combination")
+    count = labels.plural(len(lacking), "combination")
     why = f"{count} that other blocks have a result of; finished runs are kept."
     title = f"{data.name} with {count} more, which other blocks have a result of."
     yaml = _written(grid, title)
@@ -325,7 +325,7 @@ def _confirm(
     name = f"{data.name}-confirm"
     made = {"name": name, **before, "include": include, **seeds, **after}
     told = of if of and len(cells) == len(top) else f"the first {len(cells)} of {len(top)} cells"
-    which = labels.counted(len(cells), "cell")
+    which = labels.plural(len(cells), "cell")
     which = which if len(cells) == len(top) else f"The first {len(cells)} of {len(top)} cells"
     why = (
         f"{which} at the top on {count} fresh seeds each, so that what they show is not what chose "

@@ -68,8 +68,8 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
     runs = stability.unstable
     cells = tuple(dict.fromkeys(one.cell for one in runs))
     parts = [
-        f"{labels.counted(len(own), 'run')} of "
-        f"{labels.counted(len({one.cell for one in own}), 'cell')} {what}"
+        f"{labels.plural(len(own), 'run')} of "
+        f"{labels.plural(len({one.cell for one in own}), 'cell')} {what}"
         for own, what in (
             ([one for one in runs if not one.worse], "did not keep what was learned"),
             ([one for one in runs if one.worse], "ended worse than at the start"),
@@ -119,7 +119,7 @@ def _alarms(data: SweepData) -> list[Finding]:
     runs = len({run.id for run, _ in raised})
     told = labels.listed([f"{rule} ({count})" for rule, count in rules.most_common()], 6)
     text = (
-        f"{labels.counted(len(raised), 'alarm')} went off in {labels.counted(runs, 'run')}: {told}."
+        f"{labels.plural(len(raised), 'alarm')} went off in {labels.plural(runs, 'run')}: {told}."
     )
     cells = tuple(dict.fromkeys(run.cell for run, _ in raised))
     evidence = {"alarms": [{**alarm.document(), "run": run.name} for run, alarm in raised]}

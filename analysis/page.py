@@ -265,7 +265,7 @@ def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
         elif position in drawn:
             muted.append(position)
     if muted:
-        name = labels.counted(len(muted), "other cell")
+        name = labels.plural(len(muted), "other cell")
         named.append({"tone": len(PALETTE), "cells": muted, "name": name})
     return named
 

@@ -231,7 +231,7 @@ def cells_picture(ranking: Ranking, metric: str) -> bytes | None:
     rows = [float(-row) for row in range(len(cells))]
     names = [short_name(cell) for cell in cells]
     down = _Axis({"tickvals": rows, "ticktext": names}, rows)
-    title = f"{labels.counted(len(cells), 'cell')}, best first: runs, mean, 95 % interval"
+    title = f"{labels.plural(len(cells), 'cell')}, best first: runs, mean, 95 % interval"
     plot = _Plot(110 + 28 * len(cells), title, across, down)
     colours = tones(ranking)
     for row, cell in zip(rows, cells, strict=True):

@@ -36,7 +36,7 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
         return []
     cells = tuple(dict.fromkeys(run.cell for run in runs))
     text = (
-        f"{labels.counted(len(runs), 'run')} of {labels.counted(len(cells), 'cell')} diverged: the "
+        f"{labels.plural(len(runs), 'run')} of {labels.plural(len(cells), 'cell')} diverged: the "
         f"last {data.metric.name} is NaN or infinite. Such runs are left out of every mean, and a "
         "cell that has one cannot be named best."
     )
@@ -64,7 +64,7 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
         return []
     runs = sum(cell.failed for cell in cells)
     rule = _RULES[metric.failed].format(worst=labels.brief(ranking.worst))
-    text = f"{labels.counted(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed: {rule}."
+    text = f"{labels.plural(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed: {rule}."
     if ranking.held_back:
         names = labels.listed(names_of(ranking.held_back), 3)
         text += f" What is left of {names} is better than the best named here."
@@ -180,7 +180,7 @@ def _records(data: SweepData) -> list[Finding]:
     if lines:
         runs = tuple(run.name for run in data.runs if run.unreadable)
         text = (
-            f"{labels.counted(len(runs), 'run')} left {labels.counted(lines, 'malformed line')} in "
+            f"{labels.plural(len(runs), 'run')} left {labels.plural(lines, 'malformed line')} in "
             "metrics.jsonl, skipped here."
         )
         found.append(Finding("unreadable", "note", text, (), {"lines": lines, "runs": list(runs)}))
@@ -193,11 +193,11 @@ def _records(data: SweepData) -> list[Finding]:
             found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
     if data.assumed:
         text = (
-            f"Nothing says how {labels.counted(data.assumed, 'run')} in plain folders ended: they "
+            f"Nothing says how {labels.plural(data.assumed, 'run')} in plain folders ended: they "
             "are taken for finished."
         )
         found.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
     if data.retired:
-        text = f"{labels.counted(data.retired, 'run')} of an earlier version of the grid left out."
+        text = f"{labels.plural(data.retired, 'run')} of an earlier version of the grid left out."
         found.append(Finding("retired", "note", text, (), {"runs": data.retired}))
     return found

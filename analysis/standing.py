@@ -126,7 +126,7 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
             )
         text = text.strip()
         if apart:
-            text += f" {labels.counted(len(apart), 'cell is', 'cells are')} worse beyond the noise."
+            text += f" {labels.plural(len(apart), 'cell is', 'cells are')} worse beyond the noise."
         return Finding("tied", "warning", text, names, evidence)
     nearest = max(apart, key=lambda cell: ranking.comparisons[cell.name].p)
     compared = ranking.comparisons[nearest.name]
@@ -184,7 +184,7 @@ def _not_compared(data: SweepData, ranking: Ranking, best: Cell) -> Finding:
         return Finding("uneven_best", "warning", text, cells, {"evaluations": list(uneven)})
     if ranking.comparisons:
         text = (
-            f"{labels.counted(len(cells), 'cell')} with one run, or identical ones, could not be "
+            f"{labels.plural(len(cells), 'cell')} with one run, or identical ones, could not be "
             "compared: nothing tells their noise."
         )
     elif best.summary.n == 1:
@@ -220,7 +220,7 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
     if ranking.measured and not any(cell.diverged for cell in ranking.measured):
         value = labels.number(ranking.measured[0].summary.mean)
         text = (
-            f"All runs of {labels.counted(len(ranking.measured), 'cell')} gave {data.metric.name} "
+            f"All runs of {labels.plural(len(ranking.measured), 'cell')} gave {data.metric.name} "
             f"{value}: what tells them apart makes no difference, or does not reach the recipe."
         )
         cells = tuple(cell.name for cell in ranking.measured)

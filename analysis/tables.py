@@ -319,7 +319,7 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
             "rollouts": [
                 {
                     "title": f"{one.why}: reward {labels.number(one.rollout.reward, 3)}, "
-                    f"{labels.counted(one.rollout.length, 'token')}, "
+                    f"{labels.plural(one.rollout.length, 'token')}, "
                     f"iteration {one.rollout.iteration}",
                     "prompt": one.rollout.prompt[:_TEXT],
                     "response": one.rollout.response[:_TEXT],

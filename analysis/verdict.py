@@ -167,7 +167,7 @@ def decide(
 def _label(kind: str, findings: Sequence[Finding]) -> str:
     few = next((finding.evidence for finding in findings if finding.kind == "few_runs"), None)
     if kind == "ahead" and few is not None:
-        return f"ahead, by {labels.counted(few['runs'][0], 'run')}"
+        return f"ahead, by {labels.plural(few['runs'][0], 'run')}"
     return _LABELS[kind]
 
 
@@ -228,7 +228,7 @@ def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
     """Whether every run that was planned is there."""
     kinds = {finding.kind for finding in findings}
     done = sum(run.state == "succeeded" for run in data.own_runs)
-    share = f"{done} of {labels.counted(len(data.own_runs), 'run')}"
+    share = f"{done} of {labels.plural(len(data.own_runs), 'run')}"
     lacking = kinds & {"incomplete", "hole", "unmeasured"}
     return Check("Complete?", share, not lacking and done == len(data.own_runs))
 
@@ -237,7 +237,7 @@ def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]
     """Whether a run diverged or fell back."""
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
-        return Check("Stable?", f"{labels.counted(cells, 'cell')} diverged", False)
+        return Check("Stable?", f"{labels.plural(cells, 'cell')} diverged", False)
     if any(finding.kind == "unstable" for finding in findings):
         best = "best" in _unstable_text(findings)
         return Check("Stable?", "some runs fell back", not best)
@@ -299,7 +299,7 @@ def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
     tokens = [run.cost.total for run in runs if run.cost.total is not None]
     paid = [p for run in runs if (p := dollars(run.cost, prices)) is not None]
     if steps:
-        parts.append(labels.counted(round(sum(steps) / len(steps)), "step"))
+        parts.append(labels.plural(round(sum(steps) / len(steps)), "step"))
     if tokens:
         parts.append(f"{labels.amount(sum(tokens) / len(tokens))} tokens")
     if best.wall_s is not None:
@@ -375,7 +375,7 @@ def _steps(
     edges = [finding.evidence for finding in findings if finding.kind == "edge"]
     steps += [_beyond(evidence) for evidence in edges if evidence is not None]
     if following is not None and following.kind == "extend":
-        runs = labels.counted(following.runs, "new run")
+        runs = labels.plural(following.runs, "new run")
         steps.append(f"next.yaml beside this report is that grid: {runs}.")
     fewest = min((cell.summary.n for cell in ranking.measured), default=0)
     if "tied" in by_kind:
@@ -404,9 +404,9 @@ def failures(data: SweepData) -> Iterator[str]:
     states = Counter(run.state for run in data.runs)
     pending = sum(states[state] for state in PENDING)
     if pending:
-        yield f"Let the {labels.counted(pending, 'open run')} finish, then analyze again."
+        yield f"Let the {labels.plural(pending, 'open run')} finish, then analyze again."
     if states["failed"]:
-        yield f"Read in the logs why {labels.counted(states['failed'], 'run')} failed."
+        yield f"Read in the logs why {labels.plural(states['failed'], 'run')} failed."
 
 
 def _to_part(
@@ -427,7 +427,7 @@ def _to_part(
     told = ""
     if confirm is not None:
         paid = _price(ranking, confirm.runs, prices)
-        runs = labels.counted(confirm.runs, "run")
+        runs = labels.plural(confirm.runs, "run")
         told = f"({runs} of {confirm.cells} cells on fresh seeds{paid})"
     if needed is None:
         text = (
@@ -471,11 +471,11 @@ def _again(ranking: Ranking) -> Iterator[str]:
 
 def _more_seeds(following: NextGrid | None, fewest: int) -> str:
     if following is not None and following.kind == "confirm":
-        cells = labels.counted(following.cells, "cell")
-        runs = labels.counted(following.runs, "run")
+        cells = labels.plural(following.cells, "cell")
+        runs = labels.plural(following.runs, "run")
         return f"Launch next.yaml: the first {cells} on fresh seeds ({runs})."
     if following is not None and following.kind == "seeds":
-        runs = labels.counted(following.runs, "new run")
+        runs = labels.plural(following.runs, "new run")
         return f"Launch next.yaml: every cell with three seeds ({runs})."
     if fewest > 2:
         return "Runs that are all equal tell no noise: a finer metric would, or a seed that counts."

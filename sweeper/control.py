@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, UsageError
-from sweeper.labels import held_of
+from sweeper.labels import held_of, plural
 from sweeper.model.states import State, fold, is_finished
 from sweeper.pausing import Steered, parallel, pause, resume, stop
 from sweeper.results.selectors import pick
@@ -129,7 +129,7 @@ def cancel_runs(
     told = 0
     while left := _at_work(store, sweep, done, retries):
         if len(left) != told:
-            tell(f"waiting for {len(left)} runs to stop")
+            tell(f"waiting for {plural(len(left), 'run')} to stop")
             told = len(left)
         if time.monotonic() > deadline:
             raise EnvironmentFailure(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from sweeper.model.launcher import Observations
 from sweeper.model.observation import Kind, Observation
 
-__all__ = ["LOWERED", "held_of", "observed", "pause_of", "shown_marks"]
+__all__ = ["LOWERED", "held_of", "observed", "pause_of", "plural", "shown_marks"]
 
 LOWERED = {
     "service": "the service holds runs back",
@@ -24,6 +24,11 @@ _WORDS = {
     Kind.ORPHAN: "held back",
     Kind.DOUBTED: "waits: the first runs failed alike, and are tried again",
 }
+
+
+def plural(count: int, noun: str, several: str | None = None) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count} {noun if count == 1 else several or noun + 's'}"
 
 
 def observed(found: Observation) -> str:

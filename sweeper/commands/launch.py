@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
 from sweeper.errors import NotFound
+from sweeper.labels import plural
 from sweeper.model.states import State, fold, is_finished
 from sweeper.storage.files import default_root, open_store
 from sweeper.terminal import say, shortened, warn
@@ -42,7 +43,7 @@ def run(arguments: Namespace) -> int:
     begun, idle = _before(planned, arguments.root or default_root())
     recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in planned.parts))
     more = f", and {sum(planned.unknown.values())} to come" if planned.unknown else ""
-    say(f"{planned.name}: {len(planned.runs)} runs{more} of {shortened(recipes)}{begun}")
+    say(f"{planned.name}: {plural(len(planned.runs), 'run')}{more} of {shortened(recipes)}{begun}")
     for note in planned.notes:
         say(note)
     request = LaunchRequest(

@@ -12,6 +12,7 @@ from typing import Any
 from sweeper.commands import arguments as shared
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
+from sweeper.labels import plural
 from sweeper.launcher.estimate import sentence
 from sweeper.launcher.launch_preview import (
     LaunchPreview,
@@ -26,7 +27,7 @@ from sweeper.launcher.launch_preview import (
 )
 from sweeper.model.plan import Plan
 from sweeper.model.states import State
-from sweeper.results.stage_graph import graph, many, of_stage, size
+from sweeper.results.stage_graph import graph, of_stage, size
 from sweeper.sanitize import sanitize
 from sweeper.storage.files import Store, default_root, open_store
 from sweeper.terminal import print_json, warn
@@ -82,7 +83,7 @@ def short(found: LaunchPreview) -> Iterator[str]:
     yield ""
     yield from _clipped(f"{size(plan)}: {counts(found)}", width)
     if plan.unknown:
-        left = many(sum(plan.unknown.values()), "run")
+        left = plural(sum(plan.unknown.values()), "run")
         yield from _clipped(f"{left} more once those that they go on from have ended", width)
     if found.estimate is not None:
         yield from _clipped(sentence(found.estimate), width)
@@ -198,7 +199,7 @@ def _act(preview: RunPreview, over: Collection[str]) -> str:
 
 def _head(plan: Plan) -> str:
     recipe = " ".join(plan.recipe.reference.split())
-    recipe = many(len(plan.stages), "stage") if plan.stages else recipe
+    recipe = plural(len(plan.stages), "stage") if plan.stages else recipe
     recipe = recipe if len(recipe) <= 60 else f"{recipe[:57]}..."
     most = f"at most {plan.launch.max_parallel} at once"
     return (

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeper import prices
 from sweeper.errors import UsageError
+from sweeper.labels import plural
 from sweeper.model.usage import SweepUsage
 from sweeper.results import forecast
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
-from sweeper.results.stage_graph import many, of_stage
+from sweeper.results.stage_graph import of_stage
 from sweeper.results.status import NOBODY, Status, alarms_of
 from sweeper.sanitize import sanitize
 from sweeper.terminal import duration, print_json, print_table, say, shortened
@@ -83,7 +84,7 @@ def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping
     for stage in sweep.plan.stages:
         mine = [run for run in runs if run.stage == stage.name]
         unknown = sweep.plan.unknown.get(stage.name, 0)
-        more = f"; {many(unknown, 'run')} to come" if unknown else ""
+        more = f"; {plural(unknown, 'run')} to come" if unknown else ""
         say(f"{stage.name}: {of_stage(stage)}{more}")
         if mine:
             _print_table(sweep, mine, observed, sweep.metric_of(stage.name))

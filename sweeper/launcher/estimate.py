@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
+from sweeper.labels import plural
 from sweeper.launcher.metric_check import newest_sweeps
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import State, fold
@@ -72,10 +73,8 @@ def _known(found: Estimate) -> str:
     """By what it is known."""
     if found.by_recipe == found.runs:
         return "as the recipe reckons"
-    known = "1 earlier run" if found.examples == 1 else f"{found.examples} earlier runs"
-    runs = "1 run" if found.by_recipe == 1 else f"{found.by_recipe} runs"
-    told = f"; {runs} as the recipe reckons" if found.by_recipe else ""
-    return f"as {known} went{told}"
+    runs = f"; {plural(found.by_recipe, 'run')} as the recipe reckons" if found.by_recipe else ""
+    return f"as {plural(found.examples, 'earlier run')} went{runs}"
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from sweeper import tracking
 from sweeper.backends import Capabilities, capabilities_of, options_of
 from sweeper.errors import NotFound, UsageError
+from sweeper.labels import plural
 from sweeper.launcher import preflight
 from sweeper.launcher.placement_guard import refuse_moved_sweep
 from sweeper.launcher.trust import sealed
@@ -195,11 +196,12 @@ def tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]
     if known:
         running = sum(state.state in OPEN for state in known)
         still = f"; {running} still running, and left to end" if running else ""
-        tell(f"{len(known)} runs that were launched before are no longer in the grid{still}")
+        gone = plural(len(known), "run")
+        tell(f"launched before, and no longer in the grid: {gone}{still}")
     planned = {run.id for run in old.runs if not run.retired}
     added = sum(run.id not in planned and not run.retired for run in new.runs)
     if added:
-        tell(f"{added} runs are new in the grid")
+        tell(f"new in the grid: {plural(added, 'run')}")
     for line in changes(old, new):
         kept = f"; the {at_work} at work keep what they were started with" if at_work else ""
         tell(f"{line}{kept}")

@@ -10,6 +10,7 @@ steps alone is taken, in proportion. Where there is none either, nothing is said
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sweeper.labels import plural
 from sweeper.model.plan import Plan, Recipe
 from sweeper.model.states import State
 from sweeper.model.usage import NO_USAGE, Counts, SweepUsage, Usage, beyond, total
@@ -199,8 +200,7 @@ def sentence(found: SweepUsage, prices: Prices) -> str:
         said += f"; about {found.to_come.counts.tokens:,} tokens"
         said += " to come" if unpriced else f", {money(to_come.usd)} dollars to come"
     if found.untold:
-        runs = "1 run" if found.untold == 1 else f"{found.untold} runs"
-        said += f"; nothing is known yet of {runs}"
+        said += f"; nothing is known yet of {plural(found.untold, 'run')}"
     return said
 
 

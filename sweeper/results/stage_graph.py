@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+from sweeper.labels import plural
 from sweeper.model.growth import depths
 from sweeper.model.plan import Plan, Stage
 from sweeper.model.taking import Source
 
-__all__ = ["graph", "many", "of_stage", "size"]
+__all__ = ["graph", "of_stage", "size"]
 
 _MORE = "once known"
 
@@ -20,7 +21,7 @@ def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
         known = [run for run in mine.runs if not run.retired]
         unknown = plan.unknown.get(stage.name, 0)
         told = size(mine._replace(runs=tuple(known))) if known or not unknown else ""
-        more = f"{many(unknown, 'run')} {_MORE}" if unknown else ""
+        more = f"{plural(unknown, 'run')} {_MORE}" if unknown else ""
         indent = "  " * deep[stage.name]
         yield f"{indent}{stage.name}", ", and ".join(filter(None, (told, more))), of_stage(stage)
 
@@ -52,9 +53,4 @@ def size(plan: Plan) -> str:
         counts[run.cell] = counts.get(run.cell, 0) + 1
     each = set(counts.values())
     times = f" x {each.pop()} seeds" if len(each) == 1 and len(plan.runs) > len(counts) else ""
-    return f"{many(len(counts), 'cell')}{times}, {many(len(plan.runs), 'run')}"
-
-
-def many(number: int, noun: str) -> str:
-    """A number of something."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{plural(len(counts), 'cell')}{times}, {plural(len(plan.runs), 'run')}"

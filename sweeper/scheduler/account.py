@@ -89,8 +89,15 @@ def check_place(plan: Plan) -> None:
         check_root(open_store(settings.place))
     except StoreError as error:
         raise EnvironmentFailure(
-            f"quotas are shared in {settings.place} (${PLACE}): {error}"
+            f"quotas are shared in {settings.place} ({_source()}): {error}"
         ) from error
+
+
+def _source() -> str:
+    """Who says where quotas are shared, for people."""
+    if os.environ.get(PLACE):
+        return f"${PLACE}"
+    return f"quota.place in {config_file.file()}, or else in sweeper's home"
 
 
 def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:

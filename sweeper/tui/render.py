@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
+from sweeper.labels import plural
 from sweeper.results.status import NOBODY
 from sweeper.sanitize import sanitize
 from sweeper.tui.charts import bar, sparkline
@@ -73,7 +74,7 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
     """Two lines about the whole sweep: its runs' states, its time to the end and what it uses, then
     what holds it up."""
-    first: Line = [(f"{sanitize(view.name)} ", "bold"), (f"{len(view.runs)} runs: ", "")]
+    first: Line = [(f"{sanitize(view.name)} ", "bold"), (f"{plural(len(view.runs), 'run')}: ", "")]
     first += counted(view.counts) or [("none", "")]
     if view.eta is not None:
         first.append((f"  ETA {short(view.eta)}", "bold"))

@@ -214,6 +214,7 @@ def test_analysis_reads_through_the_registry() -> None:
         "results",
         "monitor",
         "errors",
+        "labels",
         "metrics",
     )
     allowed += (
