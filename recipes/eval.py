@@ -4,7 +4,8 @@
 
 Suites are tasks (those problems that training holds out), JSONL files, or several of both with
 commas between; suites.py says what a line of a file may be, graders.py what an answer can be judged
-by. Each item is asked for `samples` answers.
+by. `cookbook:gsm8k` is a benchmark of tinker-cookbook's (benchmarks.py). Each item is asked for
+`samples` answers.
 
 What was answered lies in `items.jsonl`, a line a sample: {"item", "sample", "score", "text",
 "task", "prompt", "answer", ...}. An item is known by a hash of its content, so that an evaluation
@@ -25,12 +26,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chz
 
-from . import chat, estimates, graders, rundir, samplers, service, settings, suites, tracking
+from . import (
+    benchmarks,
+    chat,
+    estimates,
+    graders,
+    rundir,
+    samplers,
+    service,
+    settings,
+    suites,
+    tracking,
+)
 from .suites import Item
 from .trainer import PARENT
 
 if TYPE_CHECKING:
-    import tinker
+    pass
 
 FREE = settings.FREE | {
     *("suite", "grader", "samples", "in_flight", "max_items"),
@@ -47,7 +59,8 @@ class Config(settings.Problems):
     """What a run is; the same configuration gives the same answers."""
 
     suite: str | None = chz.field(
-        default=None, doc="tasks, arithmetic, or JSONL files, commas between; else the task"
+        default=None,
+        doc="tasks, arithmetic, JSONL files, cookbook:gsm8k, commas between; else the task",
     )
     grader: str = chz.field(
         default="exact",
@@ -60,6 +73,9 @@ class Config(settings.Problems):
     in_flight: int = chz.field(default=32, doc="questions that are under way at once")
     function_seconds: float = chz.field(default=5.0, doc="longest call of a grader's function")
     function_megabytes: int = chz.field(default=512, doc="memory of a grader's function")
+    renderer_name: str | None = chz.field(
+        default=None, doc="tinker-cookbook's benchmarks: its renderer; else by the model's name"
+    )
     log_path: str = chz.field(default="runs/eval", doc="directory for metrics and answers")
 
     @chz.validate
@@ -79,7 +95,13 @@ def main(config: Config) -> None:
     with service.errors_in_one_line(), service.stop_on_signals() as stop:
         values = chz.asdict(config)
         directory = rundir.open_run(config.log_path, values, FREE)
-        items = suites.load_suites(config, config.suite, config.grader)[: config.max_items]
+        model = None
+        suite, names = benchmarks.wanted(config.suite)
+        items = [] if suite == "" else suites.load_suites(config, suite, config.grader)
+        if names:
+            model = open_model(config, weights_of(config, directory), names)
+            items += model.examples.items() if model.examples else []
+        items = items[: config.max_items]
         own = graders.Graders(config.function_seconds, config.function_megabytes)
         try:
             check_functions(items, own)
@@ -88,15 +110,19 @@ def main(config: Config) -> None:
             directory.write_config(values)
             directory.drop_steps_from(0)
             with tracking.tracked(config, directory, values) as tracker:
-                if not Evaluation(config, directory, answers, stop, tracker).run(items):
+                if not Evaluation(config, directory, answers, stop, tracker, model).run(items):
                     raise SystemExit(stop.exit_code)
         finally:
             own.close()
+            if model is not None and model.examples is not None:
+                model.examples.close()
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
     """What a run with these values will use; see estimates.py."""
     config = Config(**values)
+    if benchmarks.PREFIX in (config.suite or ""):
+        return {}  # what they ask only their data sets tell
 
     def measure() -> tuple[estimates.Sizes, float]:
         items = suites.load_suites(config, config.suite, config.grader)[: config.max_items]
@@ -118,7 +144,7 @@ def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
     checked: set[str] = set()
     for item in items:
         name = item.grader
-        if name is None or name in checked:
+        if name is None or name in checked or name == benchmarks.GRADER:
             continue
         checked.add(name)
         own.get(name)
@@ -171,6 +197,8 @@ class Answers:
 
     def _graded(self, item: Item, row: dict[str, Any]) -> dict[str, Any]:
         fresh = described(item)
+        if item.grader == benchmarks.GRADER:
+            return row | fresh
         print_of = None if item.grader is None else self._graders.fingerprint(item.grader)
         if row.get("grader") == print_of:
             return row | fresh
@@ -186,7 +214,9 @@ class Answers:
 
 def described(item: Item) -> dict[str, Any]:
     """What a row says of its item."""
-    said = {"item": item.key, "task": item.suite, "prompt": item.question.text}
+    said = {"item": item.key, "task": item.suite}
+    if item.grader != benchmarks.GRADER:  # else its environment says it, when it is asked
+        said["prompt"] = item.question.text
     more = {"answer": item.question.answer, "cluster": item.cluster, "id": item.name}
     return said | {key: value for key, value in more.items() if value}
 
@@ -203,6 +233,24 @@ def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
             "give another log_path"
         )
     return path
+
+
+class Model(NamedTuple):
+    """The model that is asked, and the benchmarks that are prepared for it."""
+
+    connection: service.Service
+    sampler: Any
+    tokenizer: Any
+    examples: benchmarks.Benchmarks | None
+
+
+def open_model(config: Config, weights: str | None, names: Sequence[str] = ()) -> Model:
+    """Open the model that is to be asked. Raises RecipeError."""
+    connection = service.connect(config.base_url, {"recipe": "eval"})
+    sampler: Any = samplers.open_sampler(connection, config.model_name, weights)
+    tokenizer = service.tokenizer_of(sampler)
+    examples = benchmarks.Benchmarks(names, config, tokenizer) if names else None
+    return Model(connection, sampler, tokenizer, examples)
 
 
 class Asked(NamedTuple):
@@ -223,20 +271,19 @@ class Evaluation:
         answers: Answers,
         stop: service.Stop,
         tracker: tracking.Tracker,
+        model: Model | None = None,
     ) -> None:
         self.config, self.directory, self.answers = config, directory, answers
         self.stop, self.tracker = stop, tracker
         self.weights = weights_of(config, directory)
-        self.connection: service.Service | None = None
-        self.sampler: Any = None
-        self.tokenizer: Any = None
+        self.model = model
 
     def run(self, items: Sequence[Item]) -> bool:
         """Ask and grade; False when stopped by a signal, with all on record that was asked."""
         missing = sum(self.answers.of(item, self.config.samples) is None for item in items)
         print(f"{len(items)} items, {missing} to ask", flush=True)
         if missing:
-            self.connect()
+            self.prepare()
         self.stop.graceful = True
         done: list[tuple[Item, list[dict[str, Any]]]] = []
         due = {math.ceil(len(items) * part / LINES) for part in range(1, LINES + 1)}
@@ -244,8 +291,8 @@ class Evaluation:
             done.append((asked.item, self.answered(asked)))
             if len(done) in due:
                 self.log(done, len(items))
-        if self.connection is not None:
-            self.connection.close()
+        if self.model is not None:
+            self.model.connection.close()
         if len(done) < len(items):
             print(f"stopped by signal {self.stop.signum} after {len(done)} items", flush=True)
             return False
@@ -254,13 +301,9 @@ class Evaluation:
             self.directory.record_checkpoint(final)
         return True
 
-    def connect(self) -> None:
-        """Open the model that is to be asked."""
-        config = self.config
-        connection = service.connect(config.base_url, {"recipe": "eval"})
-        self.sampler = samplers.open_sampler(connection, config.model_name, self.weights)
-        self.tokenizer = service.tokenizer_of(self.sampler)
-        self.connection = connection
+    def prepare(self) -> None:
+        """Open the model that is to be asked, if that is not done yet."""
+        self.model = self.model or open_model(self.config, self.weights)
         if self.directory.last_record is None:  # who starts this again is to find what is there
             self.directory.record_checkpoint({"name": "items", "batch": 0} | self.marks)
 
@@ -284,37 +327,45 @@ class Evaluation:
         """Submit the request for what an item lacks."""
         import tinker
 
-        config, first = self.config, self.answers.count(item)
-        if first >= config.samples:
+        config, first, model = self.config, self.answers.count(item), self.model
+        if first >= config.samples or model is None:
             return Asked(item, first, None)
-        prompt, end = chat.render_prompt(self.tokenizer, item.messages)
+        if model.examples is not None and item.grader == benchmarks.GRADER:
+            seeds = [self.seed(item, sample) for sample in range(first, config.samples)]
+            return Asked(item, first, model.examples.begin(model.sampler, item, first, seeds))
+        prompt, end = chat.render_prompt(model.tokenizer, item.messages)
         params = tinker.SamplingParams(
             max_tokens=config.max_tokens,
             temperature=config.temperature,
             stop=[end],
-            seed=random.Random(f"eval/{config.seed}/{item.key}/{first}").getrandbits(31),
+            seed=self.seed(item, first),
         )
         wanted = config.samples - first
-        request = self.sampler.sample(tinker.ModelInput.from_ints(prompt), wanted, params)
+        request = model.sampler.sample(tinker.ModelInput.from_ints(prompt), wanted, params)
         return Asked(item, first, request)
+
+    def seed(self, item: Item, sample: int) -> int:
+        """The seed of an item's samples from one on."""
+        return random.Random(f"eval/{self.config.seed}/{item.key}/{sample}").getrandbits(31)
 
     def answered(self, asked: Asked) -> list[dict[str, Any]]:
         """Wait for an item's answers, grade them and put them on record."""
-        if asked.request is not None and self.connection is not None:
-            response: tinker.SampleResponse = self.connection.wait(asked.request)
-            self.answers.add(
-                [
-                    self.row(asked.item, asked.first + number, sequence)
-                    for number, sequence in enumerate(response.sequences)
-                ]
-            )
-        return self.answers.of(asked.item, self.config.samples) or []
+        item, model = asked.item, self.model
+        if asked.request is not None and model is not None:
+            told = model.connection.wait(asked.request)
+            if item.grader == benchmarks.GRADER:
+                rows = [played.row() for played in told]
+            else:
+                rows = [self.row(item, model.tokenizer, one) for one in told.sequences]
+            known = described(item)
+            self.answers.add([known | r | {"sample": asked.first + n} for n, r in enumerate(rows)])
+        return self.answers.of(item, self.config.samples) or []
 
-    def row(self, item: Item, sample: int, sequence: Any) -> dict[str, Any]:
+    def row(self, item: Item, tokenizer: Any, sequence: Any) -> dict[str, Any]:
         """A sample as it is recorded. What did not end within `max_tokens` is graded as it is."""
-        text = self.tokenizer.decode(list(sequence.tokens), skip_special_tokens=True)
-        row = described(item) | {"sample": sample, "text": text}
-        row |= {"tokens": len(sequence.tokens), "ended": sequence.stop_reason == "stop"}
+        text = tokenizer.decode(list(sequence.tokens), skip_special_tokens=True)
+        ended = sequence.stop_reason == "stop"
+        row = {"sample": 0, "text": text, "tokens": len(sequence.tokens), "ended": ended}
         return row | self.answers.grade(item, text)
 
     def log(self, done: Sequence[tuple[Item, list[dict[str, Any]]]], total: int) -> None:

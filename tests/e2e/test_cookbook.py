@@ -163,6 +163,78 @@ def test_learning_rates_are_those_that_it_recommends() -> None:
     assert ours == pytest.approx(json.loads(told.stdout), rel=2e-3)
 
 
+_ITS_OWN_RUN = """
+import asyncio, sys
+import tinker
+from tinker_cookbook.eval.benchmarks import BenchmarkConfig, run_benchmark
+from tinker_cookbook import renderers
+
+sampler = tinker.ServiceClient().create_sampling_client(base_model="tiny/teacher")
+renderer = renderers.get_renderer("qwen3", sampler.get_tokenizer())
+config = BenchmarkConfig(max_examples=24, max_tokens=12, temperature=0.0, save_dir=sys.argv[1])
+result = asyncio.run(run_benchmark("gsm8k", sampler, renderer, config))
+print(result.score)
+"""
+
+
+def test_its_benchmarks_are_items_of_an_evaluation(shell: Shell, tmp_path: Path) -> None:
+    """Asked once through kills, with the answers that its own runner gets; and the store of that is
+    read by the registry."""
+    shell.run("engine", "start")
+    info = lifecycle.find(str(shell.home))
+    assert info is not None
+    environment = {
+        **shell.environment,
+        **lifecycle.client_environment(info),
+        "PYTHONPATH": str(ROOT),
+    }
+    python, data = str(COOKBOOK / "bin" / "python"), str(COOKBOOK / "data")
+    folder = tmp_path / "plain" / "asked"
+
+    def start(count: int) -> "subprocess.Popen[str]":
+        settings = {
+            "suite": "cookbook:gsm8k", "model_name": "tiny/teacher", "renderer_name": "qwen3",
+            "max_items": count, "max_tokens": 12, "in_flight": 2, "log_path": folder,
+        }  # fmt: skip
+        given = [f"{key}={value}" for key, value in settings.items()]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [python, "-m", "sweeper.recipes.eval", *given],
+            cwd=data, env=environment, stdout=pipe, stderr=pipe, text=True,
+        )  # fmt: skip
+
+    first = start(24)
+    path = folder / "items.jsonl"
+    _until(lambda: (path.exists() and path.read_text().count("\n") > 3) or first.poll() is not None)
+    first.kill()
+    first.communicate()
+    known = path.read_text().count("\n")
+    assert known > 3
+    again = start(24)
+    output, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert f"24 items, {24 - known} to ask" in output
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({row["item"] for row in rows}) == len(rows) == 24
+    store = tmp_path / "plain" / "its"
+    own = subprocess.run(
+        [python, "-c", _ITS_OWN_RUN, str(store)],
+        cwd=data, env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert own.returncode == 0, own.stderr
+    kept = (store / "gsm8k/trajectories.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in kept]
+    said = {one["example_id"]: one["turns"][-1]["content"] for one in told}
+    assert {row["id"] for row in rows} == set(said)
+    assert all(said[row["id"]].replace("<|im_end|>", "") == row["text"] for row in rows)
+    assert float(own.stdout.split()[-1]) == sum(row["score"] for row in rows) / 24
+    (store / "metrics.jsonl").write_text('{"step": 0, "x": 1}\n')
+    registry = Registry(str(tmp_path / "plain"))
+    items = registry.items(registry.runs())
+    assert sorted(len(own) for _, own in items.groupby("run")) == [24, 24]
+    assert items["score"].notna().all()
+
+
 TRACKED = """
 name: cookbook-sl-loop
 extends: {grid}

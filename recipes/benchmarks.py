@@ -1,0 +1,220 @@
+"""tinker-cookbook's benchmarks as items of an evaluation: `suite=cookbook:gsm8k`, where its package
+is installed beside this one.
+
+Its environments make the prompts and grade the answers; what asks, records, resumes and counts is
+eval.py. An example is an item by the benchmark's name and its own `example_id`, which is a hash of
+its content. As in its own results an example is right whose reward is above zero.
+"""
+
+import asyncio
+import hashlib
+import importlib
+import pkgutil
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from . import graders
+from .service import RecipeError
+from .suites import Item
+
+PREFIX = "cookbook:"
+"""What a suite's name begins with that is one of its benchmarks."""
+
+GRADER = "tinker-cookbook"
+"""Who grades these items, in their rows."""
+
+
+class Played(NamedTuple):
+    """What became of an example: its first prompt, the answers, their tokens; `ended` says whether
+    the model ended the last one."""
+
+    prompt: str
+    text: str
+    tokens: int
+    ended: bool
+    score: float
+    expected: str
+    error: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """What a row of `items.jsonl` says of it, beside its item."""
+        said: dict[str, Any] = {
+            "sample": 0,
+            "text": self.text,
+            "tokens": self.tokens,
+            "ended": self.ended,
+        }
+        if self.expected:
+            said["answer"] = self.expected
+        judged = {"score": self.score, "grader": GRADER, "error": self.error}
+        return {"prompt": self.prompt, **said, **judged}
+
+
+class Waited(NamedTuple):
+    """Episodes under way, to be waited for like a request of the SDK."""
+
+    played: "Future[list[Played]]"
+
+    def result(self, timeout: float | None = None) -> list[Played]:
+        """All of them."""
+        return self.played.result(timeout)
+
+    def future(self) -> "Future[list[Played]]":
+        """What says whether they are over."""
+        return self.played
+
+
+def split(suite: str) -> tuple[str, list[str]]:
+    """The suites of our own, and the names of benchmarks."""
+    parts = [part.strip() for part in suite.split(",") if part.strip()]
+    own = [part for part in parts if not part.startswith(PREFIX)]
+    return ",".join(own), [part.removeprefix(PREFIX) for part in parts if part not in own]
+
+
+def _cookbook(module: str) -> Any:
+    """A module of the package, which few have installed."""
+    return importlib.import_module(f"tinker_cookbook.{module}")
+
+
+def found(name: str) -> Any:
+    """The benchmark of that name. Raises RecipeError where there is none, or no package."""
+    try:
+        package = _cookbook("eval.benchmarks")
+    except ImportError as error:
+        raise RecipeError(
+            f"suite={PREFIX}{name}: tinker-cookbook is not installed here ({error}): "
+            "install it beside sweeper, or name its interpreter by launch.python"
+        ) from None
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.startswith("_"):
+            try:
+                importlib.import_module(f"{package.__name__}.{module.name}")
+            except ImportError:  # one of the packages that some of them want
+                continue
+    if name not in package.REGISTRY:
+        known = ", ".join(sorted(package.REGISTRY))
+        raise RecipeError(f"suite={PREFIX}{name}: there is no such benchmark: {known}")
+    return package.REGISTRY[name]
+
+
+class Benchmarks:
+    """The benchmarks of an evaluation, played on a loop of their own."""
+
+    def __init__(self, names: Sequence[str], config: Any, tokenizer: Any) -> None:
+        renderer = config.renderer_name
+        if renderer is None:
+            try:
+                renderer = _cookbook("model_info").get_recommended_renderer_name(config.model_name)
+            except (ValueError, KeyError):
+                raise RecipeError(
+                    f"tinker-cookbook knows no renderer for {config.model_name}: "
+                    "name one by renderer_name"
+                ) from None
+        self._config, self._tokenizer = config, tokenizer
+        self._renderer = _cookbook("renderers").get_renderer(renderer, tokenizer)
+        self._named = {name: found(name) for name in names}
+        self._made: dict[tuple[str, int], dict[str, Any]] = {}
+        self._where: dict[str, tuple[str, str]] = {}
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def items(self) -> list[Item]:
+        """The examples of all, in their order. Raises RecipeError where a data set is not there."""
+        items: list[Item] = []
+        for name in self._named:
+            for example in self._environments(name, 0):
+                key = hashlib.sha256(f"{name}/{example}".encode()).hexdigest()[:16]
+                self._where[key] = name, example
+                empty = graders.Question("", "", ())
+                items.append(Item(key, name, [], empty, GRADER, "", example))
+        return items
+
+    def begin(self, sampler: Any, item: Item, first: int, seeds: Sequence[int]) -> Waited:
+        """Play an example once for each seed; the first is sample `first` of it."""
+        name, example = self._where[item.key]
+        played: list[Callable[[], Coroutine[Any, Any, Played]]] = []
+        for number, seed in enumerate(seeds, first):
+            environment = self._environments(name, number).pop(example)  # it is for one episode
+            played.append(lambda e=environment, s=seed: self._play(sampler, e, s))
+
+        async def every() -> list[Played]:
+            return [await one() for one in played]
+
+        return Waited(asyncio.run_coroutine_threadsafe(every(), self._loop))
+
+    def close(self) -> None:
+        """End the loop."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _environments(self, name: str, sample: int) -> dict[str, Any]:
+        """The environments of all examples for one sample of each, by the example's id."""
+        if (name, sample) not in self._made:
+            config, benchmark = self._config, self._named[name]
+            asked = _cookbook("eval.benchmarks").BenchmarkConfig(
+                max_examples=config.max_items,
+                max_tokens=config.max_tokens,
+                temperature=config.temperature,
+                system_prompt=benchmark.recommended_system_prompt,
+            )
+            try:
+                made = benchmark.make_envs(self._renderer, asked)
+            except Exception as error:
+                reason = " ".join(str(error).split())[:300]
+                told = f"suite={PREFIX}{name}: {type(error).__name__}: {reason}"
+                raise RecipeError(told) from error
+            if not made:  # some of them only log why
+                raise RecipeError(f"suite={PREFIX}{name}: its data set has no examples here")
+            self._made[name, sample] = {
+                str(getattr(one, "example_id", None) or place): one
+                for place, one in enumerate(made)
+            }
+        return self._made[name, sample]
+
+    async def _play(self, sampler: Any, environment: Any, seed: int) -> Played:
+        """One episode: turn by turn, until the environment says that it is over."""
+        import tinker
+
+        begun: Any = await environment.initial_observation()
+        if not isinstance(begun, tuple):  # a prompt that is too long
+            return Played("", "", 0, False, 0.0, "")
+        seen, stop = begun
+        prompt = self._tokenizer.decode(seen.to_ints())
+        texts: list[str] = []
+        tokens, reward, turn = 0, 0.0, 0
+        while True:
+            params = tinker.SamplingParams(
+                max_tokens=self._config.max_tokens,
+                temperature=self._config.temperature,
+                stop=stop,
+                seed=(seed + turn) % 2**31,
+            )
+            answer = await sampler.sample(seen, 1, params)
+            [sequence] = answer.sequences
+            texts.append(self._tokenizer.decode(list(sequence.tokens), skip_special_tokens=True))
+            extra = {"stop_reason": sequence.stop_reason}
+            tokens += len(sequence.tokens)
+            try:
+                step = await environment.step(list(sequence.tokens), extra=extra)
+            except Exception as error:  # noqa: BLE001  (as its own runner: an example that is lost)
+                told = f"{type(error).__name__}: {error}"[:300]
+                return Played(prompt, "\n".join(texts), tokens, False, 0.0, "", told)
+            reward, turn = reward + step.reward, turn + 1
+            if step.episode_done:
+                ended = sequence.stop_reason == "stop"
+                expected = str(step.logs.get("expected", ""))
+                text = "\n".join(texts)
+                return Played(prompt, text, tokens, ended, float(reward > 0), expected)
+            seen, stop = step.next_observation, step.next_stop_condition
+
+
+def wanted(suite: str | None) -> tuple[str | None, list[str]]:
+    """A suite without benchmarks (None: the configured task; "": there are only benchmarks), and
+    their names. Raises RecipeError for one that is not there."""
+    if suite is None or PREFIX not in suite:
+        return suite, []
+    own, names = split(suite)
+    for name in names:
+        found(name)
+    return own, names
