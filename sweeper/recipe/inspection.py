@@ -7,13 +7,7 @@ bool}; with "deep" the fields of nested configs are described too. An answer is
 index of a configuration and the key in it, null where none is at fault. Kinds of error:
 `recipe` (there is none such), `import`, `main` (it would do nothing), `class`, `log_path`.
 
-A recipe may say what a machine lacks for its runs, by a function `lacks(config)` that gets a
-configuration's values and returns lines: the answer has those under "lacks". By a function
-`notes(config)` of the same form it may say what else people should know of it, under "notes"; a
-ValueError of that is a problem of the configuration, by the key that its message begins with. What
-a run will use of its service it may say by a function `estimate(config)` that returns tokens by
-model and kind: the answer has what it returned under "estimates", and its number there for each
-configuration.
+The answer also has what the recipe itself says of its runs (telling.py).
 """
 
 from __future__ import annotations
@@ -21,10 +15,8 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import json
 import os
 import sys
-import time
 import typing
 from typing import Any, cast
 
@@ -32,12 +24,6 @@ GROUP = "sweeper.recipes"
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _STARTS = frozenset({"main", "cli_main", "entrypoint", "nested_entrypoint", "methods_entrypoint",
                      "dispatch_entrypoint"})  # fmt: skip
-
-_KINDS = ("prefill", "cached", "sample", "train")
-_MOST_LACKS = 20
-_MOST_NOTES = 20
-_ESTIMATING = 2.0
-"""Seconds for which a recipe is asked what its runs will use; nothing is known of the others."""
 
 
 class Refused(Exception):
@@ -84,73 +70,7 @@ def _inspect(
     told: dict[str, Any] = {"recipe": recipe, "problems": checker.problems}
     if checker.problems:
         return told
-    notes, problems = _notes(module, request["configs"])
-    return {**told, "problems": problems, "notes": notes,
-            "lacks": _lacks(module, request["configs"]),
-            "estimates": _estimates(module, request["configs"])}  # fmt: skip
-
-
-def _lacks(module: Any, configs: dict[str, list[Any]]) -> list[str]:
-    """What the recipe says that this machine lacks, of all configurations together."""
-    function = getattr(module, "lacks", None)
-    found: dict[str, None] = {}
-    for config in _given(configs) if callable(function) else ():
-        try:
-            said: Any = cast(Any, function)(config)
-            found.update(dict.fromkeys(str(line) for line in said))
-        except (Exception, SystemExit):  # noqa: BLE001  (its run tells what is wrong)
-            break
-        if len(found) > _MOST_LACKS:
-            break
-    return list(found)[:_MOST_LACKS]
-
-
-def _notes(
-    module: Any, configs: dict[str, list[Any]]
-) -> tuple[list[str], list[tuple[int, str | None, str]]]:
-    """What the recipe tells of all configurations together, and what it finds wrong with them."""
-    function = getattr(module, "notes", None)
-    found: dict[str, None] = {}
-    problems: dict[str, tuple[int, str | None, str]] = {}
-    for number, config in enumerate(_given(configs) if callable(function) else ()):
-        try:
-            said: Any = cast(Any, function)(config)
-            found.update(dict.fromkeys(str(line) for line in said))
-        except ValueError as error:
-            told = str(error).strip().split("\n")[0]
-            key = told.partition("=")[0]
-            problems.setdefault(told, (number, key if key in config else None, told))
-        except Exception:  # noqa: BLE001  (as with what it lacks)
-            break
-        if len(problems) > _MOST_NOTES:
-            break
-    return list(found)[:_MOST_NOTES], list(problems.values())
-
-
-def _estimates(module: Any, configs: dict[str, list[Any]]) -> dict[str, Any]:
-    """What the recipe says that runs will use: `said`, each once, and `of` each configuration its
-    number there, null where it says nothing."""
-    function = getattr(module, "estimate", None)
-    said: dict[str, int] = {}
-    numbers: list[int | None] = []
-    deadline = time.monotonic() + _ESTIMATING
-    for config in _given(configs) if callable(function) else ():
-        text = None
-        if time.monotonic() < deadline:
-            try:
-                text = json.dumps(_tokens(cast(Any, function)(config)), sort_keys=True)
-            except (Exception, SystemExit):  # noqa: BLE001  (nothing depends on it)
-                deadline = 0.0
-        numbers.append(None if text is None else said.setdefault(text, len(said)))
-    return {"said": [{"models": json.loads(text)} for text in said], "of": numbers}
-
-
-def _tokens(found: Any) -> dict[str, dict[str, int]]:
-    """The counts that a recipe returned."""
-    return {
-        str(model): {kind: max(0, round(counts[kind])) for kind in _KINDS if kind in counts}
-        for model, counts in found.items()
-    }
+    return {**told, **sibling("telling").ask(module, list(_given(request["configs"])))}
 
 
 def _source_of(

@@ -121,7 +121,7 @@ def test_recipes_of_ours_are_found_by_their_short_name_whatever_the_folder_holds
     write("recipes/sft.py", "raise RuntimeError('the user has recipes too')")
     found = resolve("sft")
     assert (found.module, found.on_path) == ("sweeper.recipes.sft", False)
-    assert found.takes["learning_rate"]["type"] == "float"
+    assert found.takes["batch_size"]["type"] == "int"
 
 
 def test_what_cannot_be_used_is_said_in_a_line(write):

@@ -34,7 +34,7 @@ RANKS = [
 ]
 RANK = {module: rank for rank, modules in enumerate(RANKS) for module in modules}
 # Loaded by path in the recipe's interpreter, which may have no sweeper: import nothing of ours.
-ALONE = {"bootstrap.py", "inspection.py", "checking.py", "building.py", "meter.py"}
+ALONE = {"bootstrap.py", "inspection.py", "checking.py", "building.py", "meter.py", "telling.py"}
 
 
 def _imported(path: Path) -> set[str]:
