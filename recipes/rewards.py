@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from . import chat, rollouts, samplers
 from .rollouts import Problem
-from .sandbox import Sandbox
+from .sandbox import Function
 from .service import Service
 
 JUDGE = "Is this answer good?"
@@ -58,30 +58,35 @@ class TextReward:
 
 
 class FunctionReward:
-    """By `score(question, response, answer)` of a file, in a process of its own; see sandbox.py."""
+    """By `score(question, response, answer)` of a file, which is called apart from the run; see
+    sandbox.py and apart.py."""
 
-    def __init__(self, function: str, seconds: float, megabytes: int) -> None:
-        self.sandbox = Sandbox(function, seconds, megabytes)
+    def __init__(self, function: Function) -> None:
+        self.function = function
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """At once. What the function fails on earns 0, and is kept in `failures`."""
+        """What the function fails on earns 0, and is kept in `failures`."""
         del ended
         question = problem.messages[-1]["content"]
-        value, error = self.sandbox(question, text, problem.answer)
-        if error is not None or value is None:
-            self.failures.append(Failure(question, text, error or "no score"))
-        reward = value or 0.0
-        return lambda: reward
+        scored = self.function.begin(question, text, problem.answer)
+
+        def reward() -> float:
+            value, error = scored()
+            if error is not None or value is None:
+                self.failures.append(Failure(question, text, error or "no score"))
+            return value or 0.0
+
+        return reward
 
     def check(self, problems: list[Problem]) -> None:
         """Call it on right answers, and on the file's own examples. Raises RecipeError."""
         asked = [(p.messages[-1]["content"], p.answer, p.answer) for p in problems]
-        self.sandbox.check(asked)
+        self.function.check(asked)
 
     def close(self) -> None:
         """End the process."""
-        self.sandbox.close()
+        self.function.close()
 
 
 class ModelReward:

@@ -8,7 +8,7 @@ all the same teach nothing and are dropped, unless `entropy_coef` or `kl_penalty
 to tell them. The questions are problems generated for a task, or come from a JSONL file.
 `load_checkpoint_path` starts from weights trained before, as a model must already be right now and
 then to learn from a sparse reward. What an answer earns is said by its text, by a function of yours
-(`reward_function`, see sandbox.py) or by a preference model (`reward_model`, see reward.py).
+(`reward_function`, see sandbox.py, apart.py) or by a preference model (`reward_model`, reward.py).
 
 With `max_steps_off_policy` above 0, batches are sampled ahead: while one is trained on, the next
 ones are under way, from weights that are at most so many steps old. At each checkpoint the samples
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import chz
 
 from . import (
+    apart,
     chat,
     estimates,
     hyperparams,
@@ -41,6 +42,7 @@ from . import (
     tasks,
 )
 from .rollouts import Group, Problem, Rollout
+from .sandbox import Sandbox
 from .trainer import Trainer, run
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ class Config(settings.Policy, settings.Settings):
     )
     function_seconds: float = chz.field(default=5.0, doc="longest call of the reward_function")
     function_megabytes: int = chz.field(default=512, doc="memory of the reward_function")
+    function_environment: Literal["process", "bubblewrap"] = chz.field(
+        default="process",
+        doc="where the reward_function is called: bubblewrap, as commands of terminal's tasks are",
+    )
     reward_model: str | None = chz.field(
         default=None, doc="a preference model instead: log_path of a run of reward, or tinker://..."
     )
@@ -72,6 +78,15 @@ class Config(settings.Policy, settings.Settings):
         settings.check_positive(self, "function_seconds")
         if self.reward_function is not None and self.reward_model is not None:
             raise ValueError("reward_function and reward_model: give one of them")
+
+
+def lacks(values: Mapping[str, Any]) -> list[str]:
+    """What this machine lacks for a run with these values: told when a grid is planned whose runs
+    execute here."""
+    if values.get("function_environment") != "bubblewrap":
+        return []
+    lacking = apart.missing()
+    return [] if lacking is None else [f"function_environment=bubblewrap: {lacking}"]
 
 
 TRIED = 4
@@ -265,7 +280,8 @@ class GroupTrainer(Trainer):
         config = self.config
         if config.reward_function is not None:
             limits = config.function_seconds, config.function_megabytes
-            judge = rewards.FunctionReward(config.reward_function, *limits)
+            kind = Sandbox if config.function_environment == "process" else apart.Apart
+            judge = rewards.FunctionReward(kind(config.reward_function, *limits))
             judge.check(self.questions[:TRIED])
             return judge
         if config.reward_model is not None:
@@ -307,17 +323,25 @@ class GroupTrainer(Trainer):
     def train_steps(self) -> int:
         """A step samples from what the one before has made, or one of a few before that."""
         step = self.run.start_step
-        self.sampler = self.training.save_weights_and_get_sampling_client()
-        self.under_way: dict[int, Callable[[], list[Group]]] = {}
+        self.begin_sampler()
         while step < self.config.max_steps and self.stop.signum is None:
-            if self.save_due(step):
-                self.record(step, self.save(step))
             try:
-                self.train_step(step)
+                self.advance(step)
             except Interrupted:
                 break
             step += 1
         return step
+
+    def begin_sampler(self) -> None:
+        """Sample with the weights of this moment; nothing is under way."""
+        self.sampler = self.training.save_weights_and_get_sampling_client()
+        self.under_way: dict[int, Callable[[], list[Group]]] = {}
+
+    def advance(self, step: int) -> None:
+        """A step with what goes before it: a checkpoint, where one is due."""
+        if self.save_due(step):
+            self.record(step, self.save(step))
+        self.train_step(step)
 
     def close(self) -> None:
         """Nothing more is to be judged."""
@@ -385,10 +409,7 @@ class GroupTrainer(Trainer):
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
         """Ask a step's questions; the function returned waits for the answers."""
         config, sampler = self.config, self.wait(self.sampler)
-        indices = tasks.batch_indices(
-            step, config.groups_per_batch, len(self.questions), config.seed
-        )
-        problems = [self.questions[index] for index in indices]
+        problems = self.asked_at(step)
         requests = [
             self.ask(
                 sampler,
@@ -406,6 +427,13 @@ class GroupTrainer(Trainer):
             return [judged() for judged in begun]
 
         return groups
+
+    def asked_at(self, step: int) -> list[Problem]:
+        """The questions of a step."""
+        config = self.config
+        count = len(self.questions)
+        indices = tasks.batch_indices(step, config.groups_per_batch, count, config.seed)
+        return [self.questions[index] for index in indices]
 
     def ask(self, sampler: Any, problem: Problem, count: int, **params: Any) -> Any:
         """Submit a request for `count` answers."""

@@ -15,7 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
@@ -33,43 +34,25 @@ class Scored(NamedTuple):
     error: str | None = None
 
 
-class _Child(NamedTuple):
-    process: subprocess.Popen[bytes]
-    asks: IO[bytes]
-    answers: IO[bytes]
+class Function(ABC):
+    """A function of the user's, wherever it is called. `function` is how it was named, `examples`
+    the EXAMPLES of its file, if it has any."""
 
+    function: str
+    examples: Any = None
 
-class Sandbox:
-    """A process that calls the function; a new one after a call that took too long."""
+    def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
+        """Begin a call; the function returned waits for its score."""
+        scored = self(question, response, answer)
+        return lambda: scored
 
-    def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
-        """`function` is `path/to/file.py:name`. Raises RecipeError where there is none."""
-        self.function, self._seconds, self._megabytes = function, seconds, megabytes
-        path, _, name = function.rpartition(":")
-        if not path.endswith(".py") or not name.isidentifier():
-            raise RecipeError(f"{function!r} is no function of a file: write path/to/file.py:name")
-        self._path, self._name = os.path.abspath(path), name
-        if not os.path.isfile(self._path):
-            raise RecipeError(f"{function}: there is no file {path}")
-        self._child: _Child | None = None
-        self._rest = b""
-        self.examples: Any = None
-        loaded = self._start()
-        if loaded is not None:
-            self.close()
-            raise RecipeError(f"{function}: {loaded}")
-
+    @abstractmethod
     def __call__(self, question: str, response: str, answer: str) -> Scored:
         """One call. Whatever the function does, this returns in about the time allowed."""
-        if self._child is None and (failed := self._start()) is not None:
-            return Scored(None, failed)
-        line = json.dumps([question, response, answer]) + "\n"
-        with suppress(OSError):  # it has died: the answer that does not come says so
-            if self._child is not None:
-                self._child.asks.write(line.encode())
-                self._child.asks.flush()
-        told = self._answer(self._seconds)
-        return Scored(None, told) if isinstance(told, str) else Scored(told.get("value"))
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the process, and those that it has started."""
 
     def check(self, examples: Sequence[tuple[str, str, str]]) -> None:
         """Call it on (question, response, answer) that are like those to come, and on the file's
@@ -97,6 +80,49 @@ class Sandbox:
                 f"{self.function}: EXAMPLES must be a list of (question, response, answer, score)"
             )
         return [tuple(one) for one in found]
+
+
+def find_function(function: str) -> tuple[str, str]:
+    """The absolute path and the name of `path/to/file.py:name`. Raises RecipeError where there is
+    no such file."""
+    path, _, name = function.rpartition(":")
+    if not path.endswith(".py") or not name.isidentifier():
+        raise RecipeError(f"{function!r} is no function of a file: write path/to/file.py:name")
+    if not os.path.isfile(path):
+        raise RecipeError(f"{function}: there is no file {path}")
+    return os.path.abspath(path), name
+
+
+class _Child(NamedTuple):
+    process: subprocess.Popen[bytes]
+    asks: IO[bytes]
+    answers: IO[bytes]
+
+
+class Sandbox(Function):
+    """A process that calls the function; a new one after a call that took too long."""
+
+    def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
+        """`function` is `path/to/file.py:name`. Raises RecipeError where there is none."""
+        self.function, self._seconds, self._megabytes = function, seconds, megabytes
+        self._path, self._name = find_function(function)
+        self._child: _Child | None = None
+        self._rest = b""
+        loaded = self._start()
+        if loaded is not None:
+            self.close()
+            raise RecipeError(f"{function}: {loaded}")
+
+    def __call__(self, question: str, response: str, answer: str) -> Scored:
+        if self._child is None and (failed := self._start()) is not None:
+            return Scored(None, failed)
+        line = json.dumps([question, response, answer]) + "\n"
+        with suppress(OSError):  # it has died: the answer that does not come says so
+            if self._child is not None:
+                self._child.asks.write(line.encode())
+                self._child.asks.flush()
+        told = self._answer(self._seconds)
+        return Scored(None, told) if isinstance(told, str) else Scored(told.get("value"))
 
     def _start(self) -> str | None:
         """Start the process and load the file; why that has failed, if it has."""
@@ -158,7 +184,6 @@ class Sandbox:
         return f"exit code {code}"
 
     def close(self) -> None:
-        """End the process, and those that it has started."""
         child, self._child = self._child, None
         if child is None:
             return

@@ -1,11 +1,11 @@
 """The other side of sandbox.py: calls one function of a file, for whoever asks on stdin.
 
-    python -I sandboxed.py score.py name megabytes
+    python -I sandboxed.py score.py name megabytes [seconds]
 
 Standard library only, and executed by path: the limits hold before anything of the user's is
 loaded. Each line in is a JSON list of arguments, each line out {"value": ...} or {"error": "..."};
 the first one out says whether the file could be loaded, with its EXAMPLES. What the function prints
-is lost.
+is lost. With `seconds` a call that takes longer fails; who asks line by line sees to that himself.
 """
 
 import contextlib
@@ -15,8 +15,10 @@ import json
 import math
 import os
 import resource
+import signal
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 _NEW_NETWORK, _NEW_USERS = 0x40000000, 0x10000000
@@ -64,6 +66,36 @@ def told(error: BaseException, path: str) -> str:
     return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
 
 
+class TooLong(BaseException):
+    """A call has taken its time; no error of the user's, who may catch those."""
+
+
+def limit_time(seconds: float) -> Callable[[Any], Any]:
+    """Gives what limits a function: its calls end after that time, by TooLong, and where that is
+    caught by the end of the process."""
+    told = [0]
+
+    def ring(*_: Any) -> None:
+        told[0] += 1
+        if told[0] > 1:
+            os._exit(124)
+        raise TooLong(f"it took longer than {seconds:g} s")
+
+    def limited(function: Any) -> Any:
+        def call(*given: Any) -> Any:
+            told[0] = 0
+            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+            try:
+                return function(*given)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+        return call
+
+    signal.signal(signal.SIGALRM, ring)
+    return limited
+
+
 def number(value: Any) -> float:
     """A score: a finite number, or a truth value. TypeError or ValueError for anything else."""
     if not isinstance(value, int | float):
@@ -75,7 +107,7 @@ def number(value: Any) -> float:
 
 def main() -> None:
     """Answer until nobody asks any more."""
-    path, name, megabytes = sys.argv[1:]
+    path, name, megabytes, *seconds = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
@@ -87,6 +119,8 @@ def main() -> None:
     confine(int(megabytes))
     try:
         function, examples = load(path, name)
+        if seconds:
+            function = limit_time(float(seconds[0]))(function)
         say({"value": examples})
     except BaseException as error:  # noqa: BLE001  the user's file may raise anything
         say({"error": told(error, path)})
@@ -94,6 +128,8 @@ def main() -> None:
     for line in sys.stdin:
         try:
             say({"value": number(function(*json.loads(line)))})
+        except TooLong as error:
+            say({"error": str(error)})
         except MemoryError:
             say({"error": f"MemoryError: it wants more than {megabytes} MB"})
         except BaseException as error:  # noqa: BLE001  likewise

@@ -178,11 +178,9 @@ class SupervisedTrainer(Trainer):
 
     def submit(self, step: int) -> Submitted:
         """Send all of a step's requests; the service executes them in this order."""
-        config = self.config
         saved = self.save(step) if self.save_due(step) else None
         scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
-        indices = tasks.batch_indices(step, config.batch_size, len(self.train_data), config.seed)
-        batch = [self.train_data[index] for index in indices]
+        batch = self.shown_at(step)
         return Submitted(
             step=step,
             batch=batch,
@@ -191,6 +189,12 @@ class SupervisedTrainer(Trainer):
             scores=scores,
             saved=saved,
         )
+
+    def shown_at(self, step: int) -> list["tinker.Datum"]:
+        """The examples of a step."""
+        config, count = self.config, len(self.train_data)
+        indices = tasks.batch_indices(step, config.batch_size, count, config.seed)
+        return [self.train_data[index] for index in indices]
 
     def complete(self, submitted: Submitted) -> None:
         """Wait for a step's results and write them down."""

@@ -102,7 +102,7 @@ class Trainer(ABC):
         self.stop.graceful = True
         step = self.train_steps()
         if self.stop.signum is None:
-            self.finish()
+            self.finish(step)
             return True
         if step > self.run.start_step and self.resumable(step):
             self.record(step, self.save(step))
@@ -154,9 +154,9 @@ class Trainer(ABC):
         parent = {PARENT: self.parent} if self.parent else {}
         return parent | self.tracker.mark
 
-    def finish(self) -> None:
-        """The last evaluation and, once it is written, the final checkpoint."""
-        step = self.config.max_steps
+    def finish(self, step: int) -> None:
+        """The last evaluation, after so many steps, and, once it is written, the final
+        checkpoint."""
         scores = self.begin_evaluation(step)
         state = self.training.save_state("final")
         sampler = self.training.save_weights_for_sampler("final")

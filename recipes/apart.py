@@ -1,0 +1,173 @@
+"""A function of a file, called in an environment apart from this machine.
+
+What sandbox.py keeps from hanging or growing is here kept from this machine too: it is called in
+bubblewrap's namespaces, in which the commands of terminal's tasks are executed as well. There it
+sees no file of ours but its own, no network, and no other process. The machine's own Python
+(`/usr/bin/python3`) calls it, with the standard library.
+
+    python -m sweeper.recipes.apart path/to/file.py:score    tries it on the file's EXAMPLES
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from sweeper import environments
+from sweeper.environments import Died, Limits, Made, NotThere, Result
+
+from .sandbox import Function, Scored, find_function
+from .service import RecipeError, errors_in_one_line
+
+_PROGRAM, _FILE, _ASKED = "/app/sandboxed.py", "/app/function.py", "/app/asked"
+_MORE_SECONDS, _MORE_MEGABYTES = 30.0, 64
+"""Beside what the function may take: for the interpreter."""
+_KEEP, _KEEP_EACH = 1 << 20, 4096
+Asked = tuple[str, str, str]
+
+
+@cache
+def missing() -> str | None:
+    """What this machine lacks for that, and how to get it; None: nothing."""
+    return environments.missing("bubblewrap")
+
+
+class Apart(Function):
+    """The function of a file in an environment of its own. What is begun is called all at once,
+    when the first score is waited for."""
+
+    def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
+        """`function` is `path/to/file.py:name`. Raises RecipeError where there is none, or there
+        can be no environment."""
+        self.function, self._seconds, self._megabytes = function, seconds, megabytes
+        path, self._name = find_function(function)
+        with open(path, "rb") as file:
+            self._text = file.read()
+        self._begun: list[tuple[Asked, list[Scored]]] = []
+        limits = Limits(megabytes + _MORE_MEGABYTES, storage_mb=64, processes=16, files=1000)
+        self._place = environments.open_environment("bubblewrap", Made(limits=limits))
+        try:
+            self._open()
+            self.examples = self._call([])[0].get("value")
+        except (NotThere, Died, OSError) as error:
+            self.close()
+            raise RecipeError(
+                f"{function}: there is no environment to call it in: {error}"
+            ) from None
+        except RecipeError:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        """Make the environment, with what is called in it."""
+        self._place.start()
+        here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sandboxed.py")
+        with open(here, "rb") as file:
+            self._place.put({_PROGRAM: file.read(), _FILE: self._text})
+        if self._place.exec("command -v python3", _MORE_SECONDS).code != 0:
+            raise RecipeError(
+                f"{self.function}: the environment has no python3, which is to be in /usr "
+                "(Debian: apt-get install python3)"
+            )
+
+    def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
+        """Wait until scores are asked for."""
+        into: list[Scored] = []
+        self._begun.append(((question, response, answer), into))
+
+        def score() -> Scored:
+            if not into:
+                begun, self._begun = self._begun, []
+                for (_, place), scored in zip(
+                    begun, self._score([b[0] for b in begun]), strict=True
+                ):
+                    place.append(scored)
+            return into[0]
+
+        return score
+
+    def __call__(self, question: str, response: str, answer: str) -> Scored:
+        return self._score([(question, response, answer)])[0]
+
+    def _score(self, asked: Sequence[Asked]) -> list[Scored]:
+        """The score of each. Whatever ends the process fails that call alone."""
+        found: list[Scored] = []
+        while len(found) < len(asked):
+            left = asked[len(found) :]
+            try:
+                told = self._call(left)
+            except RecipeError as error:  # it could be loaded before
+                return [*found, *(Scored(None, str(error)) for _ in left)]
+            answers = told[1:]
+            found += [Scored(one.get("value"), one.get("error")) for one in answers]
+            if len(answers) < len(left):
+                found.append(Scored(None, told[0]["ended"]))
+        return found
+
+    def _call(self, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+        """What the process has said: how the file was loaded, then of each call until it ended.
+        Raises RecipeError where the file cannot be loaded."""
+        lines = "".join(json.dumps(one) + "\n" for one in asked)
+        limits = f"{self._megabytes} {self._seconds}"
+        command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_ASKED} 2>/dev/null"
+        seconds = _MORE_SECONDS + (self._seconds + 1.0) * len(asked)
+        keep = _KEEP + _KEEP_EACH * len(asked)
+        try:
+            self._place.put({_ASKED: lines.encode()})
+            result = self._place.exec(command, seconds, keep)
+        except (Died, OSError):
+            result = self._again()
+        told: list[dict[str, Any]] = []
+        for line in result.text.split("\n")[:-1]:
+            try:
+                one = json.loads(line)
+            except ValueError:
+                break
+            if not isinstance(one, dict) or len(told) > len(asked):
+                break
+            told.append(one)
+        ended = _ended(result)
+        if not told or "error" in told[0]:
+            raise RecipeError(f"{self.function}: {told[0]['error'] if told else ended}")
+        return [told[0] | {"ended": ended}, *told[1:]]
+
+    def _again(self) -> Result:
+        """A new environment in the place of one that a function has ended."""
+        self._place.stop()
+        try:
+            self._open()
+        except (Died, NotThere, OSError) as error:
+            raise RecipeError(
+                f"its environment has ended, and there is no other: {error}"
+            ) from None
+        return Result(None, b'{"value": null}\n', ended="shell")
+
+    def close(self) -> None:
+        self._place.stop()
+
+
+def _ended(result: Result) -> str:
+    """Why a process has said no more."""
+    if result.ended == "memory":
+        return "it took more memory than its environment has"
+    if result.ended:
+        return "its environment has ended"
+    return (
+        "it took too long" if result.code == 124 else f"its process ended (exit code {result.code})"
+    )
+
+
+def main(function: str) -> None:
+    """Try a function on its own examples; what is wrong is told in a line, with exit code 1."""
+    with errors_in_one_line():
+        tried = Apart(function)
+        try:
+            tried.check([])
+        finally:
+            tried.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

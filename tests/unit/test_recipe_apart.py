@@ -1,0 +1,109 @@
+"""A function of a file in an environment of its own; and that it is the very reward of `rl`."""
+
+import pytest
+
+from sweeper.recipes import rl
+from sweeper.recipes.apart import Apart, missing
+from sweeper.recipes.rewards import FunctionReward
+from sweeper.recipes.rollouts import Problem
+from sweeper.recipes.service import RecipeError
+
+TEXT = """
+import os, time, socket
+
+def score(question, response, answer):
+    print("this is lost")
+    if response == "hang":
+        time.sleep(60)
+    if response == "stubborn":
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+    if response == "die":
+        os._exit(3)
+    if response == "all":
+        os.kill(-1, 9)  # all but itself
+        os._exit(9)
+    if response == "grow":
+        return len(bytearray(1 << 31))
+    if response == "look":
+        return float(os.path.exists(answer))
+    if response == "net":
+        socket.create_connection(("127.0.0.1", 9), 1)
+    return float(response == answer)
+"""
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=f"no bubblewrap: {missing()}")
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory):
+    path = tmp_path_factory.mktemp("apart") / "score.py"
+    path.write_text(TEXT)
+    made = Apart(f"{path}:score", seconds=0.3)
+    yield made
+    made.close()
+
+
+def test_each_call_has_its_score_whatever_the_others_do(apart):
+    said = ["4", "hang", "5", "die", "grow", "stubborn", "4", "all", "4"]
+    begun = [apart.begin("2+2", response, "4") for response in said]
+    found = [score() for score in begun]
+    assert [one.value for one in found] == [1, None, 0, None, None, None, 1, None, 1]
+    assert [one.error for one in found if one.error] == [
+        "it took longer than 0.3 s",
+        "its process ended (exit code 3)",
+        "MemoryError: it wants more than 512 MB",
+        "it took too long",
+        "its environment has ended",
+    ]
+
+
+def test_it_sees_nothing_of_this_machine(apart):
+    assert apart("", "look", __file__) == (0.0, None)
+    assert apart("", "look", "/app/function.py") == (1.0, None)
+    assert apart("", "net", "").error is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("EXAMPLES = [('a', 'b', 'b', 1), ('a', 'c', 'b', 1)]", "gives 0.0 for EXAMPLES"),
+        ("EXAMPLES = [('a', 'die', 'b', 1)]", "EXAMPLES[0]: its process ended"),
+        ("EXAMPLES = [1]", "EXAMPLES must be a list"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("del score", "it has no function 'score'"),
+        ("def score(", "SyntaxError"),
+    ],
+)
+def test_a_function_that_is_wrong_is_told_before_anything_is_trained(tmp_path, more, said):
+    path = tmp_path / "score.py"
+    path.write_text(f"{TEXT}\n{more}\n")
+    with pytest.raises(RecipeError) as caught:
+        made = Apart(f"{path}:score")
+        try:
+            made.check([])
+        finally:
+            made.close()
+    assert said in str(caught.value)
+
+
+def test_rewards_are_waited_for_together(apart, monkeypatch):
+    problem = Problem([{"role": "user", "content": "2+2"}], [1], "4", 2, 1)
+    calls = []
+    monkeypatch.setattr(
+        apart, "_call", lambda asked, call=apart._call: calls.append(1) or call(asked)
+    )
+    reward = FunctionReward(apart)
+    begun = [reward.begin(problem, text, True) for text in ("4", "5", "4")]
+    assert [score() for score in begun] == [1.0, 0.0, 1.0] and len(calls) == 1
+
+
+def test_a_plan_says_what_the_machine_lacks(monkeypatch):
+    monkeypatch.setattr(rl.apart, "missing", lambda: "bwrap is not there")
+    assert rl.lacks({"function_environment": "bubblewrap"}) == [
+        "function_environment=bubblewrap: bwrap is not there"
+    ]
+    assert rl.lacks({}) == []
