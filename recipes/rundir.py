@@ -46,7 +46,7 @@ class RunDirectory:
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write config.json, replacing what was there."""
         text = json.dumps(dict(config), indent=2) + "\n"
-        _replace(os.path.join(self.path, CONFIG), text.encode())
+        replace_file(os.path.join(self.path, CONFIG), text.encode())
 
     def drop_steps_from(self, step: int) -> None:
         """Forget metrics of `step` and later: the run is about to train those again."""
@@ -81,7 +81,7 @@ class RunDirectory:
     def replace_items(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write anew what was answered."""
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        _replace(os.path.join(self.path, ITEMS), text.encode())
+        replace_file(os.path.join(self.path, ITEMS), text.encode())
 
     def read_episodes(self) -> list[dict[str, Any]]:
         """The episodes that have ended since the last checkpoint."""
@@ -99,7 +99,7 @@ class RunDirectory:
         """Write a file of a step's directory, replacing what was there."""
         directory = os.path.join(self.path, f"iteration_{step:06d}")
         os.makedirs(directory, exist_ok=True)
-        _replace(os.path.join(directory, name), text.encode())
+        replace_file(os.path.join(directory, name), text.encode())
 
     def _append(self, name: str, *records: Mapping[str, Any]) -> None:
         # One unbuffered write to a file opened for appending: a reader, or a crash, never
@@ -198,7 +198,7 @@ def _keep_lines(path: str, keep: Callable[[dict[str, Any]], bool]) -> None:
         if record is not None and keep(record):
             kept.append(line)
     if len(kept) < len(lines):
-        _replace(path, b"".join(kept))
+        replace_file(path, b"".join(kept))
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -212,7 +212,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _replace(path: str, content: bytes) -> None:
+def replace_file(path: str, content: bytes) -> None:
     """Write a file so that at every moment it is either the old one or the new one."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:

@@ -50,7 +50,7 @@ def errors_in_one_line() -> Iterator[None]:
     except RecipeError as error:
         raise SystemExit(f"error: {error}") from None
     except Exception as error:
-        cause = _service_error(error)
+        cause = service_error(error)
         if cause is None:
             raise
         text = " ".join(str(cause).split())
@@ -226,7 +226,7 @@ def leave() -> None:
     os._exit(0)
 
 
-def _service_error(error: BaseException) -> BaseException | None:
+def service_error(error: BaseException) -> BaseException | None:
     """The SDK's own error in the chain of causes, None if there is none."""
     import tinker
 

@@ -1,7 +1,8 @@
 """The settings that recipes share, and what follows from them alone.
 
 `Place` is which model a run is of and where it writes, `Problems` what it is about besides,
-`Training` how it trains, `Settings` on what. A recipe's own `Config` begins with one of these:
+`Training` how it trains, `Settings` on what, `ByOrder` when. A recipe's own `Config` begins with
+one of these:
 
     @chz.chz
     class Config(settings.Settings):
@@ -152,6 +153,21 @@ class Policy(Training):
 
 
 @chz.chz
+class ByOrder:
+    """Of a run whose steps somebody asks for, one after the other; see session.py."""
+
+    checkpoint_steps: int = chz.field(
+        default=10, doc="a checkpoint by itself once so many steps are in none; 0: never"
+    )
+    checkpoint_reward: float | None = chz.field(
+        default=None, doc="and only once a step's reward is at least this"
+    )
+    idle_minutes: float = chz.field(
+        default=60.0, doc="finish by itself once nobody has asked for anything for so long"
+    )
+
+
+@chz.chz
 class Settings(Training, Problems):
     """What a run that trains on questions and answers trains on, beside how."""
 
@@ -187,6 +203,12 @@ def check_settings(config: Settings) -> None:
         raise ValueError(f"wrong_share must be 0 to 1, not {config.wrong_share}")
     if config.wrong_share and config.data is not None:
         raise ValueError("wrong_share is for generated problems, not for those of data")
+
+
+def check_by_order(config: ByOrder) -> None:
+    """Raise ValueError for what is wrong with a run by order; see `check_problems`."""
+    check_at_least(config, checkpoint_steps=0)
+    check_positive(config, "idle_minutes")
 
 
 def check_at_least(config: object, **least: int) -> None:

@@ -122,7 +122,7 @@ def load(path: str, test_size: int) -> Split:
     with file and line, for what is not a conversation.
     """
     rows = read_rows(path)
-    conversations = [_conversation(row, f"{path}:{number}") for number, row in rows]
+    conversations = [conversation(row, f"{path}:{number}") for number, row in rows]
     return Split(*hold_out(conversations, test_size, path, "conversations"))
 
 
@@ -202,7 +202,9 @@ def read_rows(path: str) -> list[tuple[int, Any]]:
     return found
 
 
-def _conversation(row: Any, where: str) -> Conversation:
+def conversation(row: Any, where: str) -> Conversation:
+    """The conversation that a line holds; see `load`. Raises RecipeError, beginning with `where`,
+    for what is none."""
     messages: Any = row.get("messages") if isinstance(row, dict) else None
     if messages is None and isinstance(row, dict):
         pair = (("user", row.get("prompt")), ("assistant", row.get("answer")))

@@ -48,6 +48,10 @@ def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> Non
                 raise SystemExit(stop.exit_code)
 
 
+class Diverged(service.RecipeError):
+    """Training has gone to NaN or infinity."""
+
+
 class Trainer(ABC):
     """A run under way: `training` is the model, `wait` gets a request's result."""
 
@@ -149,7 +153,7 @@ class Trainer(ABC):
         self.run.record_checkpoint(record | self.marks)
 
     @property
-    def marks(self) -> dict[str, str]:
+    def marks(self) -> dict[str, Any]:
         """What else a checkpoint's record needs to have for the run to go on from it."""
         parent = {PARENT: self.parent} if self.parent else {}
         return parent | self.tracker.mark
@@ -168,7 +172,7 @@ class Trainer(ABC):
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """A line of metrics, and one on the screen. `time/total` is since the line before.
 
-        Raises RecipeError once that is written if the run has diverged: what comes after a NaN is
+        Raises Diverged once that is written if the run has diverged: what comes after a NaN is
         NaN too, and costs as much.
         """
         now = time.monotonic()
@@ -180,7 +184,7 @@ class Trainer(ABC):
         print(f"step {step}/{self.config.max_steps}  {scores}", flush=True)
         if broken := not_finite(metrics):
             key, value = broken
-            raise service.RecipeError(
+            raise Diverged(
                 f"training has diverged: {key} is {value} at step {step}; lower the learning rate"
             )
 

@@ -1,0 +1,291 @@
+"""Training by order: a run whose steps somebody asks for, one after the other.
+
+    <root>/<sweep>/session/<run>/orders/000001.json    what is to be done, by whoever asks
+                                 answers/000001.json   what came of it, by the run
+                                 progress.json         where the run is now
+
+An order is a file that is created once. Who asks creates the next one when the last is answered: so
+there is one at a time, whoever asks. A step is the very step of the recipe (rl.py, sft.py): a
+session that is ordered to train all its steps reaches the values of the recipe.
+
+A checkpoint's record says with which order it was made. A run that was stopped or killed goes on
+from its last checkpoint, and does again what was ordered since: orders that are answered keep their
+answers, and what was refused is left out. So nothing that was ordered is lost, or done twice.
+
+    {"kind": "train", "steps": 3, "data": [...]}    steps, on the session's data if none are given
+    {"kind": "sample", "prompts", "count", "max_tokens", "temperature", "seed"}
+    {"kind": "save", "name"}    {"kind": "load", "path"}    {"kind": "finish"}
+"""
+
+import json
+import os
+import random
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from . import chat, rundir, service, tasks
+from .trainer import Diverged, Trainer
+
+_LOOK_SECONDS = 0.1
+_MOST_ROWS = 20
+_REWARD = "env/all/reward/total"
+
+
+class Refused(service.RecipeError):
+    """An order that cannot be carried out, and has changed nothing."""
+
+
+class Orders:
+    """The files of a session."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        for part in ("orders", "answers"):
+            os.makedirs(os.path.join(folder, part), exist_ok=True)
+
+    def order(self, number: int) -> dict[str, Any] | None:
+        """What was ordered; None if nothing was yet."""
+        return self._read(f"orders/{number:06d}.json")
+
+    def answer(self, number: int) -> dict[str, Any] | None:
+        """What was answered; None if nothing was yet."""
+        return self._read(f"answers/{number:06d}.json")
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            with open(os.path.join(self._folder, name), encoding="utf-8") as file:
+                return json.load(file)
+        except FileNotFoundError:
+            return None
+
+    def put_answer(self, number: int, answer: Mapping[str, Any]) -> None:
+        """Answer an order, unless that was done before."""
+        if self.answer(number) is None:
+            self._write(f"answers/{number:06d}.json", {"order": number, **answer})
+
+    def put_progress(self, **told: Any) -> None:
+        """Say where the run is."""
+        self._write("progress.json", told)
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        text = json.dumps({"schema": 1, "time": now, **document})
+        rundir.replace_file(os.path.join(self._folder, name), text.encode())
+
+
+def session_folder(environment: Mapping[str, str]) -> str:
+    """Where the session of this run lies. Raises RecipeError where no worker has said so."""
+    try:
+        parts = [environment[f"SWEEPER_{name}"] for name in ("ROOT", "SWEEP", "RUN")]
+    except KeyError:
+        raise service.RecipeError(
+            "a session is a run of a sweep that agents' tools start: `sweeper mcp`"
+        ) from None
+    return os.path.join(parts[0], parts[1], "session", parts[2])
+
+
+class Session(Trainer):
+    """The loop: waits for orders and carries them out, until one is to finish."""
+
+    def train_steps(self) -> int:
+        """Do what is ordered. A run that nobody asks for anything finishes by itself."""
+        self.orders = Orders(session_folder(os.environ))
+        last = self.run.last_state or {}
+        self.number, self.step = int(last.get("order", 1)), self.run.start_step
+        self.begun = int(last.get("order_begun", self.step))
+        self.saved_at, self.last_row = self.step, dict[str, Any]()
+        self.begin()
+        heard = time.monotonic()
+        self.told(None)
+        while self.stop.signum is None:
+            order = self.orders.order(self.number)
+            if order is None:
+                if time.monotonic() - heard > 60 * self.config.idle_minutes:
+                    print(
+                        f"finished: no order for {self.config.idle_minutes:g} minutes", flush=True
+                    )
+                    break
+                time.sleep(_LOOK_SECONDS)
+                continue
+            if order["kind"] == "finish":
+                break
+            self.carry_out(order)
+            if self.stop.signum is None:
+                self.number += 1
+                self.begun, heard = self.step, time.monotonic()
+                self.told(None)
+        return self.step
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Get ready to train and sample with the weights of this moment."""
+
+    @abstractmethod
+    def advance(self, step: int) -> None:
+        """The recipe's step."""
+
+    @abstractmethod
+    def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
+        """What the next steps are about; None: the session's own data."""
+
+    @abstractmethod
+    def sampler_now(self) -> Any:
+        """A request for a client that samples with the weights of this moment."""
+
+    def told(self, order: Mapping[str, Any] | None, done: int = 0) -> None:
+        """Say where the session is."""
+        doing = None if order is None else order["kind"]
+        steps = 0 if order is None else order.get("steps", 0)
+        shown = {key: self.last_row[key] for key in self.shown if key in self.last_row}
+        self.orders.put_progress(
+            order=self.number, doing=doing, done=done, steps=steps, step=self.step, metrics=shown
+        )
+
+    def carry_out(self, order: Mapping[str, Any]) -> None:
+        """Do what is ordered, and answer. What was refused before is refused."""
+        before = self.orders.answer(self.number)
+        if before is not None and ("error" in before or order["kind"] == "sample"):
+            return
+        does: dict[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]] = {
+            "train": self.do_train,
+            "sample": self.do_sample,
+            "save": self.do_save,
+            "load": self.do_load,
+        }
+        self.told(order, self.step - self.begun)
+        try:
+            if order["kind"] not in does:
+                raise Refused(f"{order['kind']!r} is no order: {', '.join(does)}, finish")
+            found = does[order["kind"]](order)
+        except Refused as error:
+            found = {"error": str(error)}
+        except Diverged as error:  # who starts again does so without this order
+            back = "the session goes back to before this order, from its last checkpoint"
+            self.orders.put_answer(self.number, {"error": f"{error}; {back}"})
+            raise
+        if found is not None:
+            self.orders.put_answer(self.number, {"step": self.step, **found})
+
+    def do_train(self, order: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Some steps, of which a checkpoint may have the first already. None: stopped before."""
+        last = self.begun + order["steps"]
+        if last > self.config.max_steps:
+            left = self.config.max_steps - self.begun
+            raise Refused(
+                f"max_steps={self.config.max_steps} leaves {left} steps: finish, or begin a "
+                "session with more from a checkpoint of this one"
+            )
+        self.take(self.given(order.get("data")))
+        while self.step < last:
+            if self.stop.signum is not None:
+                return None
+            self.advance(self.step)
+            self.step += 1
+            self.told(order, self.step - self.begun)
+            self.save_by_itself()
+        rows = [row for row in self.run.read_metrics() if self.begun <= row["step"] < last]
+        kept = ("step", *self.shown)
+        shown = [{key: row[key] for key in kept if key in row} for row in rows[-_MOST_ROWS:]]
+        return {"steps": last - self.begun, "rows": shown, "metrics": rows[-1] if rows else {}}
+
+    def given(self, data: Sequence[Any] | None) -> list[tasks.Conversation] | None:
+        """The conversations that came with an order."""
+        if not data:
+            return None
+        try:
+            return [tasks.conversation(row, f"data[{n}]") for n, row in enumerate(data)]
+        except service.RecipeError as error:
+            raise Refused(str(error)) from None
+
+    def save_by_itself(self) -> None:
+        """A checkpoint, once enough is in none and the reward is what it is to be."""
+        config = self.config
+        least = config.checkpoint_reward
+        good = least is None or self.last_row.get(_REWARD, least) >= least
+        if (
+            config.checkpoint_steps
+            and self.step - self.saved_at >= config.checkpoint_steps
+            and good
+        ):
+            self.record(self.step, self.save(self.step))
+
+    def do_sample(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Answers of the model as it is."""
+        import tinker
+
+        own = random.Random(f"order/{self.config.seed}/{self.number}").getrandbits(31)
+        seed = order.get("seed")
+        sampler = self.wait(self.sampler_now())
+        requests: list[Any] = []
+        for text in order["prompts"]:
+            asked, end = chat.render_prompt(self.tokenizer, [{"role": "user", "content": text}])
+            params = tinker.SamplingParams(
+                max_tokens=order["max_tokens"],
+                temperature=order["temperature"],
+                seed=own if seed is None else seed,
+                stop=[end],
+            )
+            prompt = tinker.ModelInput.from_ints(asked)
+            requests.append(sampler.sample(prompt, order["count"], params))
+        return {"samples": [[self.said(one) for one in self.wait(r).sequences] for r in requests]}
+
+    def said(self, sequence: Any) -> dict[str, Any]:
+        """A sampled answer, as it is told."""
+        text = self.tokenizer.decode(sequence.tokens, skip_special_tokens=True).strip()
+        return {"text": text, "ended": sequence.stop_reason == "stop"}
+
+    def do_save(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """A checkpoint that is kept: to train on, and to sample from."""
+        name = order["name"]
+        state = self.training.save_state(name)
+        sampler = self.training.save_weights_for_sampler(name)
+        paths = {"state_path": self.wait(state).path, "sampler_path": self.wait(sampler).path}
+        record = {"name": name, "batch": self.step, **paths}
+        self.run.record_checkpoint(record | self.marks)
+        self.saved_at = self.step
+        return {"checkpoint": name, **paths}
+
+    def do_load(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on from other weights, with their optimizer; steps are counted on."""
+        client = self.connection.client
+        try:
+            request = client.create_training_client_from_state_with_optimizer(order["path"])
+            self.training = self.wait(request)
+        except Exception as error:
+            cause = service.service_error(error)
+            if cause is None:
+                raise
+            told = " ".join(str(cause).split())[:500]
+            raise Refused(f"these weights cannot be loaded: {told}") from None
+        self.begin()
+        return {"loaded": order["path"]}
+
+    def finish(self, step: int) -> None:
+        """The recipe's end; then the order to finish is answered."""
+        super().finish(step)
+        last = self.run.last_record or {}
+        paths = {key: last[key] for key in ("state_path", "sampler_path") if key in last}
+        told = {"finished": True, "step": step, "metrics": self.last_row, **paths}
+        self.orders.put_answer(self.number, told)
+
+    def record(self, step: int, saved: Any) -> None:
+        """See `Trainer`."""
+        super().record(step, saved)
+        self.saved_at = step
+
+    def save_due(self, step: int) -> bool:
+        """Not where there is one already."""
+        return super().save_due(step) and step != self.saved_at
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Remember the last line."""
+        self.last_row = {"step": step, **metrics}
+        super().log(step, metrics)
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """With which order a checkpoint was made, and at which step that began."""
+        return super().marks | {"order": self.number, "order_begun": self.begun}

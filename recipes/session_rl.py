@@ -1,0 +1,63 @@
+"""GRPO by order: the steps of rl.py when somebody asks for them; see session.py."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import chz
+
+from . import rl, service, settings, tasks
+from .rollouts import Problem
+from .session import Refused, Session
+from .trainer import run
+
+lacks = rl.lacks
+
+
+@chz.chz
+class Config(rl.Config, settings.ByOrder):
+    """What a session is; the same orders give the same metrics."""
+
+    log_path: str = chz.field(default="runs/session", doc="directory for metrics and checkpoints")
+
+    @chz.validate
+    def _check_session(self) -> None:
+        settings.check_by_order(self)
+        if self.max_steps_off_policy:
+            raise ValueError("max_steps_off_policy must be 0: nobody knows what will be ordered")
+
+
+class GroupSession(Session, rl.GroupTrainer):
+    """See `Session`."""
+
+    config: Any
+    given_problems: list[Problem] | None = None
+
+    def begin(self) -> None:
+        """A sampler."""
+        self.begin_sampler()
+
+    def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
+        """Questions with their right answers, each asked `group_size` times a step."""
+        try:
+            found = None if conversations is None else self.problems(list(conversations))
+        except service.RecipeError as error:
+            raise Refused(str(error)) from None
+        self.given_problems = found
+
+    def asked_at(self, step: int) -> list[Problem]:
+        """Those given, else the recipe's."""
+        return super().asked_at(step) if self.given_problems is None else self.given_problems
+
+    def sampler_now(self) -> Any:
+        """That of the steps."""
+        return self.sampler
+
+
+def main(config: Config) -> None:
+    """Do what is ordered. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    run("session", GroupSession, config)
+
+
+if __name__ == "__main__":
+    main(service.parse_arguments(Config))
+    service.leave()

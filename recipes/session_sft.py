@@ -1,0 +1,69 @@
+"""SFT by order: the steps of sft.py when somebody asks for them; see session.py."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import chz
+
+from . import chat, service, settings, sft, tasks
+from .session import Refused, Session
+from .trainer import run
+
+if TYPE_CHECKING:
+    import tinker
+
+
+@chz.chz
+class Config(sft.Config, settings.ByOrder):
+    """What a session is; the same orders give the same metrics."""
+
+    log_path: str = chz.field(default="runs/session", doc="directory for metrics and checkpoints")
+
+    @chz.validate
+    def _check_session(self) -> None:
+        settings.check_by_order(self)
+        if self.checkpoint_reward is not None:
+            raise ValueError("checkpoint_reward is for sessions that have a reward")
+
+
+class SupervisedSession(Session, sft.SupervisedTrainer):
+    """See `Session`."""
+
+    config: Any
+    given_data: "list[tinker.Datum] | None" = None
+
+    def begin(self) -> None:
+        """Nothing: a step sends all that it needs."""
+
+    def advance(self, step: int) -> None:
+        """A step, waited for at once."""
+        self.complete(self.submit(step))
+
+    def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
+        """Conversations, all shown at each step."""
+        config = self.config
+        try:
+            self.given_data = conversations and [
+                chat.to_datum(example)
+                for example in chat.render_all(self.tokenizer, conversations, config.max_length)
+            ]
+        except service.RecipeError as error:
+            raise Refused(str(error)) from None
+
+    def shown_at(self, step: int) -> "list[tinker.Datum]":
+        """Those given, else the recipe's."""
+        return super().shown_at(step) if self.given_data is None else self.given_data
+
+    def sampler_now(self) -> Any:
+        """One for the weights as they are."""
+        return self.training.save_weights_and_get_sampling_client()
+
+
+def main(config: Config) -> None:
+    """Do what is ordered. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    run("session", SupervisedSession, config)
+
+
+if __name__ == "__main__":
+    main(service.parse_arguments(Config))
+    service.leave()
