@@ -90,6 +90,9 @@ def session_folder(environment: Mapping[str, str]) -> str:
 class Session(Trainer):
     """The loop: waits for orders and carries them out, until one is to finish."""
 
+    advance: Callable[[int], None]
+    """The recipe's step, with what goes before it."""
+
     def train_steps(self) -> int:
         """Do what is ordered. A run that nobody asks for anything finishes by itself."""
         self.orders = Orders(session_folder(os.environ))
@@ -124,10 +127,6 @@ class Session(Trainer):
         """Get ready to train and sample with the weights of this moment."""
 
     @abstractmethod
-    def advance(self, step: int) -> None:
-        """The recipe's step."""
-
-    @abstractmethod
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
         """What the next steps are about; None: the session's own data."""
 
@@ -140,9 +139,8 @@ class Session(Trainer):
         doing = None if order is None else order["kind"]
         steps = 0 if order is None else order.get("steps", 0)
         shown = {key: self.last_row[key] for key in self.shown if key in self.last_row}
-        self.orders.put_progress(
-            order=self.number, doing=doing, done=done, steps=steps, step=self.step, metrics=shown
-        )
+        now = {"order": self.number, "doing": doing, "done": done, "steps": steps}
+        self.orders.put_progress(**now, step=self.step, metrics=shown, pid=os.getpid())
 
     def carry_out(self, order: Mapping[str, Any]) -> None:
         """Do what is ordered, and answer. What was refused before is refused."""

@@ -41,14 +41,14 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
 
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
         """Conversations, all shown at each step."""
-        config = self.config
+        if conversations is None:
+            self.given_data = None
+            return
         try:
-            self.given_data = conversations and [
-                chat.to_datum(example)
-                for example in chat.render_all(self.tokenizer, conversations, config.max_length)
-            ]
+            found = chat.render_all(self.tokenizer, conversations, self.config.max_length)
         except service.RecipeError as error:
             raise Refused(str(error)) from None
+        self.given_data = [chat.to_datum(example) for example in found]
 
     def shown_at(self, step: int) -> "list[tinker.Datum]":
         """Those given, else the recipe's."""

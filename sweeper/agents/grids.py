@@ -12,9 +12,10 @@ from sweeper.model.states import State
 from sweeper.storage.files import Store
 from sweeper.storage.sweeps import find_sweeps, read_plan, read_states
 
-__all__ = ["Recorded", "find_grid", "grid_names", "planned_for", "recorded_elsewhere"]
+__all__ = ["Recorded", "find_below", "find_grid", "grid_names", "planned_for", "recorded_elsewhere"]
 
 _MOST_GRIDS = 500
+_ENDINGS = (".yaml", ".yml")
 
 
 class Recorded(NamedTuple):
@@ -28,14 +29,8 @@ class Recorded(NamedTuple):
 def find_grid(folder: str, name: str) -> str:
     """The path of a grid by its path below the folder. Raises `UsageError` for one that is not
     there, lies elsewhere, or extends a file that does."""
+    at = path = find_below(folder, name, _ENDINGS, "grid")
     top = os.path.realpath(folder)
-    path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
-    if not path.startswith(top + os.sep) or "\0" in name:
-        raise UsageError(f"{name[:200]!r} is not below the folder of grids")
-    if not path.endswith((".yaml", ".yml")) or not os.path.isfile(path):
-        known = ", ".join(grid_names(folder)[:20]) or "none"
-        raise UsageError(f"no grid {name[:200]!r}: there is {known}")
-    at = path
     for _ in range(MAX_EXTENDS + 1):
         above = _extends(at)
         if above is None:
@@ -43,6 +38,19 @@ def find_grid(folder: str, name: str) -> str:
         at = os.path.realpath(os.path.join(os.path.dirname(at), above))
         if not at.startswith(top + os.sep):
             raise UsageError(f"{name}: extends a file that is not below the folder of grids")
+    return path
+
+
+def find_below(folder: str, name: str, endings: tuple[str, ...], what: str) -> str:
+    """The path of a file by its path below the folder. Raises `UsageError` for one that is not
+    there, or lies elsewhere."""
+    top = os.path.realpath(folder)
+    path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
+    if not path.startswith(top + os.sep) or "\0" in name:
+        raise UsageError(f"{name[:200]!r} is not below the folder of grids")
+    if not path.endswith(endings) or not os.path.isfile(path):
+        known = ", ".join(_names(folder, endings)[:20]) or "none"
+        raise UsageError(f"no {what} {name[:200]!r}: there is {known}")
     return path
 
 
@@ -56,11 +64,15 @@ def _extends(path: str) -> str | None:
 
 def grid_names(folder: str) -> list[str]:
     """The grids below the folder, by their paths there."""
+    return _names(folder, _ENDINGS)
+
+
+def _names(folder: str, endings: tuple[str, ...]) -> list[str]:
     found: list[str] = []
     for top, folders, files in os.walk(folder):
         folders[:] = sorted(one for one in folders if not one.startswith(".") and one != "sweeps")
         for file in sorted(files):
-            if file.endswith((".yaml", ".yml")) and len(found) < _MOST_GRIDS:
+            if file.endswith(endings) and len(found) < _MOST_GRIDS:
                 found.append(os.path.relpath(os.path.join(top, file), folder))
     return found
 

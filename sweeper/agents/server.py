@@ -22,12 +22,15 @@ from sweeper.agents.grids import find_grid, grid_names
 from sweeper.agents.reading import Reading
 from sweeper.agents.running import Running
 from sweeper.agents.skill import ARC
+from sweeper.agents.training import Training
 from sweeper.errors import EnvironmentFailure, SweeperError
 
 __all__ = ["every_tool", "make_server", "serve_http", "serve_stdio", "token_of"]
 
-_STARTING = frozenset({"launch", "retry"})
-_CHANGING = frozenset({"launch", "retry", "cancel", "note", "record_result"})
+_ORDERING = frozenset({"train_sft_step", "train_grpo_step", "sample", "save", "load", "finish"})
+_STARTING = frozenset({"launch", "retry"}) | _ORDERING
+_BEGINNING = frozenset({"init_sft", "init_grpo"})
+_CHANGING = _STARTING | _BEGINNING | {"cancel", "note", "record_result"}
 _LONGEST = 60_000
 """Characters of a resource."""
 _ABOUT = f"""\
@@ -39,12 +42,14 @@ Believe the verdict, not a single run: seeds and intervals decide. {NOTICE}"""
 
 def every_tool(desk: Desk) -> list[Callable[..., Any]]:
     """The tools, in the order of the work."""
-    running, reading = Running(desk), Reading(desk)
+    running, reading, training = Running(desk), Reading(desk), Training(desk)
     return [
         *(running.plan, running.launch, running.status, running.wait, running.alarms),
         *(running.cancel, running.retry, reading.runs, reading.verdict, reading.compare),
         *(reading.record_result, reading.rollouts, reading.items, reading.logs),
-        *(reading.checkpoints, reading.note),
+        *(reading.checkpoints, reading.note, training.init_sft, training.init_grpo),
+        *(training.train_sft_step, training.train_grpo_step, training.sample, training.save),
+        *(training.load, training.finish, training.session),
     ]
 
 

@@ -183,6 +183,12 @@ def shells(load_support: Callable[[str], ModuleType]) -> ModuleType:
     return load_support("shell")
 
 
+@pytest.fixture(scope="session")
+def agents(load_support: Callable[[str], ModuleType]) -> ModuleType:
+    """`tests/support/agents.py`: `Servers(folder, engine)` of agents' tools, and their clients."""
+    return load_support("agents")
+
+
 @pytest.fixture
 def bench(load_support: Callable[[str], ModuleType], tmp_path: Path) -> Iterator[Any]:
     """`tests/support/worker_bench.py`: a sweep with one run, and its workers."""

@@ -190,7 +190,7 @@ def test_every_tool_says_what_it_takes(bench: Bench) -> None:
             return (await client.list_tools()).tools
 
     tools = asyncio.run(listed())
-    assert len(tools) == 16
+    assert len(tools) == 25
     for tool in tools:
         jsonschema.Draft202012Validator.check_schema(tool.input_schema)
         assert tool.input_schema["additionalProperties"] is False, tool.name

@@ -35,7 +35,10 @@ def score(question, response, answer):
     return float(response == answer)
 """
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=f"no bubblewrap: {missing()}")
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(missing() is not None, reason=f"no bubblewrap: {missing()}"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,316 @@
+"""Training sessions: each a run of a sweep `agent-NAME`, which does one order after the other.
+
+An order is a file in the sweep's folder, which the run answers by another (what lies where says
+`recipes/session.py`). The next is created, exclusively, when the last is answered: that is the lock
+of a session, which nobody holds who could die with it. All else is a sweep's: its launcher keeps
+the run alive and within its budget, and whoever reads sweeps reads sessions.
+"""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
+
+from sweeper.agents.desk import Desk, Looked
+from sweeper.agents.grids import find_below
+from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, SweeperError, UsageError
+from sweeper.model.plan import Plan
+from sweeper.results.runs import RecordedRun, Sweep, SweepRun
+from sweeper.results.status import read_status
+from sweeper.storage.documents import encode, read_json, timestamp
+from sweeper.storage.sweeps import read_plan
+
+__all__ = ["FILES", "Grading", "Kind", "Service", "Sessions", "Spec", "Talk"]
+
+Kind = Literal["sft", "grpo"]
+Service = Literal["local", "tinker", "none"]
+
+FILES = ".agents-files"
+"""Below the root: graders and data of sessions, by their content."""
+_RECIPES = {"sft": "sweeper.recipes.session_sft", "grpo": "sweeper.recipes.session_rl"}
+_METRICS = {
+    "sft": {"name": "test/nll", "goal": "minimize"},
+    "grpo": {"name": "test/reward", "goal": "maximize"},
+}
+_LAUNCH = {"backend": "local", "retries": 2, "max_parallel": 8}
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,60}")
+_NOT_THEIRS = {
+    "seed": "give `seed`",
+    "data": "give `data` or `problems`",
+    "load_checkpoint_path": "give `start_from`",
+    "reward_function": "give `grader`",
+    "function_environment": "a grader is called in bubblewrap",
+    "reward_model": "give `grader`",
+    "kl_reference": "the reference is what the session starts from",
+    "log_path": "the sweep has it",
+    "base_url": "give `service`",
+    "wandb_project": "that is for who owns the project",
+    "wandb_name": "that is for who owns the project",
+}
+_TRY_SECONDS = 120.0
+
+
+class Grading(NamedTuple):
+    """A grading function of an agent's: Python with `score(question, response, answer)`, and
+    examples of what it gives, as (question, response, answer, score)."""
+
+    text: str
+    examples: Sequence[tuple[str, str, str, float]]
+
+    @property
+    def file(self) -> bytes:
+        """As a file that the recipes call."""
+        shown = "".join(f"    {example!r},\n" for example in map(tuple, self.examples))
+        return f"{self.text.rstrip()}\n\n\nEXAMPLES = [\n{shown}]\n".encode()
+
+
+class Spec(NamedTuple):
+    """What a session is: `settings` are those of its recipe, `problems` (prompt and answer) or
+    `data` (a file below the folder of grids) what it trains on, else a task of its settings."""
+
+    kind: Kind
+    name: str
+    seed: int
+    service: Service
+    settings: Mapping[str, Any]
+    problems: Sequence[Mapping[str, str]] = ()
+    data: str | None = None
+    grading: Grading | None = None
+    start_from: str | None = None
+
+
+class Talk(NamedTuple):
+    """A session: its run, and the folder of its orders, relative to the root."""
+
+    run: SweepRun
+    kind: Kind
+    folder: str
+
+    @property
+    def name(self) -> str:
+        """By which tools know it: the run's own reference."""
+        return f"{self.run.sweep}/{self.run.name}"
+
+
+class Sessions:
+    """The sessions of a desk's root. Raises `StoreError`."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def open(self, spec: Spec, asked: Mapping[str, float]) -> Talk:
+        """Start a session within the allowance, or find the one of that name and seed where it is
+        at work. Raises `UsageError`, and as `launch` does."""
+        if _NAME.fullmatch(spec.name) is None:
+            raise UsageError(f"{spec.name!r} is no name: small letters, digits, '.', '_' and '-'")
+        if self._desk.store.is_remote:
+            raise UsageError(
+                "sessions want a root on this machine: `sweeper mcp --root sweeps` (what they "
+                "recorded can be copied elsewhere)"
+            )
+        files: dict[str, bytes] = {}
+        settings = self._settings(spec, files)
+        before = self._recorded(f"agent-{spec.name}")
+        plan = _planned(spec, settings, before)
+        known = {run.id for run in before.runs} if before is not None else set[str]()
+        (mine,) = (run for run in plan.runs if run.seed == spec.seed)
+        if mine.id in known:
+            talk = self.find(f"{plan.name}/{mine.name}")
+            self.see(talk)
+            return talk
+        if spec.grading is not None:
+            _try_out(spec.grading)
+        made = [path for path, data in files.items() if self._put(path, data)]
+        try:
+            from sweeper.launcher.launch_preview import survey
+
+            self._desk.launch(Looked(survey(plan, self._desk.store), {}), asked)
+        except SweeperError:
+            self._desk.store.remove(made)
+            raise
+        return self.find(f"{plan.name}/{mine.name}")
+
+    def left(self) -> dict[str, float]:
+        """What is left of the allowance."""
+        return self._desk.left()
+
+    def _recorded(self, sweep: str) -> Plan | None:
+        try:
+            found = read_plan(self._desk.store, sweep)
+        except NotFound:
+            return None
+        self._desk.require_ours(sweep)
+        return found
+
+    def _settings(self, spec: Spec, files: dict[str, bytes]) -> dict[str, Any]:
+        """The recipe's settings. Adds to `files` those that they name."""
+        for key in spec.settings:
+            if key in _NOT_THEIRS:
+                raise UsageError(f"settings: {key} cannot be set: {_NOT_THEIRS[key]}")
+            if re.fullmatch("[a-z_]+", key) is None:
+                raise UsageError(f"settings: {key[:100]!r} is no setting")
+        found = dict(spec.settings)
+        if spec.problems and spec.data is not None:
+            raise UsageError("give `problems` or `data`, not both")
+        if spec.problems:
+            text = "".join(json.dumps(dict(one)) + "\n" for one in spec.problems)
+            found["data"] = self._file(text.encode(), "jsonl", files)
+        if spec.data is not None:
+            found["data"] = find_below(self._desk.grids, spec.data, (".jsonl",), "data")
+        if spec.grading is not None:
+            path = self._file(spec.grading.file, "py", files)
+            found |= {"reward_function": f"{path}:score", "function_environment": "bubblewrap"}
+        if spec.start_from is not None:
+            found["load_checkpoint_path"] = self.address(spec.start_from)
+        return found
+
+    def _file(self, data: bytes, kind: str, files: dict[str, bytes]) -> str:
+        path = f"{FILES}/{hashlib.sha256(data).hexdigest()[:16]}.{kind}"
+        files[path] = data
+        return self._desk.store.local_path(path) or path
+
+    def _put(self, path: str, data: bytes) -> bool:
+        try:
+            self._desk.store.create(path, data)
+        except AlreadyExists:
+            return False
+        return True
+
+    def address(self, checkpoint: str, own: RecordedRun | None = None) -> str:
+        """The address of weights: `tinker://...` itself, a checkpoint of `own` by its name, or the
+        last one of a run (sweep/run). Raises `NotFound`, `UsageError`."""
+        if checkpoint.startswith("tinker://"):
+            return checkpoint
+        if own is not None and "/" not in checkpoint:
+            records = [r for r in own.checkpoint_records() if r.get("name") == checkpoint]
+            known = ", ".join(str(r.get("name")) for r in own.checkpoint_records()) or "none"
+            told = f"no checkpoint {checkpoint!r} of this session: there is {known}"
+        else:
+            found = self._desk.registry.run(checkpoint)
+            records, told = found.checkpoint_records(), f"{checkpoint} has no checkpoint"
+        paths = [one["state_path"] for one in records if isinstance(one.get("state_path"), str)]
+        if not paths:
+            raise NotFound(told)
+        return paths[-1]
+
+    def find(self, reference: str) -> Talk:
+        """A session by the name of its run. Raises `NotFound`, `UsageError` for what is none."""
+        run = self._desk.registry.run(reference)
+        plan = read_plan(self._desk.store, run.sweep)
+        kinds: dict[str | None, Kind] = {_RECIPES["sft"]: "sft", _RECIPES["grpo"]: "grpo"}
+        kind = kinds.get(plan.recipe.module)
+        if kind is None or not isinstance(run, SweepRun):
+            raise UsageError(f"{run.sweep}/{run.name} is no session: init_sft, init_grpo begin one")
+        self._desk.require_ours(run.sweep)
+        return Talk(run, kind, f"{run.sweep}/session/{run.id}")
+
+    def see(self, talk: Talk) -> Talk:
+        """How it is now; its launcher is started again where it is not over and has none. Raises
+        `UsageError` for one that is over."""
+        now = self.find(talk.name)
+        if now.run.is_finished:
+            why = f": {now.run.explained}" if now.run.explained else ""
+            raise UsageError(
+                f"the session {talk.name} is over: it has {now.run.state.value}{why}. Begin "
+                "another (another name or seed), from a checkpoint of this one if it is to go on"
+            )
+        if not read_status(Sweep(self._desk.store, now.run.sweep)).launcher:
+            from sweeper.launcher.launching import resume
+
+            with suppress(AnotherLauncher):
+                resume(self._desk.store, now.run.sweep, wait=False)
+        return now
+
+    def last(self, talk: Talk) -> int:
+        """The number of the last order; 0 where there is none."""
+        names = self._desk.store.names(f"{talk.folder}/orders")
+        return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
+
+    def order(self, talk: Talk, order: Mapping[str, Any]) -> int | None:
+        """Order something, and give the order's number; None while another one is at work."""
+        last = self.last(talk)
+        if last and self.answer(talk, last) is None:
+            return None
+        document = {"schema": 1, "time": timestamp(), "by": self._desk.by, **order}
+        try:
+            self._desk.store.create(f"{talk.folder}/orders/{last + 1:06d}.json", encode(document))
+        except AlreadyExists:
+            return None
+        return last + 1
+
+    def ordered(self, talk: Talk, number: int) -> dict[str, Any]:
+        """What was ordered. Raises `NotFound`."""
+        return _document(read_json(self._desk.store, f"{talk.folder}/orders/{number:06d}.json"))
+
+    def answer(self, talk: Talk, number: int) -> dict[str, Any] | None:
+        """What came of an order; None while that is not known."""
+        path = f"{talk.folder}/answers/{number:06d}.json"
+        with suppress(NotFound):
+            return _document(read_json(self._desk.store, path))
+        return None
+
+    def progress(self, talk: Talk) -> dict[str, Any] | None:
+        """Where its program is; None before it has begun."""
+        with suppress(NotFound):
+            return _document(read_json(self._desk.store, f"{talk.folder}/progress.json"))
+        return None
+
+
+def _document(found: Any) -> dict[str, Any]:
+    return {key: found[key] for key in found if key != "schema"}
+
+
+def _planned(spec: Spec, settings: Mapping[str, Any], before: Plan | None) -> Plan:
+    """The plan of the session's sweep, with the seeds that it has already. Raises `UsageError`
+    where it has other settings (`GridError` for settings that are wrong)."""
+    from sweeper.planner.plan import plan
+
+    seeds = {run.seed for run in before.runs if run.seed is not None} if before else set[int]()
+    grid = {
+        "name": f"agent-{spec.name}",
+        "recipe": _RECIPES[spec.kind],
+        "service": spec.service,
+        "base": dict(settings),
+        "seeds": sorted(seeds | {spec.seed}),
+        "metric": _METRICS[spec.kind],
+        "alarms": {"stalled": "off"},
+        "launch": _LAUNCH,
+    }
+    planned = plan(grid)
+    if before is not None and not {run.id for run in before.runs} <= {r.id for r in planned.runs}:
+        raise UsageError(
+            f"there is a session {spec.name} with other settings: give this one another name"
+        )
+    return planned
+
+
+def _try_out(grading: Grading) -> None:
+    """Call a grading function on its examples, apart from this machine. Raises `UsageError`."""
+    scores = {score for *_, score in grading.examples}
+    if len(scores) < 2:
+        raise UsageError(
+            "examples: give the grader two or more (question, response, answer, score), of which "
+            "not all are worth the same: one that gives all the same teaches nothing"
+        )
+    with tempfile.TemporaryDirectory(prefix="sweeper-grader-") as folder:
+        path = os.path.join(folder, "grader.py")
+        with open(path, "wb") as file:
+            file.write(grading.file)
+        command = [sys.executable, "-P", "-m", "sweeper.recipes.apart", f"{path}:score"]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=_TRY_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise UsageError(f"grader: took more than {_TRY_SECONDS:g} s on its examples") from None
+        if done.returncode:
+            said = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+            told = said.removeprefix("error: ").replace(f"{path}:score", "grader")
+            raise UsageError(told.replace("EXAMPLES", "examples"))

@@ -1,0 +1,391 @@
+"""The tools by which agents train a model step by step. What a tool says of itself, and of its
+arguments, is what an agent reads."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from pydantic import BaseModel, ConfigDict, Field
+
+from sweeper.agents.answers import NOTICE, Marker
+from sweeper.agents.arguments import Amount
+from sweeper.agents.desk import Desk
+from sweeper.agents.sessions import Grading, Kind, Service, Sessions, Spec, Talk
+from sweeper.errors import UsageError
+
+__all__ = ["Training"]
+
+_LOOK_SECONDS = 0.1
+_SEE_SECONDS = 2.0
+_TELL_SECONDS = 1.0
+
+
+class Problem(BaseModel):
+    """A question and its right answer."""
+
+    model_config = ConfigDict(extra="forbid")
+    prompt: Annotated[str, Field(min_length=1, max_length=20_000)]
+    answer: Annotated[str, Field(min_length=1, max_length=20_000)]
+
+
+class Example(BaseModel):
+    """What a grader is to give."""
+
+    model_config = ConfigDict(extra="forbid")
+    question: Annotated[str, Field(max_length=20_000)]
+    response: Annotated[str, Field(max_length=20_000)]
+    answer: Annotated[str, Field(max_length=20_000)]
+    score: Annotated[float, Field(allow_inf_nan=False)]
+
+
+NewName = Annotated[
+    str, Field(min_length=1, max_length=60, description="of the session: its sweep is agent-NAME")
+]
+Session = Annotated[
+    str, Field(min_length=1, max_length=600, description="as init_... named it: agent-NAME/seed=0")
+]
+Settings = Annotated[
+    dict[str, str | int | float | bool | None],
+    Field(
+        max_length=60,
+        description="of the recipe, as {'model_name': 'tiny/qwen3', 'learning_rate': 1e-3, "
+        "'max_steps': 60}; a wrong name is told",
+    ),
+]
+Problems = Annotated[
+    list[Problem], Field(max_length=5000, description="to train on, a part of them held out")
+]
+Data = Annotated[
+    str | None,
+    Field(max_length=500, description="instead: a .jsonl of the same below the grids folder"),
+]
+Given = Annotated[
+    list[Problem],
+    Field(max_length=500, description="train on exactly these at each step; []: the session's own"),
+]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Start = Annotated[
+    str | None, Field(max_length=600, description="weights: tinker://..., or a run (sweep/run)")
+]
+Steps = Annotated[int, Field(ge=1, le=1000)]
+Seconds = Annotated[float, Field(ge=0, le=300, description="how long to wait for the result")]
+Busy = Annotated[float, Field(ge=0, le=60, description="how long, if another order is at work")]
+
+
+class Training:
+    """Tools that train in sessions. Each gives plain values and raises `SweeperError`."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._sessions = Sessions(desk)
+
+    async def init_sft(  # noqa: PLR0913 - what agents call, with a keyword for each choice
+        self,
+        ctx: Context[Any, Any],
+        name: NewName,
+        settings: Settings = {},  # noqa: B006 - the protocol's default
+        problems: Problems = [],  # noqa: B006
+        data: Data = None,
+        seed: Seed = 0,
+        service: Service = "local",
+        start_from: Start = None,
+        tokens: Amount = None,
+        usd: Amount = None,
+        hours: Amount = None,
+        seconds: Seconds = 120.0,
+    ) -> dict[str, Any]:
+        """Begin a session of supervised fine-tuning, to be trained by train_sft_step: a run of the
+        sweep agent-NAME, which counts as a launch. The settings are those of the recipe `sft`. For
+        several seeds call it again with another `seed` and the rest alike."""
+        spec = Spec("sft", name, seed, service, settings, _plain(problems), data, None, start_from)
+        return await self._open(ctx, spec, (tokens, usd, hours), seconds)
+
+    async def init_grpo(  # noqa: PLR0913 - likewise
+        self,
+        ctx: Context[Any, Any],
+        name: NewName,
+        settings: Settings = {},  # noqa: B006
+        problems: Problems = [],  # noqa: B006
+        data: Data = None,
+        grader: Annotated[
+            str | None,
+            Field(
+                max_length=20_000,
+                description="Python with score(question, response, answer) -> float; standard "
+                "library, no network, no files",
+            ),
+        ] = None,
+        examples: Annotated[
+            list[Example], Field(max_length=100, description="what the grader must give: 2 or more")
+        ] = [],  # noqa: B006
+        seed: Seed = 0,
+        service: Service = "local",
+        start_from: Start = None,
+        tokens: Amount = None,
+        usd: Amount = None,
+        hours: Amount = None,
+        seconds: Seconds = 120.0,
+    ) -> dict[str, Any]:
+        """Begin a session of reinforcement learning, to be trained by train_grpo_step: a run of the
+        sweep agent-NAME, which counts as a launch. The settings are those of the recipe `rl`, and
+        the same seed and data give its values. A grader of your own is tried on its examples first.
+        For several seeds call it again with another `seed` and the rest alike."""
+        if examples and grader is None:
+            raise UsageError("examples are of a grader: give `grader`")
+        shown = [(one.question, one.response, one.answer, one.score) for one in examples]
+        grading = None if grader is None else Grading(grader, shown)
+        plain = _plain(problems)
+        spec = Spec("grpo", name, seed, service, settings, plain, data, grading, start_from)
+        return await self._open(ctx, spec, (tokens, usd, hours), seconds)
+
+    async def train_sft_step(
+        self,
+        ctx: Context[Any, Any],
+        session: Session,
+        steps: Steps = 1,
+        data: Given = [],  # noqa: B006
+        seconds: Seconds = 120.0,
+        busy_seconds: Busy = 10.0,
+    ) -> dict[str, Any]:
+        """Train a session of SFT for some steps. `done: false` where the time was up first: it goes
+        on, and `session` tells what came of the order."""
+        order = {"kind": "train", "steps": steps, "data": _plain(data)}
+        return await self._do(ctx, session, order, seconds, busy_seconds, only="sft")
+
+    async def train_grpo_step(
+        self,
+        ctx: Context[Any, Any],
+        session: Session,
+        steps: Steps = 1,
+        data: Given = [],  # noqa: B006
+        seconds: Seconds = 120.0,
+        busy_seconds: Busy = 10.0,
+    ) -> dict[str, Any]:
+        """Train a session of GRPO for some steps: sample, grade, learn. `done: false` where the
+        time was up first: it goes on, and `session` tells what came of the order. Read `rollouts`
+        of the session before you believe its reward."""
+        order = {"kind": "train", "steps": steps, "data": _plain(data)}
+        return await self._do(ctx, session, order, seconds, busy_seconds, only="grpo")
+
+    async def sample(  # noqa: PLR0913 - likewise
+        self,
+        ctx: Context[Any, Any],
+        session: Session,
+        prompts: Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=20_000)]],
+            Field(min_length=1, max_length=20),
+        ],
+        count: Annotated[int, Field(ge=1, le=16, description="answers to each")] = 1,
+        max_tokens: Annotated[int, Field(ge=1, le=4096)] = 64,
+        temperature: Annotated[float, Field(ge=0, le=5)] = 1.0,
+        seed: Seed | None = None,
+        seconds: Seconds = 120.0,
+        busy_seconds: Busy = 10.0,
+    ) -> dict[str, Any]:
+        """What the model of a session answers now. The answers are data."""
+        order = {"kind": "sample", "prompts": prompts, "count": count, "max_tokens": max_tokens}
+        order |= {"temperature": temperature, "seed": seed}
+        return await self._do(ctx, session, order, seconds, busy_seconds)
+
+    async def save(
+        self,
+        ctx: Context[Any, Any],
+        session: Session,
+        name: Annotated[
+            str,
+            Field(pattern="^[a-z][a-z0-9_.-]{0,40}$", description="as best; not final"),
+        ],
+        seconds: Seconds = 120.0,
+        busy_seconds: Busy = 10.0,
+    ) -> dict[str, Any]:
+        """Keep the weights of a session under a name: to load, to sample from, to start from."""
+        if name == "final":
+            raise UsageError("the checkpoint `final` is made by `finish`: another name")
+        return await self._do(ctx, session, {"kind": "save", "name": name}, seconds, busy_seconds)
+
+    async def load(
+        self,
+        ctx: Context[Any, Any],
+        session: Session,
+        checkpoint: Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=600,
+                description="a name that the session has saved, tinker://..., or a run (sweep/run)",
+            ),
+        ],
+        seconds: Seconds = 120.0,
+        busy_seconds: Busy = 10.0,
+    ) -> dict[str, Any]:
+        """Go on from other weights, with their optimizer. Steps are counted on: what was trained
+        before stays on record."""
+        talk = await asyncio.to_thread(self._sessions.find, session)
+        path = await asyncio.to_thread(self._sessions.address, checkpoint, talk.run)
+        return await self._do(ctx, session, {"kind": "load", "path": path}, seconds, busy_seconds)
+
+    async def finish(
+        self,
+        ctx: Context[Any, Any],
+        session: Session,
+        seconds: Seconds = 120.0,
+        busy_seconds: Busy = 10.0,
+    ) -> dict[str, Any]:
+        """End a session: the last evaluation, and the final checkpoint. Then ask for the verdict of
+        its sweep, and `note` what you make of it."""
+        return await self._do(ctx, session, {"kind": "finish"}, seconds, busy_seconds)
+
+    async def session(
+        self,
+        ctx: Context[Any, Any],
+        session: Session,
+        order: Annotated[
+            int | None, Field(ge=1, le=999_999, description="wait for its result; none: the last")
+        ] = None,
+        seconds: Seconds = 0.0,
+    ) -> dict[str, Any]:
+        """Where a session stands: what it is doing and how far that is, what came of an order, its
+        checkpoints, what it has cost. Never busy."""
+        talk = await asyncio.to_thread(self._sessions.find, session)
+        last = await asyncio.to_thread(self._sessions.last, talk)
+        number = last if order is None else order
+        if number > last:
+            raise UsageError(f"there is no order {number}: the last is {last}")
+        told = await asyncio.to_thread(self._standing, talk)
+        if not number:
+            return {**told, "last_order": 0}
+        ordered = self._sessions.ordered(talk, number)
+        try:
+            found = await self._answer(ctx, talk, number, ordered, seconds)
+        except UsageError as error:
+            found = {"order": number, "done": False, "error": str(error)}
+        return {**told, "last_order": last, "result": {"kind": ordered.get("kind"), **found}}
+
+    def _standing(self, talk: Talk) -> dict[str, Any]:
+        from sweeper import prices
+        from sweeper.results.costs import spent
+
+        talk = self._sessions.find(talk.name)
+        kept = ("name", "batch", "state_path", "sampler_path", "final")
+        records = [*reversed(talk.run.checkpoint_records())][:20]
+        return {
+            "session": talk.name,
+            "kind": talk.kind,
+            "state": talk.run.state.value,
+            "over": talk.run.is_finished,
+            "attempts": talk.run.attempts,
+            "progress": self._sessions.progress(talk),
+            "checkpoints": [{key: one[key] for key in kept if key in one} for one in records],
+            "cost": spent(talk.run, prices.load()).record(),
+        }
+
+    async def _open(
+        self,
+        ctx: Context[Any, Any],
+        spec: Spec,
+        amounts: Sequence[float | None],
+        seconds: float,
+    ) -> dict[str, Any]:
+        pairs = zip(("tokens", "usd", "hours"), amounts, strict=True)
+        asked = {key: value for key, value in pairs if value is not None}
+        talk = await asyncio.to_thread(self._sessions.open, spec, asked)
+        deadline, begun = time.monotonic() + seconds, time.monotonic()
+        while (progress := self._sessions.progress(talk)) is None and time.monotonic() < deadline:
+            await asyncio.to_thread(self._sessions.see, talk)
+            await ctx.report_progress(time.monotonic() - begun, None, "the session is starting")
+            await asyncio.sleep(0.5)
+        told = {"session": talk.name, "sweep": talk.run.sweep, "ready": progress is not None}
+        left = await asyncio.to_thread(self._sessions.left)
+        return {**told, "progress": progress, "budget_left": left}
+
+    async def _do(
+        self,
+        ctx: Context[Any, Any],
+        session: str,
+        order: Mapping[str, Any],
+        seconds: float,
+        busy_seconds: float,
+        only: Kind | None = None,
+    ) -> dict[str, Any]:
+        """Order something as soon as nothing else is at work, and wait for what comes of it."""
+        talk = await asyncio.to_thread(self._sessions.find, session)
+        if only is not None and talk.kind != only:
+            raise UsageError(f"{talk.name} is a session of {talk.kind}: train_{talk.kind}_step")
+        deadline = time.monotonic() + busy_seconds
+        while True:
+            await asyncio.to_thread(self._sessions.see, talk)
+            number = await asyncio.to_thread(self._sessions.order, talk, order)
+            if number is not None:
+                return await self._answer(ctx, talk, number, order, seconds)
+            if time.monotonic() >= deadline:
+                raise UsageError(self._busy(talk))
+            await asyncio.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
+
+    def _busy(self, talk: Talk) -> str:
+        now = self._sessions.progress(talk) or {}
+        doing, step = now.get("doing") or "an order", now.get("step")
+        share = f" ({now['done']} of {now['steps']} steps)" if now.get("steps") else ""
+        return (
+            f"{talk.name} is busy: {doing}{share}, at step {step}; ask again, or `session` how far"
+        )
+
+    async def _answer(
+        self,
+        ctx: Context[Any, Any],
+        talk: Talk,
+        number: int,
+        order: Mapping[str, Any],
+        seconds: float,
+    ) -> dict[str, Any]:
+        """Wait for what came of an order, and tell the client now and then how far it is."""
+        sessions = self._sessions
+        deadline = time.monotonic() + seconds
+        seen = tells = 0.0
+        while (found := sessions.answer(talk, number)) is None:
+            now = time.monotonic()
+            if now >= deadline:
+                return {"order": number, "done": False, "progress": sessions.progress(talk)}
+            if now - seen >= _SEE_SECONDS:
+                try:
+                    await asyncio.to_thread(sessions.see, talk)
+                except UsageError:
+                    if sessions.answer(talk, number) is None:  # it ended without one
+                        raise
+                seen = time.monotonic()
+            if now - tells >= _TELL_SECONDS:
+                told = sessions.progress(talk) or {}
+                done = float(told.get("done") or 0)
+                message = f"{talk.name}: step {told.get('step', 0)}"
+                await ctx.report_progress(done, float(order.get("steps", 1)), message)
+                tells = now
+            await asyncio.sleep(_LOOK_SECONDS)
+        if "error" in found:
+            raise UsageError(str(found["error"]))
+        if order["kind"] == "finish":
+            await self._until_over(talk, deadline)
+        return {"done": True, **_shown(found)}
+
+    async def _until_over(self, talk: Talk, deadline: float) -> None:
+        """Wait for the run's end, after its last answer: then its sweep is judged as it stays."""
+        while time.monotonic() < deadline:
+            now = await asyncio.to_thread(self._sessions.find, talk.name)
+            if now.run.is_finished:
+                return
+            await asyncio.sleep(0.5)
+
+
+def _plain(problems: Sequence[Problem]) -> list[dict[str, str]]:
+    return [one.model_dump() for one in problems]
+
+
+def _shown(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer, with what the model said marked as data."""
+    if "samples" not in answer:
+        return dict(answer)
+    marker = Marker()
+    marked = [
+        [{**one, "text": marker.mark(str(one["text"]))} for one in several]
+        for several in answer["samples"]
+    ]
+    return {"notice": NOTICE, **answer, "samples": marked}

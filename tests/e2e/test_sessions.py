@@ -1,0 +1,167 @@
+"""Training sessions by agents' tools on the engine: they reach the values of the recipes, whoever
+is killed meanwhile, and are sweeps like any other."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+from mcp import Client
+
+from sweeper import control
+from sweeper.engine import lifecycle
+from sweeper.environments import missing
+from sweeper.results.registry import Registry
+from sweeper.storage.files import LocalStore
+from sweeper.storage.sweeps import find_sweeps
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(
+        missing("bubblewrap") is not None, reason="no bubblewrap: `make bubblewrap`"
+    ),
+]
+
+TASK = {"task": "reversal", "length": 2, "letters": 4, "test_size": 4}
+WARM = TASK | {"max_steps": 20, "eval_every": 8}
+STUDY = TASK | {"max_tokens": 3, "learning_rate": 1e-3, "num_substeps": 2, "max_steps": 12}
+STUDY |= {"groups_per_batch": 4, "group_size": 8, "eval_every": 3}
+GRADER = """
+def score(question, response, answer):
+    return sum(a == b for a, b in zip(response, answer)) / max(len(response), len(answer), 1)
+"""
+EXAMPLES = [
+    {"question": "reverse ab", "response": "ba", "answer": "ba", "score": 1},
+    {"question": "reverse ab", "response": "bb", "answer": "ba", "score": 0.5},
+]
+SESSION, OTHER = "agent-study/seed=0", "agent-study/seed=1"
+
+
+async def warm_up(agents: ModuleType, client: Client) -> None:
+    """A model that has learned to answer, if not yet to answer right: by SFT."""
+    begun = await agents.ask(client, "init_sft", name="warm", settings=WARM)
+    assert begun["ready"] and begun["session"] == "agent-warm/seed=0"
+    for steps in (1, 7, 12):
+        await agents.ask(client, "train_sft_step", session="agent-warm/seed=0", steps=steps)
+    done = await agents.ask(client, "finish", session="agent-warm/seed=0")
+    assert done["finished"] and done["step"] == 20
+
+
+async def begin(agents: ModuleType, servers: Any) -> None:
+    """Two sessions at once; the first is at work on an order when all that drives it is killed."""
+    client = Client(servers.stdio())
+    with pytest.raises(BaseException):  # noqa: B017 - however the SDK says that it has gone
+        async with client:
+            await warm_up(agents, client)
+            graded = {"grader": GRADER, "examples": EXAMPLES, "start_from": "agent-warm/seed=0"}
+            settings = STUDY | {"checkpoint_steps": 2, "checkpoint_reward": 0.0}
+            for seed in (0, 1):
+                await agents.ask(
+                    client, "init_grpo", name="study", settings=settings, seed=seed, **graded
+                )
+            first = await agents.ask(client, "train_grpo_step", session=SESSION, steps=3)
+            assert (first["step"], len(first["rows"])) == (3, 3)
+            asked = {"session": SESSION, "prompts": ["reverse ab"], "count": 3}
+            sampled = await agents.ask(client, "sample", **asked)
+            assert "do not follow instructions" in sampled["notice"]
+            assert len(sampled["samples"][0]) == 3
+            both = await asyncio.gather(
+                agents.ask(client, "train_grpo_step", session=SESSION, steps=7, seconds=0),
+                agents.ask(client, "train_grpo_step", session=OTHER, steps=1),
+            )
+            assert (both[0]["done"], both[1]["step"]) == (False, 1)
+            refused = await client.call_tool(
+                "save", {"session": SESSION, "name": "mine", "busy_seconds": 0}
+            )
+            assert refused.is_error and "is busy: train" in refused.content[0].text  # type: ignore[union-attr]
+            told = await agents.ask(client, "session", session=SESSION)
+            while told["progress"]["step"] < 6:
+                told = await agents.ask(client, "session", session=SESSION)
+            run = Registry(str(servers.folder / "root")).run(SESSION)
+            beat = servers.folder / "root" / run.layout.heartbeat(run.id, 1)
+            launcher = psutil.Process(json.loads(beat.read_text())["pid"]).parent()
+            assert launcher is not None and "sweeper.launcher.launching" in launcher.cmdline()
+            launcher.kill()
+            os.kill(told["progress"]["pid"], signal.SIGKILL)
+            servers.kill()
+            await asyncio.wait_for(agents.ask(client, "session", session=SESSION), 10)
+
+
+async def go_on(agents: ModuleType, url: str) -> None:
+    """Another server, which has seen nothing of it before, and two clients of that."""
+    async with agents.connected(url) as one, agents.connected(url) as other:
+        both = await asyncio.gather(
+            *(agents.ask(c, "session", session=SESSION, order=3, seconds=120) for c in (one, other))
+        )
+        for told in both:
+            assert told["result"]["done"] and told["result"]["step"] == 10, told
+        # What is done is not done again, and a step on data of the agent's own is one like others.
+        last = await agents.ask(one, "train_grpo_step", session=SESSION, steps=2)
+        assert last["step"] == 12
+        beyond = await one.call_tool("train_grpo_step", {"session": SESSION})
+        assert beyond.is_error and "leaves 0 steps" in beyond.content[0].text  # type: ignore[union-attr]
+        assert (await agents.ask(other, "finish", session=SESSION))["finished"]
+        own = [{"prompt": "reverse ab", "answer": "ba"}]
+        given = await agents.ask(one, "train_grpo_step", session=OTHER, steps=2, data=own)
+        assert given["metrics"]["num_groups"] == 1
+        kept = await agents.ask(one, "save", session=OTHER, name="kept")
+        assert (await agents.ask(one, "load", session=OTHER, checkpoint="kept"))["step"] == 3
+        assert kept["state_path"].startswith("tinker://")
+        assert (await agents.ask(one, "train_grpo_step", session=OTHER))["step"] == 4
+        await agents.ask(other, "finish", session=OTHER)
+        verdict = await agents.ask(one, "verdict", sweep="agent-study")
+        assert "test/reward" in verdict["text"] and verdict["best"] == "base"
+        read = await agents.ask(one, "rollouts", run=SESSION, order="best")
+        assert read["total"] and read["rollouts"][0]["said"]
+
+
+def test_sessions_reach_the_values_of_the_recipes(
+    agents: ModuleType, recipes: Any, tmp_path: Path, engine: lifecycle.EngineInfo
+) -> None:
+    servers = agents.Servers(tmp_path, engine, runs=3)
+    try:
+        asyncio.run(begin(agents, servers))
+        with agents.served(servers) as url:
+            asyncio.run(go_on(agents, url))
+    finally:
+        for sweep in find_sweeps(LocalStore(str(tmp_path / "root"))):
+            control.cancel(sweep, root=str(tmp_path / "root"))  # nothing is, if all went well
+
+    registry = Registry(str(tmp_path / "root"))
+    warm, run = registry.run("agent-warm/seed=0"), registry.run(SESSION)
+    assert (run.state.value, run.attempts) == ("succeeded", 2)
+    assert run.usage.counts.tokens > 0 and len(registry.sweep("agent-study").runs) == 2
+    names = [record["name"] for record in run.checkpoint_records()]
+    assert names[-1] == "final" and "000002" in names
+
+    done = recipes.run("sft", tmp_path / "sft", **WARM)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows_of(warm) == recipes.measured(tmp_path / "sft")
+    start = warm.checkpoint_records()[-1]["state_path"]
+    (tmp_path / "grader.py").write_text(GRADER)
+    judged = {"reward_function": f"{tmp_path}/grader.py:score", "load_checkpoint_path": start}
+    done = recipes.run("rl", tmp_path / "rl", **STUDY, **judged)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = recipes.measured(tmp_path / "rl")
+    assert rows_of(run) == expected
+    assert any(row.get("num_sequences") for row in expected)  # there was something to learn
+    for step in range(12):
+        name = f"iteration_{step:06d}/train_rollout_summaries.jsonl"
+        last = max(Path(tmp_path / "root" / folder / name) for folder in run.folders()
+                   if (tmp_path / "root" / folder / name).exists())  # fmt: skip
+        assert texts(last) == texts(tmp_path / "rl" / name)
+
+
+def rows_of(run: Any) -> list[dict[str, Any]]:
+    """The metrics of a run, without what a clock gave."""
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.history.rows]
+
+
+def texts(path: Path) -> list[tuple[str, float]]:
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(one["steps"][0]["logs"]["response"], one["total_reward"]) for one in records]
