@@ -1,11 +1,11 @@
 """GRPO by order: the steps of rl.py when somebody asks for them; see session.py."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import chz
 
-from . import rl, service, settings, tasks
+from . import estimates, rl, service, settings, tasks
 from .rollouts import Problem
 from .session import Refused, Session
 from .trainer import run
@@ -53,9 +53,19 @@ class GroupSession(Session, rl.GroupTrainer):
         return self.sampler
 
 
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """See `rl.notes`."""
+    return rl.notes(settings.without_order(values))
+
+
+def estimate(values: dict[str, Any]) -> estimates.Counts:
+    """What a session will use if all its steps are ordered; see estimates.py."""
+    return rl.estimate(settings.without_order(values))
+
+
 def main(config: Config) -> None:
     """Do what is ordered. Exit code 143 after SIGTERM and 130 after SIGINT."""
-    run("session", GroupSession, config)
+    run("rl", GroupSession, config)
 
 
 if __name__ == "__main__":

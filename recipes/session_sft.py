@@ -1,11 +1,11 @@
 """SFT by order: the steps of sft.py when somebody asks for them; see session.py."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import chz
 
-from . import chat, service, settings, sft, tasks
+from . import chat, estimates, service, settings, sft, tasks
 from .session import Refused, Session
 from .trainer import run
 
@@ -59,9 +59,19 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
         return self.training.save_weights_and_get_sampling_client()
 
 
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """See `sft.notes`."""
+    return sft.notes(settings.without_order(values))
+
+
+def estimate(values: dict[str, Any]) -> estimates.Counts:
+    """What a session will use if all its steps are ordered; see estimates.py."""
+    return sft.estimate(settings.without_order(values))
+
+
 def main(config: Config) -> None:
     """Do what is ordered. Exit code 143 after SIGTERM and 130 after SIGINT."""
-    run("session", SupervisedSession, config)
+    run("sft", SupervisedSession, config)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ one of these:
 """
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import chz
 
@@ -203,6 +204,11 @@ def check_settings(config: Settings) -> None:
         raise ValueError(f"wrong_share must be 0 to 1, not {config.wrong_share}")
     if config.wrong_share and config.data is not None:
         raise ValueError("wrong_share is for generated problems, not for those of data")
+
+
+def without_order(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A session's values without those that only a session has: its recipe's."""
+    return {key: value for key, value in values.items() if key not in chz.chz_fields(ByOrder)}
 
 
 def check_by_order(config: ByOrder) -> None:

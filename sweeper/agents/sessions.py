@@ -114,27 +114,24 @@ class Sessions:
                 "sessions want a root on this machine: `sweeper mcp --root sweeps` (what they "
                 "recorded can be copied elsewhere)"
             )
-        files: dict[str, bytes] = {}
-        settings = self._settings(spec, files)
         before = self._recorded(f"agent-{spec.name}")
-        plan = _planned(spec, settings, before)
-        known = {run.id for run in before.runs} if before is not None else set[str]()
-        (mine,) = (run for run in plan.runs if run.seed == spec.seed)
-        if mine.id in known:
-            talk = self.find(f"{plan.name}/{mine.name}")
-            self.see(talk)
-            return talk
-        if spec.grading is not None:
-            _try_out(spec.grading)
-        made = [path for path, data in files.items() if self._put(path, data)]
+        made: list[str] = []  # which a plan reads
         try:
-            from sweeper.launcher.launch_preview import survey
-
-            self._desk.launch(Looked(survey(plan, self._desk.store), {}), asked)
+            plan = _planned(spec, self._settings(spec, made), before)
+            (mine,) = (run for run in plan.runs if run.seed == spec.seed)
+            if before is None or mine.id not in {run.id for run in before.runs}:
+                self._launch(spec, plan, asked)
         except SweeperError:
             self._desk.store.remove(made)
             raise
-        return self.find(f"{plan.name}/{mine.name}")
+        return self.see(self.find(f"{plan.name}/{mine.name}"))
+
+    def _launch(self, spec: Spec, plan: Plan, asked: Mapping[str, float]) -> None:
+        from sweeper.launcher.launch_preview import survey
+
+        if spec.grading is not None:
+            _try_out(spec.grading)
+        self._desk.launch(Looked(survey(plan, self._desk.store), {}), asked)
 
     def left(self) -> dict[str, float]:
         """What is left of the allowance."""
@@ -148,8 +145,9 @@ class Sessions:
         self._desk.require_ours(sweep)
         return found
 
-    def _settings(self, spec: Spec, files: dict[str, bytes]) -> dict[str, Any]:
-        """The recipe's settings. Adds to `files` those that they name."""
+    def _settings(self, spec: Spec, made: list[str]) -> dict[str, Any]:
+        """The recipe's settings. The files that they name are put into the root; `made` gets those
+        that were not there."""
         for key in spec.settings:
             if key in _NOT_THEIRS:
                 raise UsageError(f"settings: {key} cannot be set: {_NOT_THEIRS[key]}")
@@ -160,27 +158,22 @@ class Sessions:
             raise UsageError("give `problems` or `data`, not both")
         if spec.problems:
             text = "".join(json.dumps(dict(one)) + "\n" for one in spec.problems)
-            found["data"] = self._file(text.encode(), "jsonl", files)
+            found["data"] = self._file(text.encode(), "jsonl", made)
         if spec.data is not None:
             found["data"] = find_below(self._desk.grids, spec.data, (".jsonl",), "data")
         if spec.grading is not None:
-            path = self._file(spec.grading.file, "py", files)
+            path = self._file(spec.grading.file, "py", made)
             found |= {"reward_function": f"{path}:score", "function_environment": "bubblewrap"}
         if spec.start_from is not None:
             found["load_checkpoint_path"] = self.address(spec.start_from)
         return found
 
-    def _file(self, data: bytes, kind: str, files: dict[str, bytes]) -> str:
+    def _file(self, data: bytes, kind: str, made: list[str]) -> str:
         path = f"{FILES}/{hashlib.sha256(data).hexdigest()[:16]}.{kind}"
-        files[path] = data
-        return self._desk.store.local_path(path) or path
-
-    def _put(self, path: str, data: bytes) -> bool:
-        try:
+        with suppress(AlreadyExists):
             self._desk.store.create(path, data)
-        except AlreadyExists:
-            return False
-        return True
+            made.append(path)
+        return self._desk.store.local_path(path) or path
 
     def address(self, checkpoint: str, own: RecordedRun | None = None) -> str:
         """The address of weights: `tinker://...` itself, a checkpoint of `own` by its name, or the

@@ -122,6 +122,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("init_grpo", given(start_from=S), "has no checkpoint"),
     ("init_grpo", given(start_from="../../etc/passwd"), ""),
     ("init_grpo", given(tokens=1001), "more than is left"),
+    ("init_grpo", given(), "tokens are to be expected, which is more than 1000"),
     ("init_grpo", given(name="persons"), "launched by a person"),
     ("init_grpo", given(name="old", settings={"max_steps": 3}), "with other settings"),
     ("init_sft", given(settings={"group_size": 4}), "group_size"),
@@ -151,7 +152,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
 
 
 def test_hostile_and_wrong_calls_get_a_clear_error_and_nothing_runs(bench: Bench) -> None:
-    before = sorted(str(path) for path in bench.root.rglob("*"))
+    before = files_below(bench.root)
     wrong: list[object] = []
     for (tool, asked, said), answer in zip(
         HOSTILE, bench.ask(*((tool, asked) for tool, asked, _ in HOSTILE)), strict=True
@@ -162,7 +163,11 @@ def test_hostile_and_wrong_calls_get_a_clear_error_and_nothing_runs(bench: Bench
         assert SECRET not in text and "Traceback" not in text
     assert wrong == []
     assert not bench.launched and not bench.asked()
-    assert sorted(str(path) for path in bench.root.rglob("*")) == before
+    assert files_below(bench.root) == before
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*") if path.is_file())
 
 
 def test_orders_come_one_by_one_and_who_comes_second_is_told_so(bench: Bench) -> None:
@@ -224,7 +229,9 @@ def test_a_session_is_a_launch_within_the_budget(
 ) -> None:
     tried: list[Any] = []
     monkeypatch.setattr(sessions, "_try_out", tried.append)
-    asked = given(settings={"max_steps": 3}, problems=[PLAIN, PLAIN], tokens=400)
+    small = {"max_steps": 1, "groups_per_batch": 1, "group_size": 2, "max_tokens": 2}
+    small |= {"test_size": 1}
+    asked = given(settings=small, problems=[PLAIN, PLAIN], tokens=400)
     graded = asked | {"grader": GRADER, "examples": EXAMPLES}
     if missing("bubblewrap") is not None:
         graded = asked
@@ -232,7 +239,7 @@ def test_a_session_is_a_launch_within_the_budget(
         ("init_grpo", graded),
         ("init_grpo", graded),
         ("init_grpo", graded | {"seed": 1}),
-        ("init_grpo", graded | {"seed": 2, "settings": {"max_steps": 4}}),
+        ("init_grpo", graded | {"seed": 2, "settings": {"max_steps": 2}}),
     )
     assert first.structured_content["session"] == "agent-new/seed=0"
     assert first.structured_content["budget_left"] == {"runs": 2, "tokens": 600}
@@ -264,7 +271,7 @@ def test_a_grader_is_tried_apart_before_anything_starts(
 ) -> None:
     (found,) = bench.ask(("init_grpo", given(grader=grader, examples=EXAMPLES)))
     assert found.is_error and said in found.content[0].text
-    assert not bench.launched and not (bench.root / sessions.FILES).exists()
+    assert not bench.launched and not files_below(bench.root / sessions.FILES)
 
 
 def test_sessions_want_a_root_here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
