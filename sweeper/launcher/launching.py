@@ -26,7 +26,8 @@ from sweeper.launcher.manifest import record, secret_names, write_environment
 from sweeper.launcher.placement_guard import place_of
 from sweeper.launcher.trust import Agree, refuse, require
 from sweeper.model.parts import Part
-from sweeper.model.plan import Plan, runs_anywhere
+from sweeper.model.plan import Plan
+from sweeper.model.plan_file import runs_anywhere
 from sweeper.model.states import State
 from sweeper.scheduler import account, environment
 from sweeper.scheduler.account_budget import configured_budget

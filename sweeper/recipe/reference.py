@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from sweeper.errors import GridError
 from sweeper.model.parts import Part
-from sweeper.model.plan import Recipe, Run, read_recipe
+from sweeper.model.plan import Recipe, Run
+from sweeper.model.plan_file import read_recipe
 from sweeper.model.usage import Usage
 from sweeper.model.usage import read as read_usage
 from sweeper.recipe.probe import probe

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.model import plan as plans
+from sweeper.model import plan_file
 from sweeper.model.plan import Plan
 from sweeper.model.request import Asked, Pause, read_asked, read_parallel, read_pause
 from sweeper.storage.documents import encode, read_as, timestamp
@@ -96,7 +96,7 @@ def asked_cancel(store: Store, sweep: str) -> Asked | None:
 
 def asked_plan(store: Store, sweep: str) -> Plan | None:
     """The plan to go on with, if there is another. Raises `StoreError`."""
-    return _read(store, sweep, "plan", plans.read)
+    return _read(store, sweep, "plan", plan_file.read)
 
 
 def forget(store: Store, sweep: str, *names: str) -> None:

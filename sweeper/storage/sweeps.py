@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.model import event as bodies
 from sweeper.model import launcher as launchers
-from sweeper.model import plan as plans
+from sweeper.model import plan_file
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.growth import grown
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations, Service
@@ -58,7 +58,7 @@ def read_plan(store: Store, sweep: str) -> Plan:
     was chosen since. Raises `NotFound` with a hint, `StoreError` when it is damaged, or a link to a
     place that is away."""
     try:
-        return with_chosen(store, sweep, read_as(store, Layout(sweep).plan, plans.read))
+        return with_chosen(store, sweep, read_as(store, Layout(sweep).plan, plan_file.read))
     except NotFound as error:
         known = find_sweeps(store)
         if sweep in known:

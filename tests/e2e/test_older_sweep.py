@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import sweeper
-from sweeper.model.plan import read
+from sweeper.model.plan_file import read
 from sweeper.results.registry import Registry
 from sweeper.storage.files import open_store
 from sweeper.storage.sweeps import read_plan

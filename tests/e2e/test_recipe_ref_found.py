@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from sweeper.model.parts import Part
-from sweeper.model.plan import read_recipe
+from sweeper.model.plan_file import read_recipe
 from sweeper.recipe.reference import (
     FilledFields,
     RecipeError,

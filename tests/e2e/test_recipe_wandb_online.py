@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sweeper.model.plan import Run, read
+from sweeper.model.plan import Run
+from sweeper.model.plan_file import read
 from sweeper.tracking import run_id, variables
 
 pytestmark = pytest.mark.e2e

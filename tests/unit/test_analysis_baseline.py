@@ -12,7 +12,8 @@ from sweeper.analysis.last_values import settle
 from sweeper.analysis.page import render
 from sweeper.analysis.study import Study, study
 from sweeper.analysis.tables import cell_table
-from sweeper.model.plan import Baseline, read
+from sweeper.model.plan import Baseline
+from sweeper.model.plan_file import read
 from sweeper.planner.plan import plan
 from sweeper.results.registry import Registry
 

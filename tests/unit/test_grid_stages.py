@@ -9,7 +9,8 @@ from sweeper.commands import plan as plan_verb
 from sweeper.errors import GridError
 from sweeper.launcher import launch_preview
 from sweeper.model.growth import depths, grown
-from sweeper.model.plan import Plan, read
+from sweeper.model.plan import Plan
+from sweeper.model.plan_file import read
 from sweeper.planner.plan import plan
 from sweeper.storage.files import LocalStore
 

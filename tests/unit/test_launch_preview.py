@@ -11,7 +11,8 @@ from sweeper.cli import main
 from sweeper.commands import plan as plan_verb
 from sweeper.errors import StoreError
 from sweeper.launcher import launch_preview
-from sweeper.model.plan import Plan, read
+from sweeper.model.plan import Plan
+from sweeper.model.plan_file import read
 from sweeper.model.states import Event
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by

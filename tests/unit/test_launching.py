@@ -15,7 +15,8 @@ from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.launcher import launching
 from sweeper.launcher.manifest import _refuse_secrets, changes, merge
-from sweeper.model.plan import Plan, Snapshot, read
+from sweeper.model.plan import Plan, Snapshot
+from sweeper.model.plan_file import read
 from sweeper.model.states import Event, State
 from sweeper.scheduler import environment
 from sweeper.scheduler.progress import Summary, exit_code, line

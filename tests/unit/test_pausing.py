@@ -13,7 +13,7 @@ from sweeper.backends import capabilities_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, UsageError
 from sweeper.launcher import hand_over, launching
 from sweeper.launcher.trust import sealed
-from sweeper.model.plan import read
+from sweeper.model.plan_file import read
 from sweeper.model.states import Event, State
 from sweeper.scheduler.loop import REPLANNED
 from sweeper.storage import lock, sweep_requests

@@ -8,7 +8,8 @@ import pytest
 
 from sweeper.errors import GridError
 from sweeper.grid import parse_grid
-from sweeper.model.plan import Plan, Run, Wandb, read
+from sweeper.model.plan import Plan, Run, Wandb
+from sweeper.model.plan_file import read
 from sweeper.planner.plan import plan
 from sweeper.tracking import fields, keyless, link, recorded, run_id, variables
 

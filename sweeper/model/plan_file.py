@@ -1,0 +1,293 @@
+"""Reads `sweep.json`, in which a launch keeps its plan."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from sweeper.model.metric import FAILED, Metric, is_at, is_noise
+from sweeper.model.notify import read as read_notify
+from sweeper.model.parts import Part
+from sweeper.model.plan import (
+    Alarms,
+    Baseline,
+    Budget,
+    Launch,
+    OnAlarm,
+    Plan,
+    Recipe,
+    Run,
+    Snapshot,
+    Stage,
+    Wandb,
+)
+from sweeper.model.taking import read_sources
+
+__all__ = ["read", "read_recipe", "read_snapshot", "runs_anywhere"]
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""A run's id is part of paths, and of names of jobs: one that is none could lead anywhere."""
+_SEEDS = 2**63
+"""What a table of runs takes."""
+
+
+def read(document: object, place: str) -> Plan:
+    """The plan in the file `place`. What an older version did not write has its default. Raises
+    `StoreError`."""
+    top = Part(document, place)
+    axes = top.table("axes")
+    for key in axes:
+        top.part("axes").items(key)
+    extends = top.parts("extends") if top.document.get("extends") is not None else ()
+    launches = top.parts("launches") if top.document.get("launches") is not None else ()
+    return Plan(
+        name=top.text("name"),
+        recipe=read_recipe(top.part("recipe")),
+        service=cast(Any, top.text_or("service", "none")),
+        metric=_metric(top.part_or_none("metric")),
+        secrets=tuple(top.texts_or("secrets", ())),
+        launch=_launch(top.part("launch")),
+        axes=axes,
+        runs=_runs(top),
+        grid_text=top.text_or("grid", ""),
+        grid_path=top.text_or("grid_path", ""),
+        overrides=tuple(top.texts_or("overrides", ())),
+        extends=tuple((one.text_or("path", ""), one.text_or("grid", "")) for one in extends),
+        wandb=_wandb(top.part_or_none("wandb")),
+        alarms=_alarms(top.part_or_none("alarms")),
+        on_alarm=_on_alarm(top.part_or_none("on_alarm")),
+        budget=_budget(top.part_or_none("budget")),
+        notify=read_notify(top.part_or_none("notify")),
+        baseline=_baseline(top.part_or_none("baseline")),
+        created=top.text_or("created", None),
+        provenance=_provenance(top.part_or_none("provenance")),
+        launches=tuple(one.document for one in launches),
+        snapshot=read_snapshot(top.part_or_none("snapshot")),
+        recorded=top.document,
+        stages=tuple(map(_stage, top.parts("stages"))) if "stages" in top.document else (),
+        order=cast(Any, top.one_of("order", ("depth", "breadth"), "depth")),
+    )
+
+
+def _stage(part: Part) -> Stage:
+    return Stage(
+        name=part.text("name"),
+        recipe=read_recipe(part.part("recipe")),
+        metric=_metric(part.part_or_none("metric")),
+        axes=part.table("axes"),
+        sources=read_sources(part.parts("from")),
+        runs=_runs(part),
+        baseline=_baseline(part.part_or_none("baseline")),
+    )
+
+
+def _baseline(part: Part | None) -> Baseline | None:
+    return part and Baseline(part.text_or("cell", None), part.text_or("sweep", None))
+
+
+def _budget(part: Part | None) -> Budget | None:
+    if part is None:
+        return None
+    return Budget(
+        usd=part.number_or("usd", None),
+        tokens=part.number_or("tokens", None),
+        hours=part.number_or("hours", None),
+        on_reach=cast(Any, part.one_of("on_reach", ("stop", "pause"), "stop")),
+    )
+
+
+def _launch(part: Part) -> Launch:
+    default = Launch()
+    backend = part.text_or("backend", default.backend)
+    found = Launch(
+        backend=backend,
+        max_parallel=part.integer_or("max_parallel", default.max_parallel),
+        retries=part.integer_or("retries", default.retries),
+        timeout_s=part.number_or("timeout_s", None),
+        python=part.text_or("python", None),
+        cwd=part.text_or("cwd", None),
+        env=part.texts_by_key("env"),
+        resume=cast(Any, part.one_of("resume", ("auto", "always", "never"), default.resume)),
+        lease_s=part.number_or("lease_s", default.lease_s),
+        grace_s=part.number_or("grace_s", default.grace_s),
+        log_path_field=part.text_or("log_path_field", None),
+        metrics_dir=part.text_or("metrics_dir", None),
+        window=part.text_or("window", None),
+        sync_s=part.number_or("sync_s", default.sync_s),
+        priority=part.number_or("priority", default.priority),
+        warm=part.flag_or("warm", default.warm),
+        options={
+            key: part.table(key)
+            for key, value in part.document.items()
+            if key not in Launch._fields
+            and (isinstance(value, dict) or key == backend.replace("-", "_"))
+        },
+    )
+    for key, value, least in (
+        ("max_parallel", found.max_parallel, 1),
+        ("retries", found.retries, 0),
+        ("timeout_s", found.timeout_s, 0),
+        ("lease_s", found.lease_s, 0),
+        ("grace_s", found.grace_s, 0),
+        ("sync_s", found.sync_s, 0),
+    ):
+        if value is not None and value < least:
+            part.refuse(key, f"{least} or more")
+    if found.priority <= 0:
+        part.refuse("priority", "more than 0")
+    return found
+
+
+def _metric(part: Part | None) -> Metric | None:
+    if part is None:
+        return None
+    goal = part.one_of("goal", ("minimize", "maximize"), "minimize")
+    at = part.text_or("at", "last")
+    if not is_at(at):
+        part.refuse("at", "auto, last, best or mean_of_last=5")
+    noise = part.text_or("noise", "auto")
+    if not is_noise(noise):
+        part.refuse("noise", "auto, pooled, own or from=SWEEP")
+    failed = part.one_of("failed", FAILED, "bound")
+    return Metric(part.text("name"), cast(Any, goal), at, noise, failed, part.text_or("by", None))
+
+
+def read_recipe(part: Part) -> Recipe:
+    """What the recipe is. Only a launch needs all of it: see `runs_anywhere`. Raises
+    `StoreError`."""
+    kind = "module"
+    if part.document.get("kind") is not None:
+        kind = part.one_of("kind", ("module", "file", "command"), "")
+    takes = part.parts_by_key("takes")
+    for about in takes.values():
+        about.text_or("type", None)
+    return Recipe(
+        reference=part.text_or("reference", ""),
+        kind=cast(Any, kind),
+        module=part.text_or("module", None),
+        file=part.text_or("file", None),
+        config_class=part.text_or("config_class", None),
+        command=part.texts_or("command", None),
+        python=part.text_or("python", ""),
+        cwd=part.text_or("cwd", ""),
+        on_path=part.flag_or("on_path", False),
+        log_path_field=part.text_or("log_path_field", None),
+        # Before there was a choice, every recipe had one.
+        seed_field=part.text_or("seed_field", None) if "seed_field" in part.document else "seed",
+        behavior_field=part.flag_or("behavior_field", False),
+        takes={name: about.document for name, about in takes.items()},
+        forms=part.texts_by_key("forms"),
+        function=part.text_or("function", None),
+    )
+
+
+def runs_anywhere(recipe: Part) -> None:
+    """See that a recipe's description says all that it takes to run it. Raises `StoreError`."""
+    recipe.text("cwd")
+    if recipe.text("kind") == "command":
+        if not recipe.texts_or("command", None):
+            recipe.refuse("command", "a list of texts")
+        return
+    recipe.text("python")
+    recipe.text_or("log_path_field", None)
+    recipe.flag_or("behavior_field", False)
+
+
+def _runs(top: Part) -> tuple[Run, ...]:
+    """There may be thousands: what is as it should be is found so by one look."""
+    runs = top.items("runs")
+    seen: set[str] = set()
+    for number, run in enumerate(runs):
+        if not _is_run(run):
+            _refuse_run(Part(run, top.place, f"runs[{number}]"))
+        identity = run["id"]
+        if identity in seen:
+            Part(run, top.place, f"runs[{number}]").refuse("id", "another than those before it")
+        seen.add(identity)
+    return tuple(
+        Run(r["id"], r["name"], r.get("cell", r["name"]), r.get("seed"), r["config"],
+            r.get("retired", False), r.get("stage"), tuple(r.get("parents", ())))
+        for r in runs
+    )  # fmt: skip
+
+
+def _is_run(run: Any) -> bool:
+    if type(run) is not dict:
+        return False
+    found = cast(dict[str, Any], run)
+    seed, config = found.get("seed"), found.get("config")
+    return (
+        type(found.get("id")) is str
+        and _ID.fullmatch(found["id"]) is not None
+        and type(found.get("name")) is str
+        and type(found.get("cell", "")) is str
+        and (seed is None or (type(seed) is int and -_SEEDS <= seed < _SEEDS))
+        and type(config) is dict
+        and type(found.get("retired", False)) is bool
+        and type(found.get("stage", "")) is str
+        and type(found.get("parents", [])) is list
+        and all(type(parent) is str for parent in found.get("parents", ()))
+    )
+
+
+def _refuse_run(run: Part) -> None:
+    if not _ID.fullmatch(run.text("id")):
+        run.refuse("id", "letters, digits, _ and -")
+    run.text("name")
+    if "cell" in run.document:
+        run.text("cell")
+    run.integer_or("seed", None)
+    run.part("config")
+    run.flag_or("retired", False)
+    run.text_or("stage", None)
+    run.texts_or("parents", None)
+    run.refuse("retired", "true or false")
+
+
+def _wandb(part: Part | None) -> Wandb | None:
+    if part is None:
+        return None
+    given = {key: part.text_or(key, None) for key in ("entity", "group", "mode", "app")}
+    return Wandb(part.text("project"), tags=tuple(part.texts_or("tags", ())), **given)
+
+
+def _alarms(part: Part | None) -> Alarms | None:
+    """What a grid says of alarms; a rule that is off is null."""
+    if part is None:
+        return None
+    for rule in part.document:
+        limits = part.part_or_none(rule)
+        for key in () if limits is None else limits.document:
+            if limits and limits.number_or(key, None) is None:
+                limits.refuse(key, "a number")
+    return part.document
+
+
+def _on_alarm(part: Part | None) -> OnAlarm | None:
+    if part is None:
+        return None
+    run, rules = (_tuple(part.texts_or(key, None)) for key in ("run", "rules"))
+    stop = None
+    if part.document.get("stop") is not None:
+        stop = part.one_of("stop", ("run", "sweep"), "")
+    return OnAlarm(run, cast(Any, stop), rules)
+
+
+def _tuple(found: list[str] | None) -> tuple[str, ...] | None:
+    return None if found is None else tuple(found)
+
+
+def _provenance(part: Part | None) -> Mapping[str, Any] | None:
+    if part is None:
+        return None
+    diff = part.part_or_none("diff")
+    if diff is not None:
+        diff.text("path")
+    return part.document
+
+
+def read_snapshot(part: Part | None) -> Snapshot | None:
+    """The description of a copy of the code. Raises `StoreError`."""
+    if part is None:
+        return None
+    found = {key: part.text(key) for key in ("hash", "archive", "root", "cwd")}
+    return Snapshot(**found, commit=part.text_or("commit", None))
