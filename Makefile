@@ -6,10 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 COOKBOOK := .venv-cookbook
 PEERS := .venv-peers
+HARBOR := .venv-harbor
+PYTHON312 ?= python3.12
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills faketime chaos live cookbook peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts image screens picture clean
+.PHONY: help install demo test lint types unit e2e kills faketime chaos live cookbook harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts image screens picture clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -40,6 +42,22 @@ tmux: ## make sure of tmux: install it where that is possible, else say how
 bubblewrap: ## what keeps the commands of a model apart from this machine (Debian's package, 50 kB)
 	@command -v bwrap >/dev/null || sh .ci/apt-install bubblewrap || \
 	  echo "no bubblewrap here: its tests skip (Debian: apt-get install bubblewrap)"
+
+podman: ## what the tests of containers need (Debian's packages, 90 MB); they skip without it
+	@command -v podman >/dev/null || sh .ci/apt-install podman runc || \
+	  echo "no podman here: its tests skip (Debian: apt-get install podman runc)"
+
+harbor: dev bubblewrap $(HARBOR)/.installed ## the package harbor, in an environment of its own (Python 3.12, 5 GB)
+	@$(BIN)/pytest -q tests/e2e/test_harbor.py
+
+$(HARBOR)/.installed: harbor-constraints.txt | $(VENV)/bin/python
+	@echo "installing harbor into $(HARBOR)"
+	@test -x $(HARBOR)/bin/python || $(PYTHON312) -m venv $(HARBOR) || \
+	  { echo "harbor needs Python 3.12 or newer: make harbor PYTHON312=/path/to/python3.12"; exit 1; }
+	@$(HARBOR)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --requirement harbor-constraints.txt
+	@$(HARBOR)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
 
 faketime: ## what the tests of clocks that are set need; they skip without it
 	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || sh .ci/apt-install faketime || \
@@ -189,5 +207,5 @@ screens: dev tmux ## take the screens of docs/watch.md again, from a real sweep
 picture: dev chromium ## take the picture of README.md again, from a real sweep
 	@$(BIN)/python tests/support/report_picture.py
 
-clean: ## remove .venv, .venv-cookbook, .venv-peers and build/image (sweeps stay)
-	rm -rf $(VENV) $(COOKBOOK) $(PEERS) build/image
+clean: ## remove .venv, .venv-cookbook, .venv-peers, .venv-harbor and build/image (sweeps stay)
+	rm -rf $(VENV) $(COOKBOOK) $(PEERS) $(HARBOR) build/image

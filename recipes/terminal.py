@@ -47,8 +47,9 @@ class Config(settings.Policy):
 
     tasks: str = chz.field(doc="folder of the tasks to train on (sweeper tasks check)")
     test_tasks: str | None = chz.field(default=None, doc="folder of tasks to evaluate on")
-    environment: Literal["bubblewrap", "process"] = chz.field(
-        default="bubblewrap", doc="where commands are executed"
+    environment: str = chz.field(
+        default="bubblewrap",
+        doc="where commands are executed: bubblewrap, podman, docker, harbor:TYPE, process",
     )
     unsafe: bool = chz.field(
         default=False, doc="allow `environment: process`, which keeps nothing apart"
@@ -77,6 +78,7 @@ class Config(settings.Policy):
         settings.check_at_least(self, memory_mb=16, storage_mb=1)
         settings.check_positive(self, "command_seconds")
         settings.check_positive(self, "episode_seconds")
+        environments.check_kind(self.environment)
         if self.environment == "process" and not self.unsafe:
             raise ValueError(
                 "environment=process keeps nothing apart from this machine: "

@@ -52,6 +52,8 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
         Look("notify", False, _notify),
         Look("MCP SDK", False, _mcp),
         Look("bubblewrap", False, _bubblewrap),
+        Look("containers", False, _containers),
+        Look("harbor", False, _harbor),
     ]
     default = Launch().backend
     if backend is not None:
@@ -190,6 +192,25 @@ def _bubblewrap() -> str:
     if lacking is not None:
         raise LookupError(f"only the recipe `terminal` needs it: {lacking}")
     return _output("bwrap", "--version")
+
+
+def _containers() -> str:
+    lacking = {kind: environments.missing(kind) for kind in ("podman", "docker")}
+    there = [kind for kind, why in lacking.items() if why is None]
+    if not there:
+        told = "; ".join(why for why in lacking.values() if why is not None)
+        raise LookupError(f"only `environment: podman` and `docker` need one: {told}")
+    return ", ".join(there)
+
+
+def _harbor() -> str:
+    try:
+        return f"harbor {version('harbor')}"
+    except PackageNotFoundError:
+        raise LookupError(
+            "not in this interpreter: the recipe `harbor` and `environment: harbor:...` need one "
+            "that has it, as launch.python (Python 3.12, pip install harbor)"
+        ) from None
 
 
 def _output(*command: str) -> str:

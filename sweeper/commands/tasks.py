@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
-from sweeper.environments import KINDS, NotThere, missing
+from sweeper.environments import KINDS, NotThere, check_kind, missing
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.tasks.trying import Checked, check_tasks, notes_of
 from sweeper.terminal import number, print_json, print_table, say, warn
@@ -19,8 +19,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--environment",
         default="bubblewrap",
-        choices=sorted(KINDS),
-        help="where they are tried (bubblewrap)",
+        metavar="KIND",
+        help=f"where they are tried: {', '.join(KINDS)} (bubblewrap)",
     )
     verb.add_argument(
         "--unsafe", action="store_true", help="allow an environment that keeps nothing apart"
@@ -34,6 +34,10 @@ def run(arguments: Namespace) -> int:
     if arguments.at_once < 1:
         raise UsageError("--at-once is 1 or more")
     kind = None if arguments.read_only else str(arguments.environment)
+    try:
+        check_kind(str(arguments.environment))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     if kind is not None and (lacking := missing(kind)) is not None:
         raise EnvironmentFailure(f"tasks cannot be tried (--read-only reads them): {lacking}")
     try:

@@ -23,34 +23,55 @@ __all__ = [
     "Made",
     "NotThere",
     "Result",
+    "check_kind",
     "missing",
     "open_environment",
 ]
 
 KINDS = {
     "bubblewrap": "namespaces of its own, no network, a file system in memory",
+    "podman": "a container by podman, of the image that the task's Dockerfile makes",
+    "docker": "the same by docker",
+    "harbor": "an environment of the package harbor: harbor:TYPE, or harbor:module:Class",
     "process": "a temporary folder and nothing apart: for tasks that one trusts",
 }
 """The kinds, and what each is."""
 
 
+def check_kind(kind: str) -> None:
+    """Raises ValueError for a kind that there is not."""
+    name, _, which = kind.partition(":")
+    if name not in KINDS or (which and name != "harbor"):
+        raise ValueError(f"{kind!r} is no kind of environment: {', '.join(KINDS)}")
+    if name == "harbor" and not which:
+        raise ValueError("environment=harbor needs a type of harbor's: harbor:docker, harbor:modal")
+
+
 def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environment:
     """An environment that is not started yet. Raises `NotThere` for `process` without `unsafe`, and
     ValueError for a kind that there is not."""
+    check_kind(kind)
+    name, _, which = kind.partition(":")
     if kind == "bubblewrap":
         from sweeper.environments.bubblewrap import Bubblewrap
 
         return Bubblewrap(made)
-    if kind == "process":
-        if not unsafe:
-            raise NotThere(
-                "the environment `process` keeps nothing apart from this machine: say "
-                "`unsafe: true` if every command may do what you may"
-            )
-        from sweeper.environments.process import Process
+    if name in ("podman", "docker"):
+        from sweeper.environments.containers import Container
 
-        return Process(made)
-    raise ValueError(f"{kind!r} is no kind of environment: {', '.join(KINDS)}")
+        return Container(made, name)
+    if name == "harbor":
+        from sweeper.environments.harbor import Harbor
+
+        return Harbor(made, which)
+    if not unsafe:
+        raise NotThere(
+            "the environment `process` keeps nothing apart from this machine: say "
+            "`unsafe: true` if every command may do what you may"
+        )
+    from sweeper.environments.process import Process
+
+    return Process(made)
 
 
 def missing(kind: str) -> str | None:
@@ -59,4 +80,13 @@ def missing(kind: str) -> str | None:
         from sweeper.environments import bubblewrap
 
         return bubblewrap.missing()
+    name, _, which = kind.partition(":")
+    if name in ("podman", "docker"):
+        from sweeper.environments import containers
+
+        return containers.missing(name)
+    if name == "harbor":
+        from sweeper.environments import harbor
+
+        return harbor.missing(which)
     return None

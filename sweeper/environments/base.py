@@ -58,12 +58,16 @@ class Limits:
 @dataclass(frozen=True)
 class Made:
     """What an environment is made of: `root`, a folder with the file system of a Linux (None: the
-    programs of this machine), the folder in which commands start, variables, and limits."""
+    programs of this machine), the folder in which commands start, variables, and limits. For kinds
+    that carry out a Dockerfile: the task's `folder`, its ready `image`, how long that may take."""
 
     root: str | None = None
     workdir: str = "/app"
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     limits: Limits = Limits()
+    folder: str | None = None
+    image: str | None = None
+    build_seconds: float = 600.0
 
 
 class Environment(Protocol):
@@ -71,10 +75,11 @@ class Environment(Protocol):
 
     Every method but `stop` raises `Died` when it is gone. One thread uses it at a time; another one
     may call `stop`. `root` is what its paths begin with for commands in it: nothing, where it has a
-    root of its own.
+    root of its own. `built` says that it has carried out the task's Dockerfile once it is started.
     """
 
     root: str
+    built: bool
 
     def start(self) -> None:
         """Make it. Raises `NotThere` where this machine cannot, `Died` where it did not start."""

@@ -51,7 +51,7 @@ class Process(InShell):
             os.makedirs(os.path.join(self.root, folder), exist_ok=True)
         env = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
         env |= {"HOME": workdir, "TERM": "dumb", **self._made.env, ROOT: self.root}
-        script = supervisor("kill -KILL -- -$p $p", _CLEAN_UP, end_now="clean_up")
+        script = supervisor("kill -KILL -- -$p $p", _CLEAN_UP, end_now="clean_up", session=True)
         try:
             self._process = subprocess.Popen(
                 [*_told_of_our_end(), "bash", "-c", script, "shell"],

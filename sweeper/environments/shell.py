@@ -65,10 +65,16 @@ done
 
 
 def supervisor(
-    end_all: str, prepare: str = "", limits: Limits | None = None, end_now: str = ""
+    end_all: str,
+    prepare: str = "",
+    limits: Limits | None = None,
+    end_now: str = "",
+    *,
+    session: bool = False,
 ) -> str:
     """The supervisor's script. `end_all` ends all processes but itself; `prepare` is executed
-    first, `end_now` (else `end_all`) once who had started it is gone."""
+    first, `end_now` (else `end_all`) once who had started it is gone. With `session` each shell
+    has one of its own."""
     lines = ["ulimit -c 0"]
     if limits is not None:
         lines += [f"ulimit -u {limits.processes}", f"ulimit -d {limits.memory_mb << 10}"]
@@ -79,7 +85,7 @@ def supervisor(
         "end_now": end_now or end_all,
         "prepare": prepare,
         "shells": _SHELLS,
-        "bash": "bash" if limits is not None else "exec setsid bash",
+        "bash": "exec setsid bash" if session else "bash",
         "loop": shlex.quote(_LOOP),
         "word": _WORD,
     }
@@ -295,6 +301,7 @@ class InShell:
     """The methods of an `Environment` that its shell has, for those that have one."""
 
     _shell: Shell
+    built = False
 
     def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
         return self._shell.run(command, seconds, keep)

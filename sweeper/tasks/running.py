@@ -14,7 +14,17 @@ from sweeper.environments import Environment, Limits, Made, Result
 from sweeper.tasks.dockerfile import command_of, pairs_of, sources_of
 from sweeper.tasks.documents import Healthcheck, Instruction, Step, Task
 
-__all__ = ["Judged", "TaskFailed", "begin_step", "made_of", "set_up", "solve", "total", "verify"]
+__all__ = [
+    "Judged",
+    "TaskFailed",
+    "begin_step",
+    "files_of",
+    "made_of",
+    "set_up",
+    "solve",
+    "total",
+    "verify",
+]
 
 _LARGEST = 256 << 20
 _KEPT = 16_384
@@ -81,6 +91,9 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
             processes=limits.processes,
             files=limits.files,
         ),
+        folder=task.folder,
+        image=place.docker_image,
+        build_seconds=place.build_timeout_sec,
     )
 
 
@@ -107,7 +120,8 @@ def set_up(environment: Environment, task: Task) -> None:
     place, deadline = task.environment, time.monotonic() + task.environment.build_timeout_sec
     dockerfile = place.dockerfile
     at = _WORKDIR
-    for one in dockerfile.instructions if dockerfile and not place.rootfs else ():
+    ready = place.rootfs is not None or environment.built
+    for one in dockerfile.instructions if dockerfile and not ready else ():
         where = f"{dockerfile.path}:{one.line}" if dockerfile else ""
         if one.name == "WORKDIR":
             at = os.path.normpath(os.path.join(at, one.text.strip()))
@@ -129,7 +143,7 @@ def begin_step(environment: Environment, task: Task, step: Step) -> None:
     """What a step of several brings with it: files for the working folder, a script, a check."""
     if step.workdir is not None:
         workdir = made_of(task).workdir
-        environment.put(_files(step.workdir, workdir, step.workdir))
+        environment.put(files_of(step.workdir, workdir, step.workdir))
         setup = os.path.join(workdir, "setup.sh")
         if os.path.exists(os.path.join(step.workdir, "setup.sh")):
             _must(environment, f"bash {_q(environment, setup)}", 600, step.workdir)
@@ -141,7 +155,7 @@ def solve(environment: Environment, task: Task, step: Step) -> Result:
     """Have the reference solution done."""
     if step.solution is None:
         raise TaskFailed(f"{task.folder}: there is no solution")
-    environment.put(_files(step.solution, "/solution", step.solution))
+    environment.put(files_of(step.solution, "/solution", step.solution))
     command = _script_command(environment, "/solution/solve.sh", task, resolved(task.solution_env))
     return environment.exec(command, step.timeout_sec or _SOLVE_SECONDS, _KEPT)
 
@@ -155,7 +169,7 @@ def verify(environment: Environment, task: Task, step: Step) -> Judged:
     environment.exec(f"rm -rf {places}; mkdir -p {places}", 60)
     files: dict[str, bytes] = {}
     for folder in verifier.folders:
-        files |= _files(folder, "/tests", folder)
+        files |= files_of(folder, "/tests", folder)
     try:
         environment.put(files)
     except OSError as error:
@@ -263,7 +277,7 @@ def _copy(environment: Environment, folder: str, one: Instruction, at: str, wher
     for source in sources:
         for path in _matching(folder, source.lstrip("/")):
             if os.path.isdir(path):
-                files |= _files(path, into, where)
+                files |= files_of(path, into, where)
             else:
                 place = os.path.join(into, os.path.basename(path)) if below else into
                 files[place] = _read(path, where)
@@ -279,7 +293,7 @@ def _matching(folder: str, pattern: str) -> list[str]:
     return [os.path.join(above, name) for name in names if fnmatch(name, last)]
 
 
-def _files(folder: str, target: str, where: str) -> dict[str, bytes]:
+def files_of(folder: str, target: str, where: str) -> dict[str, bytes]:
     """The files of a folder, by their place in an environment."""
     found: dict[str, bytes] = {}
     size = 0

@@ -23,6 +23,7 @@ _LONGEST = (
     "test_launch.py",
     "test_recipe_terminal.py",
     "test_terminal_killed.py",
+    "test_containers.py",
     "test_steering.py",
     "test_quickstart_elsewhere.py",
     "test_recipe_reward.py",

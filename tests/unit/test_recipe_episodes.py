@@ -41,6 +41,7 @@ class Place:
     """An environment that answers with what it was asked."""
 
     root = ""
+    built = False
 
     def __init__(self, rewards=(1.0,)):
         self.asked = []

@@ -1,0 +1,320 @@
+# pyright: reportMissingImports=false
+"""Evaluation of agents on terminal tasks by the package `harbor`: its trials, its agents, its
+environments, for interpreters that have it.
+
+    python -m sweeper.recipes.harbor tasks=grids/terminal agent=oracle log_path=/tmp/trials
+
+Each task is tried `attempts` times, `n_parallel_envs` at once. `agent` is one of harbor's, or a
+class by its import path; `terminus-2` asks the service for what it says, by harbor's own Tinker
+model, with the very tokens and logprobs of each turn where it does not summarise. `environment` is
+`bubblewrap` (ours, without Docker), or one of harbor's (docker, podman, daytona, e2b, modal ...),
+or a class by its import path.
+
+A trial that has ended is a line of `episodes.jsonl`, and is not run again: stopped or killed, a run
+goes on with those that are missing. In the end there are summaries and trajectories as of any
+evaluation of episodes, so that cells are compared task by task, and metrics with pass@k. A trial
+whose environment ended by itself is run again, `environment_retries` times, and then left out: it
+is no reward of 0.
+"""
+
+import asyncio
+import importlib.util
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import chz
+
+from sweeper import environments
+from sweeper.tasks import Task, read_all
+
+from . import eval as evaluation
+from . import rollouts, rundir, service, settings, tracking, trials
+from .rollouts import Group, Problem
+from .service import RecipeError
+from .trials import Trial
+
+_OURS = {"bubblewrap": "sweeper.tasks.for_harbor:Bubblewrap"}
+_TERMINUS = "terminus-2"
+_FREE = settings.FREE | {"attempts", "environment_retries"}
+_LOOK_SECONDS = 0.2
+
+
+@chz.chz
+class Config(settings.Place):
+    """What a run is."""
+
+    tasks: str = chz.field(doc="folder of tasks in Harbor's format")
+    agent: str = chz.field(
+        default=_TERMINUS, doc="harbor's name of an agent, or the import path of a class (a.b:C)"
+    )
+    agent_options: str = chz.field(default="{}", doc="JSON object: further arguments of the agent")
+    environment: str = chz.field(
+        default="bubblewrap", doc="bubblewrap, a type of harbor's, or the import path of a class"
+    )
+    attempts: int = chz.field(default=1, doc="trials of each task; more than one: pass@k")
+    n_parallel_envs: int = chz.field(default=4, doc="trials at once")
+    environment_retries: int = chz.field(
+        default=2, doc="how often a trial is run again whose environment ended by itself"
+    )
+    timeout_multiplier: float = chz.field(default=1.0, doc="of all times that tasks set")
+    max_turns: int = chz.field(default=50, doc="terminus-2: turns of a trial")
+    max_tokens: int = chz.field(default=2048, doc="terminus-2: longest answer, in tokens")
+    temperature: float = chz.field(default=0.7, doc="terminus-2: of sampling")
+    context_limit: int = chz.field(default=32000, doc="terminus-2: longest prompt, in tokens")
+    summarise: bool = chz.field(
+        default=False, doc="terminus-2: near that limit; its tokens cannot be trained on then"
+    )
+    renderer_name: str | None = chz.field(
+        default=None, doc="terminus-2: tinker-cookbook's renderer; else the one it recommends"
+    )
+    log_path: str = chz.field(default="runs/harbor", doc="directory for metrics and trials")
+
+    @chz.validate
+    def _check(self) -> None:
+        settings.check_at_least(self, attempts=1, n_parallel_envs=1, environment_retries=0)
+        settings.check_at_least(self, max_turns=1, max_tokens=1, context_limit=2)
+        settings.check_positive(self, "timeout_multiplier")
+        options_of(self.agent_options)
+
+
+def options_of(text: str) -> dict[str, Any]:
+    """The agent's further arguments. Raises ValueError."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"agent_options is no JSON object: {text[:80]}")
+    return found
+
+
+def lacks(values: Mapping[str, Any]) -> list[str]:
+    """What this machine and this interpreter lack for a run, and the mistakes of its tasks."""
+    found: list[str] = []
+    if importlib.util.find_spec("harbor") is None:
+        found.append(
+            "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "
+            "newer): name one that has it as launch.python"
+        )
+    if values.get("environment", "bubblewrap") == "bubblewrap":
+        lacking = environments.missing("bubblewrap")
+        found += [f"environment=bubblewrap: {lacking}"] if lacking else []
+    if values.get("tasks"):
+        found += read_all(str(values["tasks"]))[1]
+    return found
+
+
+def main(config: Config) -> None:
+    """Run what has not been tried yet. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    with service.errors_in_one_line(), service.stop_on_signals() as stop:
+        values = chz.asdict(config)
+        directory = rundir.open_run(config.log_path, values, _FREE)
+        if lacking := lacks(values):
+            raise RecipeError(lacking[0])
+        tasks = read_all(config.tasks)[0]
+        directory.write_config(values)
+        directory.drop_steps_from(0)
+        with tracking.tracked(config, directory, values) as tracker:
+            if not Trials(config, directory, stop, tracker).run(tasks):
+                raise SystemExit(stop.exit_code)
+
+
+class Trials:
+    """The loop: what is missing is run, and each that has ended is put on record."""
+
+    def __init__(
+        self,
+        config: Config,
+        directory: rundir.RunDirectory,
+        stop: service.Stop,
+        tracker: tracking.Tracker,
+    ) -> None:
+        self.config, self.directory = config, directory
+        self.stop, self.tracker = stop, tracker
+        self.suite = os.path.basename(os.path.normpath(config.tasks))
+        self.ended: dict[tuple[str, int], Trial] = {}
+        self.failures: dict[tuple[str, int], int] = {}
+        self.lost: list[tuple[str, int]] = []
+
+    def run(self, tasks: Sequence[Task]) -> bool:
+        """Run trials; False when stopped by a signal, with all on record that have ended."""
+        wanted = [(task, n) for task in tasks for n in range(self.config.attempts)]
+        for record in self.directory.read_episodes():
+            found = trials.from_document(record)
+            self.ended[found.task, found.attempt] = found
+        missing = [(task, n) for task, n in wanted if (task.name, n) not in self.ended]
+        print(f"{len(wanted)} trials, {len(missing)} to run", flush=True)
+        if self.directory.last_record is None:  # who starts this again is to find what is there
+            self.directory.record_checkpoint({"name": "trials", "batch": 0} | self.tracker.mark)
+        self.stop.graceful = True
+        if missing:
+            os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # nothing of it is used
+            self._at_service()
+            with tempfile.TemporaryDirectory(prefix="harbor-trials-") as folder:
+                asyncio.run(self._run_all(missing, len(wanted), folder))
+        if self.stop.signum is not None:
+            print(f"stopped by signal {self.stop.signum}", flush=True)
+            return False
+        self._log(wanted)
+        self._write(tasks, wanted)
+        final = {"name": "final", "batch": len(wanted), "final": True} | self.tracker.mark
+        if self.directory.last_record != final:
+            self.directory.record_checkpoint(final)
+        return True
+
+    def _at_service(self) -> None:
+        """harbor's Tinker model finds the service by the SDK's own variables."""
+        config = self.config
+        if config.agent != _TERMINUS:
+            return
+        connection = service.connect(config.base_url, {"recipe": "harbor"})
+        if connection.url:
+            os.environ["TINKER_BASE_URL"] = connection.url
+        os.environ.setdefault("TINKER_API_KEY", "tml-local")
+        connection.close()
+
+    async def _run_all(self, missing: Sequence[tuple[Task, int]], count: int, folder: str) -> None:
+        """So many at once; none is begun after a signal, and those under way are ended."""
+        left = list(missing)
+        running: set[asyncio.Task[None]] = set()
+        while (left or running) and self.stop.signum is None:
+            while left and len(running) < self.config.n_parallel_envs:
+                task, number = left.pop(0)
+                running.add(asyncio.create_task(self._try(task, number, folder)))
+            done, running = await asyncio.wait(
+                running, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            for one in done:
+                one.result()
+                print(f"step {len(self.ended)}/{count}", flush=True)
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _try(self, task: Task, number: int, folder: str) -> None:
+        """One trial, again where its environment ends by itself."""
+        key = task.name, number
+        for again in range(self.config.environment_retries + 1):
+            name = f"{task.name.replace('/', '-')}__{number}-{again}"
+            found = await self._trial(task, number, name, folder)
+            if not found.failed:
+                about = dict(found.rollout.about) | {"environment_failures": float(again)}
+                found = found._replace(rollout=found.rollout._replace(about=about))
+                self.ended[key] = found
+                self.directory.append_episode({"step": 0, **found.document()})
+                return
+            self.failures[key] = again + 1
+            print(f"{task.name}: a trial ended in an error: {found.failed}", flush=True)
+        self.lost.append(key)
+
+    async def _trial(self, task: Task, number: int, name: str, folder: str) -> Trial:
+        from harbor.models.trial.config import TrialConfig
+        from harbor.trial.trial import Trial as Running
+
+        place = self.config.environment
+        by_path = _OURS.get(place, place if ":" in place else None)
+        told = {
+            "task": {"path": os.path.abspath(task.folder)},
+            "trial_name": name,
+            "trials_dir": folder,
+            "timeout_multiplier": self.config.timeout_multiplier,
+            "agent": self._agent(task, number),
+            "environment": {"import_path": by_path} if by_path else {"type": place},
+        }
+        running = await Running.create(TrialConfig.model_validate(told))
+        await running.run()
+        found = trials.read(os.path.join(folder, name), task.name, number)
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        return found
+
+    def _agent(self, task: Task, number: int) -> dict[str, Any]:
+        """harbor's configuration of the agent."""
+        config = self.config
+        options = options_of(config.agent_options)
+        named = {"import_path" if ":" in config.agent else "name": config.agent}
+        if config.agent != _TERMINUS:
+            return {**named, "model_name": config.model_name, "kwargs": options}
+        seed = random.Random(f"trial/{config.seed}/{task.name}/{number}").getrandbits(31)
+        model: dict[str, Any] = {"max_tokens": config.max_tokens, "seed": seed}
+        model |= {"context_limit": config.context_limit, "renderer_name": config.renderer_name}
+        if config.load_checkpoint_path is not None:
+            model["model_path"] = rundir.sampler_path(config.load_checkpoint_path)
+        terminus = {
+            "llm_backend": "tinker",
+            "llm_kwargs": model,
+            "collect_rollout_details": True,
+            "temperature": config.temperature,
+            "max_turns": config.max_turns,
+            "enable_summarize": config.summarise,
+            "record_terminal_session": False,
+            "suppress_max_turns_warning": True,
+        }
+        return {**named, "model_name": config.model_name, "kwargs": terminus | options}
+
+    def _in_order(self, wanted: Sequence[tuple[Task, int]]) -> list[Trial]:
+        keys = [(task.name, number) for task, number in wanted]
+        return [self.ended[key] for key in keys if key in self.ended]
+
+    def _log(self, wanted: Sequence[tuple[Task, int]]) -> None:
+        """The line of metrics."""
+        found = self._in_order(wanted)
+        if not found:
+            raise RecipeError(f"no environment lives: all of {len(wanted)} trials were given up")
+        by_task: dict[str, list[dict[str, Any]]] = {}
+        for one in found:
+            by_task.setdefault(one.task, []).append({"score": one.rollout.reward})
+        scores = evaluation.scores_of(list(by_task.values()))
+        own = {f"eval/{self.suite}/{key}": value for key, value in scores.items()}
+        count = len(found)
+        metrics = {
+            "progress": 1.0,
+            "test/reward": scores["score"],
+            "test/accuracy": sum(one.rollout.correct for one in found) / count,
+            "test/num_items": len(by_task),
+            "env/all/turns_per_episode": sum(len(one.rollout.turns) for one in found) / count,
+            "env/all/total_episodes": count,
+            "env/all/environment_failures": sum(self.failures.values()),
+            "env/all/episodes_lost": len(self.lost),
+            "env/all/verifier_failures": sum(bool(one.judged.wrong) for one in found),
+            "env/all/exact_tokens": sum(one.exact for one in found) / count,
+            "time/episode": sum(one.rollout.about["seconds"] for one in found) / count,
+            **own,
+        }
+        self.directory.log_metrics(len(wanted), metrics)
+        self.tracker.log(len(wanted), metrics)
+        print(f"test/reward {metrics['test/reward']:.4f}", flush=True)
+
+    def _write(self, tasks: Sequence[Task], wanted: Sequence[tuple[Task, int]]) -> None:
+        """Summaries, a transcript and trajectories, as of any evaluation."""
+        groups: list[Group] = []
+        lines: list[str] = []
+        for place, task in enumerate(tasks):
+            own = [one for one in self._in_order(wanted) if one.task == task.name]
+            asked = trials.asked(task.steps[0].instruction)
+            problem = Problem([{"role": "user", "content": asked}], [], "", 0, 0, task.name)
+            if own:
+                groups.append(Group(problem, [one.rollout for one in own]))
+            for one in own:
+                extra = {"reward": one.rollout.reward, "task": one.task, "iteration": 0}
+                extra |= {"group": place, "traj": one.attempt}
+                known = dict(one.trajectory.get("extra") or {})
+                lines.append(json.dumps(one.trajectory | {"extra": known | extra}) + "\n")
+        self.directory.write_iteration(
+            0,
+            "eval_test_rollout_summaries.jsonl",
+            rollouts.summaries(groups, "eval/test", 0, self.suite),
+        )
+        text = rollouts.transcript("harbor's trials", groups, datetime.now(UTC))
+        self.directory.write_iteration(0, "eval_test_logtree.json", text)
+        self.directory.write_iteration(0, "eval_test_trajectories.jsonl", "".join(lines))
+
+
+if __name__ == "__main__":
+    main(service.parse_arguments(Config))
+    service.leave()

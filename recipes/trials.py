@@ -1,0 +1,181 @@
+"""Trials of the package `harbor`, as episodes: what one was rewarded for, its turns with the very
+tokens and logprobs where the agent has collected them, its trajectory.
+
+Nothing here needs the package: a trial is read from the files that it leaves.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sweeper.tasks import Judged
+
+from .rollouts import Rollout, Turn
+
+_NOT_JUDGED = {
+    *("AddTestsDirError", "DownloadVerifierDirError", "VerifierTimeoutError"),
+    *("RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"),
+}
+"""Exceptions of a verifier: what was done may be the reason, and counts as 0."""
+_OF_THE_AGENT = {"AgentTimeoutError": "time", "NonZeroAgentExitCodeError": "agent"}
+_LONGEST_PROMPT = 4000
+
+
+class Trial(NamedTuple):
+    """A trial that has ended. `failed` says why its environment, not its agent, has ended it, and
+    then nothing else counts. `exact`: the tokens of each prompt are those before it and what came
+    since, so that it can be trained on; not so where an agent summarises, or rewrites its past."""
+
+    task: str
+    attempt: int
+    rollout: Rollout
+    judged: Judged
+    trajectory: dict[str, Any]
+    exact: bool
+    failed: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """A line of `episodes.jsonl`."""
+        rollout = self.rollout
+        return {
+            "task": self.task,
+            "attempt": self.attempt,
+            "judged": [dict(self.judged.rewards), self.judged.output, self.judged.wrong],
+            "exact": self.exact,
+            "rollout": {
+                **rollout._asdict(),
+                "turns": [turn._asdict() for turn in rollout.turns],
+                "about": dict(rollout.about),
+            },
+            "trajectory": self.trajectory,
+        }
+
+
+def from_document(record: Mapping[str, Any]) -> Trial:
+    """The trial of a line."""
+    values = dict(record["rollout"])
+    turns = tuple(Turn(**turn) for turn in values.pop("turns"))
+    return Trial(
+        record["task"],
+        record["attempt"],
+        Rollout(**values, turns=turns),
+        Judged(*record["judged"]),
+        record["trajectory"],
+        record["exact"],
+    )
+
+
+def read(folder: str, task: str, attempt: int) -> Trial:
+    """The trial that lies in a folder. Raises ValueError where none has ended there."""
+    result = _json(os.path.join(folder, "result.json"))
+    if not isinstance(result, dict) or not result.get("finished_at"):
+        raise ValueError(f"{folder}: no trial has ended there")
+    trajectory = _json(os.path.join(folder, "agent", "trajectory.json"))
+    trajectory = trajectory if isinstance(trajectory, dict) else {}
+    wrong = str((result.get("exception_info") or {}).get("exception_type") or "")
+    judged, failed = _judged(result, wrong), ""
+    if wrong and wrong not in _NOT_JUDGED and wrong not in _OF_THE_AGENT and not judged.rewards:
+        said = str(result["exception_info"].get("exception_message") or "")
+        failed = f"{wrong}: {' '.join(said.split())[:300]}"
+    rollout, exact = _rollout(result, trajectory, judged, _OF_THE_AGENT.get(wrong, "done"))
+    return Trial(task, attempt, rollout, judged, trajectory, exact, failed)
+
+
+def _json(path: str) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _judged(result: Mapping[str, Any], wrong: str) -> Judged:
+    found = (result.get("verifier_result") or {}).get("rewards") or {}
+    steps = result.get("step_results") or []
+    output = "\n".join(str(step.get("step_name")) for step in steps)
+    rewards = {
+        key: float(value)
+        for key, value in found.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+    return Judged(rewards, output, "" if rewards else wrong or "no reward")
+
+
+def _rollout(
+    result: Mapping[str, Any], trajectory: Mapping[str, Any], judged: Judged, stop: str
+) -> tuple[Rollout, bool]:
+    agent = result.get("agent_result") or {}
+    details = agent.get("rollout_details") or []
+    said = [step for step in trajectory.get("steps") or [] if step.get("source") == "agent"]
+    first = details[0] if details else {}
+    tokens = [list(own) for own in first.get("completion_token_ids") or []]
+    logprobs = [list(own) for own in first.get("logprobs") or []]
+    prompts = [list(own) for own in first.get("prompt_token_ids") or []]
+    whole = len(tokens) == len(logprobs) == len(prompts) and len(details) == 1
+    linear = whole and all(
+        prompts[n][: len(prompts[n - 1]) + len(tokens[n - 1])] == prompts[n - 1] + tokens[n - 1]
+        for n in range(1, len(prompts))
+    )
+    count = max(len(tokens), len(said))
+    turns = tuple(
+        Turn(
+            _before(prompts, tokens, n) if linear else [],
+            len(tokens[n]) if n < len(tokens) else 0,
+            str(said[n].get("message") or "") if n < len(said) else "",
+            ended=True,
+            output=_observed(said[n]) if n < len(said) else "",
+            metrics={},
+        )
+        for n in range(count)
+    )
+    about = {
+        "solved": float(judged.reward >= 1),
+        "seconds": _seconds(result.get("started_at"), result.get("finished_at")),
+        "verifier_failure": float(bool(judged.wrong)),
+        "exact": float(linear),
+        f"stop/{stop}": 1.0,
+    }
+    for key in ("n_input_tokens", "n_output_tokens", "cost_usd"):
+        if isinstance(agent.get(key), int | float):
+            about[key] = float(agent[key])
+    rollout = Rollout(
+        [token for own in tokens for token in own],
+        [logprob for own in logprobs for logprob in own],
+        "\n".join(turn.text for turn in turns),
+        stop == "done",
+        judged.reward,
+        judged.reward >= 1,
+        turns,
+        about,
+    )
+    return rollout, linear
+
+
+def _before(prompts: Sequence[list[int]], tokens: Sequence[list[int]], turn: int) -> list[int]:
+    """The tokens that the environment wrote before a turn; of the first that is its prompt."""
+    return prompts[turn][len(prompts[turn - 1]) + len(tokens[turn - 1]) :] if turn else []
+
+
+def _observed(step: Mapping[str, Any]) -> str:
+    results = (step.get("observation") or {}).get("results") or []
+    texts = [one.get("content") for one in results if isinstance(one, dict)]
+    return "\n".join(text if isinstance(text, str) else json.dumps(text) for text in texts if text)
+
+
+def _seconds(started: Any, finished: Any) -> float:
+    from datetime import datetime
+
+    try:
+        begun, ended = (datetime.fromisoformat(str(one)) for one in (started, finished))
+        return round((ended - begun).total_seconds(), 3)
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def asked(instruction: str) -> str:
+    """What an item shows of an instruction."""
+    return instruction[:_LONGEST_PROMPT]

@@ -1,0 +1,178 @@
+"""A container as an environment, by the command of podman or docker: of the image that the task's
+Dockerfile makes, or the one that it names; with podman also over a prepared root.
+
+It has no network, whatever the task asks for, and goes with its first process, the supervisor of
+its shell, which ends when the pipe to it does. The image needs bash and tar.
+"""
+
+import hashlib
+import os
+import resource
+import shlex
+import shutil
+import subprocess
+import threading
+import uuid
+from contextlib import suppress
+
+from sweeper.environments.base import Died, Made, NotThere
+from sweeper.environments.shell import InShell, Shell, supervisor
+
+__all__ = ["Container", "missing"]
+
+_ASK_SECONDS = 30.0
+_PROCESSES = 32_768
+"""Of a user, in and out of containers: those of one are bounded by themselves."""
+_FOLDERS = "/logs/agent /logs/verifier /solution /tests"
+_locks: dict[str, threading.Lock] = {}
+_locks_lock = threading.Lock()
+
+
+def missing(command: str) -> str | None:
+    """Why there can be no such environments on this machine; None if there can."""
+    if shutil.which(command) is None:
+        return f"{command} is not there (Debian: apt-get install {_package(command)})"
+    try:
+        told = _run([command, "info"], _ASK_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return f"{command} does not answer"
+    if told.returncode == 0:
+        return None
+    return f"{command} cannot be used: {_last_line(told)}"
+
+
+def _package(command: str) -> str:
+    return {"docker": "docker.io"}.get(command, command)
+
+
+def _run(argv: list[str], seconds: float) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+    )
+
+
+def _last_line(told: "subprocess.CompletedProcess[str]") -> str:
+    lines = (told.stderr.strip() or told.stdout.strip()).splitlines()
+    return lines[-1][:300] if lines else f"exit code {told.returncode}"
+
+
+class Container(InShell):
+    """See `Environment`."""
+
+    root = ""
+    built = True
+
+    def __init__(self, made: Made, command: str) -> None:
+        self._made, self._command = made, command
+        self._name = f"sweeper-{uuid.uuid4().hex[:16]}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        argv = [*self._options(), *self._image()]
+        at = shlex.quote(self._made.workdir)
+        script = supervisor("kill -KILL -1", f"mkdir -p {_FOLDERS} {at}; cd {at}")
+        try:
+            self._process = subprocess.Popen(
+                [*argv, "bash", "-c", script, "shell"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C is for us
+            )
+        except OSError as error:
+            raise NotThere(f"{self._command} does not start: {error}") from None
+        self._shell = Shell(self._process, self._end_all)
+        try:
+            self._shell.greet()
+        except Died:
+            raise Died(self._last_words()) from None
+
+    def _options(self) -> list[str]:
+        made, limits = self._made, self._made.limits
+        argv = [self._command, "run", "-i", "--rm", "--name", self._name, "--network", "none"]
+        argv += ["--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m"]
+        argv += ["--pids-limit", str(limits.processes), "--ulimit", "nofile=1024:1024"]
+        # As much as we may: more, which podman asks for by itself, is refused where we are limited.
+        own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        own = _PROCESSES if own < 0 else min(own, _PROCESSES)
+        argv += ["--ulimit", f"nproc={own}:{own}"]
+        argv += ["--security-opt", "no-new-privileges"]
+        for key, value in made.env.items():
+            argv += ["--env", f"{key}={value}"]
+        return [*argv, "--entrypoint", ""]
+
+    def _image(self) -> list[str]:
+        """The image, made first where there is a Dockerfile. Raises `NotThere`."""
+        made = self._made
+        if made.root is not None:
+            if self._command != "podman":
+                raise NotThere(f"{made.root}: only podman and bubblewrap take a prepared root")
+            return ["--rootfs", f"{os.path.abspath(made.root)}:O"]
+        folder = os.path.join(made.folder or "", "environment")
+        if not os.path.exists(os.path.join(folder, "Dockerfile")):
+            if made.image is None:
+                raise NotThere(f"{folder}: there is neither a Dockerfile nor a docker_image")
+            return [made.image]
+        tag = f"localhost/sweeper-task:{_fingerprint(folder)}"
+        with _locks_lock:
+            lock = _locks.setdefault(tag, threading.Lock())
+        with lock:
+            if _run([self._command, "image", "inspect", tag], _ASK_SECONDS).returncode != 0:
+                self._build(folder, tag)
+        return [tag]
+
+    def _build(self, folder: str, tag: str) -> None:
+        try:
+            told = _run([self._command, "build", "-q", "-t", tag, folder], self._made.build_seconds)
+        except subprocess.TimeoutExpired:
+            raise NotThere(
+                f"{folder}: its image takes longer than {self._made.build_seconds:.0f} s to make"
+            ) from None
+        if told.returncode != 0:
+            raise NotThere(f"{folder}: its image cannot be made: {_last_line(told)}")
+
+    def _last_words(self) -> str:
+        process = self._process
+        if process is None or process.stderr is None:
+            return "it did not start"
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(5.0)
+        os.set_blocking(process.stderr.fileno(), False)
+        said = (process.stderr.read() or b"").decode(errors="replace").strip()
+        return said.rpartition("\n")[2][:300] or "it did not start"
+
+    def _end_all(self) -> None:
+        """Have the first process end all others."""
+        with suppress(subprocess.TimeoutExpired, OSError):
+            _run([self._command, "kill", "--signal", "USR1", self._name], _ASK_SECONDS)
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(subprocess.TimeoutExpired, OSError):
+            # `rm` alone would ask it to end, and wait.
+            _run([self._command, "kill", self._name], _ASK_SECONDS)
+            _run([self._command, "rm", "-f", self._name], _ASK_SECONDS)
+        try:
+            process.wait(_ASK_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _fingerprint(folder: str) -> str:
+    """What an image is made of: paths, modes and bytes."""
+    found = hashlib.sha256()
+    for at, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(at, name)
+            found.update(f"{os.path.relpath(path, folder)}\0{os.stat(path).st_mode:o}\0".encode())
+            with open(path, "rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:24]

@@ -1,0 +1,198 @@
+# pyright: basic, reportMissingImports=false
+"""An environment of the package `harbor` (docker, daytona, e2b, modal ..., or a class by its import
+path), as one of ours. Only in an interpreter that has the package.
+
+harbor executes each command by itself. So that the shell keeps its state all the same, what a
+command leaves (folder, variables, functions) is written down in the environment, and read again
+before the next one; programs that go on in the background are left alone until `reset`.
+"""
+
+import asyncio
+import importlib.util
+import os
+import shlex
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+
+from sweeper.environments.base import Died, Made, NotThere, Result
+from sweeper.environments.shell import Output
+
+__all__ = ["Harbor", "missing"]
+
+_KEEP = "/tmp/.sweeper"  # noqa: S108 - of the environment
+_PATIENCE = 30.0
+_TIMED_OUT = 124
+_COMMAND = f"""
+mkdir -p {_KEEP}
+[ -f {_KEEP}/state ] && . {_KEEP}/state 2>/dev/null
+[ -f {_KEEP}/folder ] && cd "$(cat {_KEEP}/folder)"
+eval "$(cat {_KEEP}/command)" </dev/null 2>&1
+s=$?
+pwd >{_KEEP}/folder
+{{ declare -p | grep -v '^declare -[a-zA-Z]*r'; declare -f; }} >{_KEEP}/state 2>/dev/null
+exit $s
+"""
+
+
+def missing(which: str) -> str | None:
+    """Why there can be no such environment in this interpreter; None if there may be."""
+    if importlib.util.find_spec("harbor") is None:
+        return (
+            "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "
+            "newer)"
+        )
+    from harbor.environments.factory import EnvironmentFactory
+    from harbor.models.environment_type import EnvironmentType
+
+    by_path = which if ":" in which else None
+    try:
+        kind = None if by_path else EnvironmentType(which)
+        EnvironmentFactory.run_preflight(kind, by_path)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - each provider has its own
+        return " ".join(str(error).split())[:300] or type(error).__name__
+    return None
+
+
+class Harbor:
+    """See `Environment`; `which` is a type of harbor's, or an import path."""
+
+    root = ""
+    built = True
+
+    def __init__(self, made: Made, which: str) -> None:
+        if made.folder is None:
+            raise ValueError("an environment of harbor's is made of a task's folder")
+        self._made, self._folder, self._which = made, made.folder, which
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._paths = ""
+        self._place: Any = None
+
+    def start(self) -> None:
+        self._paths = tempfile.mkdtemp(prefix="sweeper-harbor-")
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="harbor", daemon=True).start()
+        try:
+            self._place = self._made_place()
+        except (ImportError, ValueError, SystemExit) as error:
+            raise NotThere(f"harbor has no such environment here: {error}") from None
+        self._wait(self._place.start(force_build=False), self._made.build_seconds)
+        at = shlex.quote(self._made.workdir)
+        self._must(f"mkdir -p {at} {_KEEP} /logs/agent /logs/verifier /tests /solution")
+        self._must(f"cd {at} && pwd >{_KEEP}/folder")
+
+    def _made_place(self) -> Any:
+        from pathlib import Path
+
+        from harbor.environments.factory import EnvironmentFactory
+        from harbor.models.task.task import Task
+        from harbor.models.trial.config import EnvironmentConfig
+        from harbor.models.trial.paths import TrialPaths
+
+        named = {"import_path" if ":" in self._which else "type": self._which}
+        paths = TrialPaths(trial_dir=Path(self._paths))
+        paths.mkdir()
+        task = Task(Path(self._folder))
+        return EnvironmentFactory.create_environment_from_config(
+            EnvironmentConfig.model_validate({**named, "env": dict(self._made.env)}),
+            environment_dir=Path(self._folder, "environment"),
+            environment_name=task.name.rpartition("/")[2],
+            session_id=f"sweeper-{uuid.uuid4().hex[:12]}",
+            trial_paths=paths,
+            task_env_config=task.config.environment,
+        )
+
+    def _wait(self, work: Coroutine[Any, Any, Any], seconds: float) -> Any:
+        """The result of something of harbor's. Raises TimeoutError, and `Died` for all else."""
+        if self._loop is None:
+            work.close()
+            raise Died("it has ended")
+        asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return asked.result(seconds)
+        except TimeoutError:
+            asked.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - each provider has its own
+            if "timed out" in str(error):
+                raise TimeoutError from None
+            raise Died(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
+
+    def _must(self, command: str) -> Any:
+        try:
+            return self._wait(self._place.exec(command, timeout_sec=int(_PATIENCE)), 2 * _PATIENCE)
+        except TimeoutError:
+            raise Died("it does not answer") from None
+
+    def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
+        output = Output(keep)
+        if "\0" in command:
+            raise ValueError("a command has no NUL")
+        self.put({f"{_KEEP}/command": command.encode(errors="replace")})
+        limited = f"timeout -k 1 {max(seconds, 0.1):.2f} bash -c {shlex.quote(_COMMAND)}"
+        try:
+            told = self._wait(
+                self._place.exec(limited, timeout_sec=int(seconds + _PATIENCE)),
+                seconds + 2 * _PATIENCE,
+            )
+        except TimeoutError:
+            raise Died("a command does not end") from None
+        output.add(((told.stdout or "") + (told.stderr or "")).encode(errors="replace"))
+        if told.return_code in (_TIMED_OUT, 137):
+            self.reset()
+            return output.result(None, "timeout")
+        return output.result(told.return_code)
+
+    def reset(self) -> None:
+        with suppress(Died):  # what executes this ends too
+            self._must("kill -KILL -1 2>/dev/null; true")
+        self._must(
+            f"rm -f {_KEEP}/state; cd {shlex.quote(self._made.workdir)} && pwd >{_KEEP}/folder"
+        )
+
+    def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
+        with tempfile.TemporaryDirectory(dir=self._paths) as folder:
+            for path, data in files.items():
+                own = os.path.join(folder, path.lstrip("/"))
+                os.makedirs(os.path.dirname(own), exist_ok=True)
+                with open(own, "wb") as file:
+                    file.write(data)
+                mode = 0o755 if data.startswith(b"#!") else 0o644
+                os.chmod(own, mode)
+            try:
+                for name in sorted(os.listdir(folder)):
+                    self._wait(
+                        self._place.upload_dir(os.path.join(folder, name), f"/{name}"), seconds
+                    )
+            except TimeoutError:
+                raise OSError(
+                    "files cannot be put into the environment: it takes too long"
+                ) from None
+
+    def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
+        quoted = shlex.quote(path)
+        try:
+            there = self._wait(self._place.exec(f"test -f {quoted}", timeout_sec=10), seconds + 20)
+            if there.return_code != 0:
+                return None
+            own = os.path.join(self._paths, "got")
+            self._wait(self._place.download_file(path, own), seconds + _PATIENCE)
+        except TimeoutError:
+            raise Died("it does not answer") from None
+        with open(own, "rb") as file:
+            return file.read(most)
+
+    def stop(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        if self._place is not None:
+            asked = asyncio.run_coroutine_threadsafe(self._place.stop(delete=True), loop)
+            with suppress(Exception):
+                asked.result(_PATIENCE)
+        loop.call_soon_threadsafe(loop.stop)
+        shutil.rmtree(self._paths, ignore_errors=True)

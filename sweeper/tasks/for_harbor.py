@@ -1,0 +1,144 @@
+# pyright: basic, reportMissingImports=false
+"""Environments of ours for the package `harbor`: an environment class that it takes by import path.
+
+    harbor run -p TASKS --environment-import-path sweeper.tasks.for_harbor:Bubblewrap
+
+Only for an interpreter that has `harbor`, which nothing else here imports this for.
+"""
+
+import asyncio
+import io
+import os
+import shlex
+import tarfile
+from pathlib import Path
+from time import monotonic
+
+from harbor.environments.base import BaseEnvironment, ExecResult
+from harbor.environments.capabilities import (
+    EnvironmentCapabilities,
+    EnvironmentResourceCapabilities,
+)
+
+from sweeper.environments import Result, missing, open_environment
+from sweeper.tasks import made_of, read_all, set_up
+from sweeper.tasks.running import files_of
+
+__all__ = ["Bubblewrap"]
+
+_LONGEST = 24 * 3600.0
+_KEPT = 8 << 20
+_LARGEST = 256 << 20
+
+
+class Bubblewrap(BaseEnvironment):
+    """Namespaces of their own, without a network. All is done as root, which is nobody outside:
+    that somebody else is asked for is passed over."""
+
+    @staticmethod
+    def type() -> str:
+        """Its name in harbor's records."""
+        return "sweeper-bubblewrap"
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        """There is no network, which is more than a task can ask for."""
+        return EnvironmentCapabilities(disable_internet=True)
+
+    @classmethod
+    def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
+        """Memory is limited."""
+        return EnvironmentResourceCapabilities(memory_limit=True)
+
+    @classmethod
+    def preflight(cls) -> None:
+        """Ends the program where bubblewrap is not there."""
+        if (lacking := missing("bubblewrap")) is not None:
+            raise SystemExit(lacking)
+
+    def _validate_definition(self) -> None:
+        found, mistakes = read_all(str(self.environment_dir.parent))
+        if mistakes:
+            raise ValueError(mistakes[0])
+        self._task = found[0]
+
+    async def start(self, force_build: bool) -> None:
+        """Make it, and carry out the Dockerfile."""
+        del force_build
+        self._one_at_a_time = asyncio.Lock()
+        self._place = open_environment("bubblewrap", made_of(self._task))
+        await asyncio.to_thread(self._place.start)
+        await asyncio.to_thread(set_up, self._place, self._task)
+
+    async def stop(self, delete: bool) -> None:
+        """End it, with all that is in it."""
+        del delete
+        if hasattr(self, "_place"):
+            await asyncio.to_thread(self._place.stop)
+
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        """One command, in a shell of its own. Raises RuntimeError when its time is up."""
+        del user
+        given = "".join(
+            f"export {key}={shlex.quote(value)}\n"
+            for key, value in (self._merge_env(env) or {}).items()
+        )
+        at = cwd or self.task_env_config.workdir or made_of(self._task).workdir
+        inner = f"{given}cd {shlex.quote(at)} || exit\n{command}"
+        limit = f"timeout -k 1 {timeout_sec} " if timeout_sec else ""
+        begun = monotonic()
+        told = await self._run(
+            f"{limit}bash -c {shlex.quote(inner)}", (timeout_sec or _LONGEST) + 5, _KEPT
+        )
+        over = timeout_sec is not None and monotonic() - begun >= timeout_sec
+        if told.ended == "timeout" or (over and told.code in (124, 137)):
+            raise RuntimeError(f"Command timed out after {timeout_sec} seconds")
+        return ExecResult(
+            stdout=told.text, stderr="", return_code=255 if told.code is None else told.code
+        )
+
+    async def _run(self, command: str, seconds: float, keep: int) -> Result:
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self._place.exec, command, seconds, keep)
+
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        """Put one file there."""
+        await self._put({str(target_path): Path(source_path).read_bytes()})
+
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        """Put a folder's files there."""
+        await self._put(files_of(str(source_dir), str(target_dir), str(source_dir)))
+
+    async def _put(self, files: dict[str, bytes]) -> None:
+        async with self._one_at_a_time:
+            await asyncio.to_thread(self._place.put, files)
+
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        """Get one file. Raises FileNotFoundError."""
+        async with self._one_at_a_time:
+            data = await asyncio.to_thread(self._place.get, str(source_path), _LARGEST, 60.0)
+        if data is None:
+            raise FileNotFoundError(f"there is no file {source_path}")
+        Path(target_path).parent.mkdir(parents=True, exist_ok=True)
+        Path(target_path).write_bytes(data)
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        """Get a folder. Raises FileNotFoundError."""
+        told = await self._run(f"tar -C {shlex.quote(str(source_dir))} -cf - .", 600.0, _LARGEST)
+        if told.code != 0 or told.lost:
+            raise FileNotFoundError(f"cannot get {source_dir}: {told.text[-200:]}")
+        os.makedirs(target_dir, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(told.output)) as archive:
+            archive.extractall(target_dir, filter=_kept)  # noqa: S202 - harmless ones only
+
+
+def _kept(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+    """No devices or pipes: an agent can leave them anywhere."""
+    return None if member.isdev() else tarfile.data_filter(member, path)

@@ -1,0 +1,183 @@
+"""Environments that are containers: by the real podman, and by `docker`, which here is a script
+that has podman do the same (there is no daemon where these tests run)."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper import environments
+from sweeper.environments import Died, Limits, Made, NotThere, open_environment
+from sweeper.tasks import begin_step, made_of, read_all, set_up, solve, verify
+
+pytestmark = pytest.mark.e2e
+TASKS = Path(__file__).parents[2] / "grids" / "terminal"
+SMALL = Limits(memory_mb=128, storage_mb=64, processes=48)
+PROGRAMS = (
+    *("bash", "cat", "cat", "chmod", "cp", "env", "grep", "head", "ls", "mkdir", "rm", "sleep"),
+    *("tar", "touch", "true", "wc"),
+)
+NO_IMAGE = "localhost/sweeper-tests-base"
+
+
+def podman(*words, **options):
+    return subprocess.run(
+        ["podman", *words], capture_output=True, text=True, timeout=120, check=True, **options
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """An image with the shell of this machine, in a store of its own."""
+    if shutil.which("podman") is None:
+        pytest.skip("there is no podman: `make podman` installs it")
+    folder = tmp_path_factory.mktemp("podman")
+    runtime = "crun" if shutil.which("runc") is None else "runc"
+    (folder / "containers.conf").write_text(
+        f'[engine]\nruntime = "{runtime}"\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
+    )
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n'
+    )
+    (folder / "bin").mkdir()
+    docker = folder / "bin" / "docker"
+    docker.write_text('#!/bin/sh\nexec podman "$@"\n')
+    docker.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
+        patch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+        root = folder / "root"
+        _with_programs(root)
+        packed = subprocess.run(["tar", "-C", str(root), "-c", "."], stdout=-1, check=True).stdout
+        subprocess.run(
+            ["podman", "import", "-", NO_IMAGE], input=packed, capture_output=True, check=True
+        )
+        try:
+            podman("run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024",
+                   "--ulimit", "nproc=4096:4096", NO_IMAGE, "true")  # fmt: skip
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"podman can start no container here: {error.stderr.strip()[-200:]}")
+        yield root
+        podman("rm", "-f", "-a")
+        podman("rmi", "-f", "-a")
+
+
+def _with_programs(root):
+    paths = [shutil.which(name) or "" for name in PROGRAMS]
+    told = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout
+    for path in {*paths, *re.findall(r"(/\S+)(?= \(0x)", told)}:
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    for name in ("bin/bash", "bin/sh", "usr/bin/sh"):
+        if not (root / name).exists():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(paths[0], root / name)
+    for name in ("tmp", "root", "etc"):
+        (root / name).mkdir(exist_ok=True)
+
+
+@pytest.fixture
+def task(base, tmp_path):
+    shutil.copytree(TASKS / "door", tmp_path / "door")
+    path = tmp_path / "door" / "environment" / "Dockerfile"
+    path.write_text(re.sub("(?m)^FROM .*", f"FROM {NO_IMAGE}", path.read_text()))
+    return read_all(str(tmp_path / "door"))[0][0]
+
+
+@pytest.fixture
+def opened(base):
+    made = []
+
+    def start(made_of_it, kind="podman"):
+        made.append(open_environment(kind, made_of_it))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.stop()
+    assert podman("ps", "-a", "-q") == ""
+
+
+@pytest.mark.parametrize("kind", ["podman", "docker"])
+def test_a_task_in_a_container(opened, task, kind):
+    """Its image is made once; the shell keeps its state; a command ends in time; the solution earns
+    all and nothing done does not."""
+    assert environments.missing(kind) is None
+    place = opened(made_of(task, SMALL), kind)
+    set_up(place, task)
+    begin_step(place, task, task.steps[0])
+    assert not verify(place, task, task.steps[0]).reward
+    assert place.exec("x=5; pwd", 30).text == "/app\n"
+    ended = place.exec("echo $x; sleep 60 & sleep 60", 0.5)
+    assert (ended.code, ended.ended, ended.output) == (None, "timeout", b"5\n")
+    assert place.exec("echo [$x]; cat /proc/net/dev | grep -vc lo:", 30).text == "[]\n2\n"
+    solve(place, task, task.steps[0])
+    assert verify(place, task, task.steps[0]).reward == 1.0
+    place.stop()
+    with pytest.raises(Died):
+        place.exec("true", 5)
+
+
+def test_an_episode_of_hostile_commands(opened, task):
+    place = opened(made_of(task, SMALL))
+    place.exec(":(){ :|:& };:", 1.0)
+    place.reset()
+    place.exec("kill -9 1; kill -9 -1; kill -USR1 1", 5)
+    place.reset()
+    place.exec("head -c 900000000 /dev/zero | wc -c & x=$(cat /dev/zero)", 20)
+    place.reset()
+    assert place.exec("echo well", 30).text == "well\n"
+
+
+def test_a_prepared_root_is_left_as_it_is(opened, base):
+    before = sorted(path.name for path in base.iterdir())
+    place = opened(Made(root=str(base), workdir="/srv", limits=SMALL))
+    assert place.exec("touch /new /srv/x && pwd", 30).text == "/srv\n"
+    place.stop()
+    assert sorted(path.name for path in base.iterdir()) == before
+    with pytest.raises(NotThere, match="only podman and bubblewrap take a prepared root"):
+        opened(Made(root=str(base)), "docker")
+
+
+def test_a_container_ends_with_who_started_it(base, task):
+    script = (
+        "import sys, time\n"
+        "from sweeper.environments import open_environment\n"
+        "from sweeper.tasks import made_of, read_all\n"
+        "place = open_environment('podman', made_of(read_all(sys.argv[1])[0][0]))\n"
+        "place.start()\n"
+        "place.exec('sleep 1000 & sleep 1000 &', 5)\n"
+        "print('up', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, task.folder], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        assert podman("ps", "-q") != ""
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 90
+    while podman("ps", "-a", "-q"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_what_is_wrong_is_told_in_a_line(base, task, tmp_path, monkeypatch):
+    path = Path(task.folder, "environment", "Dockerfile")
+    path.write_text(path.read_text() + "RUN echo it goes wrong >&2; exit 7\n")
+    with pytest.raises(NotThere, match=r"environment: its image cannot be made: .*7"):
+        open_environment("podman", made_of(read_all(task.folder)[0][0])).start()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environments.missing("podman") == (
+        "podman is not there (Debian: apt-get install podman)"
+    )

@@ -1,0 +1,235 @@
+"""The package harbor itself, from PyPI, in an environment of its own (`make harbor`): the example
+tasks by its trials, its Terminus agent on the engine, its environments as ours."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper import Registry, environments
+from sweeper.environments import open_environment
+from sweeper.tasks import begin_step, made_of, read_all, set_up, verify
+
+ROOT = Path(__file__).parents[2]
+HARBOR = ROOT / ".venv-harbor"
+PYTHON = HARBOR / "bin" / "python"
+TASKS = ROOT / "grids" / "terminal"
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not (HARBOR / ".installed").exists(),
+        reason="there is no harbor in .venv-harbor: `make harbor` installs it",
+    ),
+    pytest.mark.skipif(environments.missing("bubblewrap") is not None, reason="no bubblewrap here"),
+]
+
+
+def environ(**more):
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("TINKER_", "HF_", "WANDB_"))}
+    return ours | {"PYTHONPATH": str(ROOT / "tests" / "support")} | more
+
+
+def command(log_path, **settings):
+    given = {"tasks": TASKS, "log_path": log_path} | settings
+    words = [f"{key}={value}" for key, value in given.items()]
+    return [str(PYTHON), "-m", "sweeper.recipes.harbor", *words]
+
+
+def run(log_path, env=None, **settings):
+    done = subprocess.run(
+        command(log_path, **settings),
+        cwd=log_path.parent,
+        env=environ(**(env or {})),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def sequences():
+    """What is tried on each task: the solution, nothing, and letters by chance."""
+    rng, found = random.Random(1), {}
+    for task in read_all(str(TASKS))[0]:
+        solution = Path(task.steps[0].solution, "solve.sh").read_text().splitlines()[1:]
+        letters = sorted({line.strip() for line in solution if len(line.strip()) == 1})
+        pool = [*letters, *letters, *"abcdefghijklmnopqrstuvwxyz"]
+        tried = [[line for line in solution if line.strip()], [], ["exit 3", "echo a b; false"]]
+        tried += [[rng.choice(pool) for _ in range(3)] for _ in range(9)]
+        found[task.name.rpartition("/")[2]] = tried
+    return found
+
+
+def test_the_same_commands_earn_the_same(tmp_path):
+    """By harbor's trials and verifier, and by ours: the rewards of 36 sequences of commands."""
+    tried = sequences()
+    count = len(tried["door"])
+    options = json.dumps({"commands": tried})
+    log_path = tmp_path / "run"
+    run(
+        log_path, agent="scripted_agent:Scripted", agent_options=options, attempts=count,
+        n_parallel_envs=2,
+    )  # fmt: skip
+    theirs = {
+        (one["task"], one["attempt"]): one["rollout"]["reward"]
+        for one in lines(log_path / "episodes.jsonl")
+    }
+    ours = {}
+    for task in read_all(str(TASKS))[0]:
+        for number, commands in enumerate(tried[task.name.rpartition("/")[2]]):
+            place = open_environment("bubblewrap", made_of(task))
+            try:
+                place.start()
+                set_up(place, task)
+                begin_step(place, task, task.steps[0])
+                for one in commands:
+                    place.exec(f"({one}\n)", 20)
+                ours[task.name, number] = verify(place, task, task.steps[0]).reward
+            finally:
+                place.stop()
+    assert theirs == ours
+    assert len(ours) == 36
+    assert len(set(ours.values())) > 2
+    (metrics,) = lines(log_path / "metrics.jsonl")
+    assert metrics["test/reward"] == pytest.approx(sum(ours.values()) / 36)
+    assert metrics["eval/terminal/pass@8"] > metrics["eval/terminal/pass@1"]
+    assert metrics["env/all/verifier_failures"] == 0
+    folder = log_path / "iteration_000000"
+    summaries = lines(folder / "eval_test_rollout_summaries.jsonl")
+    assert len(summaries) == len(lines(folder / "eval_test_trajectories.jsonl")) == 36
+    said = [step["logs"]["response"] for step in summaries[4]["steps"]]
+    assert said == tried["door"][4]
+
+
+def test_a_killed_run_goes_on_with_the_trials_that_are_missing(tmp_path):
+    log_path = tmp_path / "run"
+    slow = {name: [["sleep 0.4"]] * 4 for name in ("door", "lamp", "stairs")}
+    settings = {"agent": "scripted_agent:Scripted", "attempts": 4, "n_parallel_envs": 2}
+    settings["agent_options"] = json.dumps({"commands": slow})
+    process = subprocess.Popen(
+        command(log_path, **settings), cwd=tmp_path, env=environ(), start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    kept = log_path / "episodes.jsonl"
+    while not kept.exists() or kept.read_text().count("\n") < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = [line for line in kept.read_text().splitlines(True) if line.endswith("\n")]
+    assert len(before) < 12
+    assert f"12 trials, {12 - len(before)} to run" in run(log_path, **settings)
+    assert kept.read_text().splitlines(True)[: len(before)] == before
+    assert len(lines(kept)) == 12
+
+
+def test_terminus_on_the_engine(recipes, tmp_path):
+    """harbor's Terminus agent with its Tinker model: the very tokens, each with its logprob, which
+    the service gives them again."""
+    log_path = tmp_path / "run"
+    env = {"TINKER_API_KEY": recipes.key, **recipes.tokenizers, "TINKER_TELEMETRY": "0"}
+    settings = {"base_url": recipes.url, "model_name": "tiny/qwen3", "max_turns": 2}
+    settings |= {"renderer_name": "qwen3_instruct", "max_tokens": 1500, "temperature": 1.0}
+    settings |= {"context_limit": 30000, "attempts": 2, "environment_retries": 0}
+    told = run(log_path, env, **settings)
+    episodes = lines(log_path / "episodes.jsonl")
+    (metrics,) = lines(log_path / "metrics.jsonl")
+    # A random model writes what harbor's own agent cannot read, and its trial ends in a TypeError.
+    assert len(episodes) + metrics["env/all/episodes_lost"] == 6, told
+    sampled = [one["rollout"] for one in episodes if one["rollout"]["tokens"]]
+    assert sampled, told
+    for rollout in sampled:
+        assert len(rollout["logprobs"]) == len(rollout["tokens"])
+        assert sum(turn["size"] for turn in rollout["turns"]) == len(rollout["tokens"])
+        assert all(logprob <= 0 for logprob in rollout["logprobs"])
+
+
+IN_HARBOR = """
+import sys
+from sweeper.environments import open_environment, missing
+from sweeper.tasks import begin_step, made_of, read_all, set_up, solve, verify
+kind = "harbor:sweeper.tasks.for_harbor:Bubblewrap"
+assert missing(kind) is None, missing(kind)
+print(missing("harbor:docker"))
+for task in read_all(sys.argv[1])[0]:
+    for done in (False, True):
+        place = open_environment(kind, made_of(task))
+        try:
+            place.start()
+            set_up(place, task)
+            begin_step(place, task, task.steps[0])
+            assert place.exec("x=5; f() { echo f$1; }; mkdir -p d; cd d; (exit 3)", 20).code == 3
+            told = place.exec("echo $x; f 1; basename $PWD", 20)
+            assert told == (0, b"5\\nf1\\nd\\n", 0, ""), told
+            ended = place.exec("echo a; sleep 60", 0.5)
+            assert (ended.code, ended.ended) == (None, "timeout"), ended
+            place.put({"/app/new/one": b"data"})
+            assert place.get("/app/new/one", 2) == b"da"
+            assert place.get("/app/new") is None
+            place.exec("cd /app", 20)
+            if done:
+                solve(place, task, task.steps[0])
+            print(task.name, verify(place, task, task.steps[0]).reward)
+        finally:
+            place.stop()
+"""
+
+
+def test_an_environment_of_harbors_is_one_of_ours(tmp_path):
+    """Shown with a class by its import path: harbor's own ones need a daemon or an account."""
+    done = subprocess.run(
+        [str(PYTHON), "-c", IN_HARBOR, str(TASKS)],
+        env=environ(TMPDIR=str(tmp_path)), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lacking, *rewards = done.stdout.splitlines()
+    assert "ocker" in lacking
+    assert [line.split()[1] == "1.0" for line in rewards] == [False, True] * 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_of_agents(tmp_path):
+    """By a grid whose runs execute in harbor's interpreter; and a plan that names another is
+    refused."""
+    grid = {
+        "name": "agents",
+        "recipe": "harbor",
+        "service": "none",
+        "base": {"tasks": str(TASKS)},
+        "grid": {"agent": ["oracle", "nop"]},
+        "metric": {"name": "test/reward", "goal": "maximize"},
+        "launch": {"backend": "local", "python": str(PYTHON), "max_parallel": 1},
+    }
+    (tmp_path / "agents.yaml").write_text(json.dumps(grid))
+    sweeper = str(ROOT / ".venv" / "bin" / "sweeper")
+    env = environ(SWEEPER_HOME=str(tmp_path / "home"), SWEEPER_ROOT=str(tmp_path / "sweeps"))
+
+    def told(*words):
+        return subprocess.run(
+            [sweeper, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+
+    refused = told("plan", "agents.yaml", "launch.python=~")
+    assert refused.returncode == 2
+    assert "the package harbor is not in this interpreter" in refused.stderr
+    done = told("launch", "agents.yaml", "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    registry = Registry(str(tmp_path / "sweeps"))
+    runs = registry.runs(sweep="agents")
+    rewards = registry.metrics(runs, keys=["test/reward"]).set_index("run")["test/reward"]
+    found = {run.agent: rewards[run.run] for run in runs.itertuples()}
+    assert found["oracle"] == 1.0 > found["nop"]
+    assert len(registry.items(runs)) == 6
+    shutil.rmtree(tmp_path / "home", ignore_errors=True)
