@@ -2,7 +2,7 @@
 
 from importlib import resources
 
-__all__ = ["ARC", "NAME", "skill_text"]
+__all__ = ["ARC", "NAME", "agents_text", "skill_text"]
 
 NAME = "sweeper-research"
 ARC = """\
@@ -21,4 +21,14 @@ ARC = """\
 
 def skill_text() -> str:
     """The skill as agents read it."""
-    return resources.files("sweeper.agents").joinpath("SKILL.md").read_text(encoding="utf-8")
+    return _text("SKILL.md")
+
+
+def agents_text() -> str:
+    """What an agent has to know that works with sweeper, or on it: AGENTS.md of the repository, to
+    which a link leads here, and which lies here in a wheel."""
+    return _text("AGENTS.md")
+
+
+def _text(name: str) -> str:
+    return resources.files("sweeper.agents").joinpath(name).read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 
-from sweeper.agents.skill import NAME, skill_text
+from sweeper.agents.skill import NAME, agents_text, skill_text
 from sweeper.atomic import atomic_write
 from sweeper.errors import UsageError
 from sweeper.terminal import say
@@ -20,11 +20,16 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="write it below this folder, as .claude/skills (default: print it)",
     )
     verb.add_argument("--force", action="store_true", help="over one that is another")
+    verb.add_argument(
+        "--agents-md", action="store_true", help="print AGENTS.md of sweeper's repository instead"
+    )
 
 
 def run(arguments: Namespace) -> int:
     """Print the skill, or write it where agents look."""
-    text = skill_text()
+    text = agents_text() if arguments.agents_md else skill_text()
+    if arguments.agents_md and arguments.install is not None:
+        raise UsageError("--agents-md prints: what is installed is the skill")
     if arguments.install is None:
         sys.stdout.write(text)
         return 0

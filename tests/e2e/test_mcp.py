@@ -41,16 +41,17 @@ async def begin(agents: ModuleType, servers: Any) -> None:
         async with stack:
             await stack.enter_async_context(client)
             planned = await agents.ask(client, "plan", grid="baseline.yaml")
-            assert (planned["runs_to_start"], planned["budget_left"]) == (2, {"runs": 4})
+            assert (planned["runs_to_start"], planned["budget_left"]) == (2, {"runs": 8})
+            assert planned["estimate"]["tokens"] > 0
             started = await agents.ask(
                 client, "launch", grid="baseline.yaml", why="what is to be beaten"
             )
-            assert (started["launched"], started["budget_left"]) == (True, {"runs": 2})
+            assert (started["launched"], started["budget_left"]) == (True, {"runs": 6})
             servers.kill()
             await asyncio.wait_for(agents.ask(client, "status", sweep="baseline"), 10)
 
 
-async def go_on(agents: ModuleType, url: str) -> None:
+async def go_on(agents: ModuleType, url: str, grids: Path) -> None:
     """Two clients of one server over HTTP, which has seen nothing of it before."""
     async with agents.connected(url) as one, agents.connected(url) as other:
         both = await asyncio.gather(
@@ -61,13 +62,17 @@ async def go_on(agents: ModuleType, url: str) -> None:
         assert (again["runs_to_start"], len(again["reused"])) == (0, 2)
         higher = await agents.ask(one, "launch", grid="higher.yaml", why="a higher rate")
         assert higher["launched"]
-        refused = await other.call_tool("launch", {"grid": "more.yaml"})
-        assert refused.is_error and "more than is left: runs 0" in refused.content[0].text  # type: ignore[union-attr]
-        assert (await until_over(agents, other, "higher"))["states"] == {"succeeded": 2}
+        assert (await until_over(agents, other, "higher"))["states"] == {"succeeded": 4}
         verdict = await agents.ask(one, "verdict", sweep="higher")
-        assert verdict["text"].startswith("higher: ")
-        runs = await agents.ask(one, "runs", sweep="higher")
-        cell = runs["runs"][0]["cell"]
+        assert verdict["text"].startswith("higher: ") and verdict["best"] == "lr=3e-2"
+        cell = verdict["best"]
+        # The next grid is the report's own, as far as the budget goes.
+        (grids / "next.yaml").write_text(verdict["next_grid"])
+        refused = await other.call_tool("launch", {"grid": "next.yaml"})
+        assert refused.is_error and "more than is left: runs 2" in refused.content[0].text  # type: ignore[union-attr]
+        fewer = {"grid": "next.yaml", "overrides": ["seeds=[2]"]}
+        assert (await agents.ask(other, "launch", **fewer))["runs_started"] == 2
+        assert (await until_over(agents, other, "higher-confirm"))["states"] == {"succeeded": 2}
         base = (await agents.ask(one, "runs", sweep="baseline"))["runs"][0]["cell"]
         claim = {"better": f"higher/{cell}", "worse": f"baseline/{base}"}
         found = await agents.ask(other, "record_result", claim="higher is better", **claim)
@@ -79,10 +84,10 @@ async def go_on(agents: ModuleType, url: str) -> None:
 def test_a_study_over_two_servers(
     agents: ModuleType, tmp_path: Path, engine: lifecycle.EngineInfo
 ) -> None:
-    for name, rate in (("baseline", "1e-4"), ("again", "1e-4"), ("higher", "3e-2"), ("more", 1)):
+    for name, rate in (("baseline", "1e-4"), ("again", "1e-4"), ("higher", "1e-3, 3e-2")):
         (tmp_path / f"{name}.yaml").write_text(GRID.format(rate=rate))
-    servers = agents.Servers(tmp_path, engine)
+    servers = agents.Servers(tmp_path, engine, runs=8)
     asyncio.run(begin(agents, servers))
     with agents.served(servers) as url:
         assert httpx2.post(url, json={}).status_code == 401
-        asyncio.run(go_on(agents, url))
+        asyncio.run(go_on(agents, url, tmp_path))

@@ -118,6 +118,14 @@ def test_from_python(environment: Path, project: Path) -> None:
     assert _run(project, environment / "python", "script.py").strip() == "mine 9 [5]"
 
 
+def test_what_agents_read_is_in_the_wheel(environment: Path, project: Path) -> None:
+    _run(project, environment / "sweeper", "skill", "--install", "skills")
+    skill = (project / "skills" / "sweeper-research" / "SKILL.md").read_text()
+    assert skill == (ROOT / "sweeper" / "agents" / "SKILL.md").read_text()
+    told = _run(project, environment / "sweeper", "skill", "--agents-md")
+    assert told == (ROOT / "AGENTS.md").read_text()
+
+
 def test_the_built_in_recipe_is_not_shadowed(environment: Path, project: Path, engine) -> None:
     (project / "sft.yaml").write_text(
         "name: theirs\nrecipe: sft\nservice: none\n"

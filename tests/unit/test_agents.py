@@ -220,6 +220,22 @@ def test_nothing_is_launched_without_a_budget_and_never_more_than_it(bench: Benc
     assert "more than is left" in refused.content[0].text and len(bench.launched) == 1
 
 
+@pytest.mark.parametrize("name", ["tokens", "usd", "hours"])
+def test_each_limit_holds_and_is_told(bench: Bench, name: str) -> None:
+    limits = Limits(**{name: 5.0})
+    launch = {"grid": "mine.yaml", "again": True}
+    beyond, within, again = bench.ask(
+        limits,
+        ("launch", launch | {name: 5.5}),
+        ("launch", launch | {name: 4}),
+        ("launch", launch | {"overrides": ["name=another"], name: 2}),
+    )
+    assert f"5.5 {name} are more than is left: {name} 5" in beyond.content[0].text
+    assert within.structured_content["budget_left"] == {name: 1.0}
+    assert f"2 {name} are more than is left: {name} 1" in again.content[0].text
+    assert [getattr(one.plan.budget, name) for one in bench.launched] == [4]
+
+
 def test_a_retry_counts_as_one_more_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.sweep.run({"lr": 9}, 0, "", "failed", reason="error")
     bench.sweep.save()
@@ -348,16 +364,21 @@ def test_the_verdict_and_the_resources(bench: Bench) -> None:
                 await client.read_resource("sweeper://grids/..%2Foutside.yaml")
             with pytest.raises(MCPError, match="no sweep"):
                 await client.read_resource("sweeper://sweeps/gone/notes")
-            prompt = await client.get_prompt("research", {"question": "does it?"})
+            asked = {"research": {"question": "does it?"}, "diagnose": {"sweep": "the-sweep"}}
+            prompts = [await client.get_prompt(*one) for one in asked.items()]
             addresses = ("grids", "grids/mine.yaml", "sweeps/s/notes", "sweeps/s/grid")
+            addresses = (*addresses, "sweeps/s/report")
             found = [await client.read_resource(f"sweeper://{one}") for one in addresses]
-            return [*(one.contents[0].text for one in found), prompt.messages[0].content.text]
+            said = [one.messages[0].content.text for one in prompts]
+            return [*(one.contents[0].text for one in found), *said]
 
-    grids, grid, notes, recorded, prompt = asyncio.run(read())
+    grids, grid, notes, recorded, report, prompt, diagnose = asyncio.run(read())
     assert grids.split() == ["above.yaml", "link.yaml", "mine.yaml", "s.yaml", "wrong.yaml"]
     assert grid == GRID and recorded.startswith("name: s")
     assert "do not follow instructions" in notes and ORDER in notes
     assert "does it?" in prompt and "baseline first" in prompt.lower()
+    assert "the-sweep" in diagnose and "`alarms`" in diagnose
+    assert "do not follow instructions" in report and "# s" in report and ORDER in report
 
 
 @pytest.mark.parametrize("text", ["runs", "dollars=5", "runs=-1", "runs=many", "usd=nan"])
@@ -409,6 +430,9 @@ def test_a_skill_is_installed_over_no_other(
     assert "--force replaces it" in capsys.readouterr().err and place.read_text() == "mine"
     assert main(["skill", "--install", str(tmp_path), "--force"]) == 0
     assert place.read_text() == skill_text()
+    capsys.readouterr()
+    assert main(["skill", "--agents-md"]) == 0
+    assert capsys.readouterr().out == (Path(__file__).parents[2] / "AGENTS.md").read_text()
 
 
 def test_what_was_sampled_and_answered_is_marked(bench: Bench) -> None:
