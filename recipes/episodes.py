@@ -6,7 +6,7 @@ tokens and the tokens of what the environment wrote behind them. Nothing is toke
 
 import json
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time
 from typing import Any, NamedTuple
 
 from sweeper.environments import Environment, Result
@@ -56,6 +56,7 @@ class Played(NamedTuple):
     ended: str
     judged: list[Judged]
     seconds: float
+    ended_at: float = 0.0
 
     @property
     def wrong(self) -> str:
@@ -151,7 +152,7 @@ class Player:
             if not judged[-1].meets(step.min_reward) or episode.over:
                 break
         reward = total(task, judged)
-        return Played(episode.rollout(reward), episode.ended, judged, monotonic() - begun)
+        return Played(episode.rollout(reward), episode.ended, judged, monotonic() - begun, time())
 
     def act(self, place: Environment, action: Action, deadline: float) -> str:
         """Execute what was asked for; the text for the model."""
@@ -213,11 +214,13 @@ class _Episode:
                 self._turn(deadline)
 
     def _turn(self, deadline: float) -> None:
+        begun = monotonic()
         said = self._sample(len(self._turns), self._context)
         text = self._tokenizer.decode(said.tokens, skip_special_tokens=True)
         action = action_of(self._player.agent, text)
         output = self._player.act(self._place, action, deadline)
-        metrics = {"parse_error": 1.0} if action.wrong else dict[str, float]()
+        metrics = {"seconds": round(monotonic() - begun, 3)}
+        metrics |= {"parse_error": 1.0} if action.wrong else {}
         turn = Turn(self._before, len(said.tokens), text, said.ended, output, metrics)
         self._turns.append(turn)
         self._tokens += said.tokens
@@ -247,6 +250,7 @@ def about(played: Played, failures: int) -> dict[str, float]:
     return {
         "solved": float(played.rollout.correct),
         "seconds": round(played.seconds, 3),
+        "ended_at": round(played.ended_at, 3),
         "environment_failures": failures,
         "verifier_failure": float(bool(played.wrong)),
         f"stop/{played.ended}": 1.0,
@@ -263,6 +267,7 @@ def document(task: str, number: int, played: Played) -> dict[str, Any]:
         "episode": number,
         "stop": played.ended,
         "seconds": played.seconds,
+        "ended_at": played.ended_at,
         "judged": [[dict(one.rewards), one.output, one.wrong] for one in played.judged],
         **values,
         "turns": [turn._asdict() for turn in rollout.turns],
@@ -274,7 +279,8 @@ def from_document(record: dict[str, Any]) -> Played:
     turns = tuple(Turn(**turn) for turn in record["turns"])
     values = {key: record[key] for key in Rollout._fields if key != "turns" and key in record}
     judged = [Judged(*one) for one in record["judged"]]
-    return Played(Rollout(**values, turns=turns), record["stop"], judged, record["seconds"])
+    rollout, ended_at = Rollout(**values, turns=turns), record.get("ended_at", 0.0)
+    return Played(rollout, record["stop"], judged, record["seconds"], ended_at)
 
 
 def atif(

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import cast
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.rollouts_export import export
 from sweeper.commands.rollouts_items import show_items
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, UsageError
@@ -44,6 +45,12 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     verb.add_argument("--search", metavar="TEXT", help="only with this text in what was said")
     verb.add_argument("--full", action="store_true", help="the conversations too")
+    verb.add_argument(
+        "--export", metavar="FILE", help="write all that was chosen, a line of JSON a step; -: here"
+    )
+    verb.add_argument(
+        "--otlp", metavar="URL", help="send it to a collector of OpenTelemetry (http://HOST:4318)"
+    )
     verb.add_argument("-n", "--limit", type=int, default=20, help="how many (20); 0: all")
     verb.add_argument("--page", type=int, default=1, help="which so many (1 is the first)")
 
@@ -54,7 +61,8 @@ def run(arguments: Namespace) -> int:
         raise UsageError("--limit is 0 or more, --page 1 or more")
     registry = open_registry(arguments)
     run = registry.run(arguments.run)
-    if arguments.failed or _only_items(run):
+    exported = arguments.export is not None or arguments.otlp is not None
+    if (arguments.failed and not exported) or _only_items(run):
         return show_items(registry, run, arguments)
     files = _files(run, arguments)
     found, skipped = read(run, files)
@@ -64,6 +72,9 @@ def run(arguments: Namespace) -> int:
         sign = -1.0 if arguments.best else 1.0
         # One without a reward is neither best nor worst: after the others.
         kept.sort(key=lambda one: (_reward(one) is None, sign * (_reward(one) or 0.0)))
+    if exported:
+        export(run, kept, arguments.export, arguments.otlp)
+        return tell_problems(registry.problems)
     size = arguments.limit or max(len(kept), 1)
     page = kept[(arguments.page - 1) * size : arguments.page * size]
     if skipped:
@@ -119,6 +130,8 @@ def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
     if arguments.task is not None and arguments.task not in _tags(one):
         return False
     reward, length = _reward(one), as_float(one.numbers.get("ac_len"))
+    if arguments.failed and reward is not None and reward >= 1:
+        return False
     for value, least, most in (
         (reward, arguments.min_reward, arguments.max_reward),
         (length, arguments.min_length, arguments.max_length),

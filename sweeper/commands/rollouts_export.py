@@ -1,0 +1,84 @@
+"""`sweeper rollouts --export` and `--otlp`: the trajectories that were chosen, as traces."""
+
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.results.rollouts import Found
+from sweeper.results.runs import RecordedRun
+from sweeper.results.traces import Trace, batches, rows, trace_of
+from sweeper.terminal import say
+
+__all__ = ["export"]
+
+_SECONDS = 30.0
+
+
+def export(
+    run: RecordedRun, found: Sequence[Found], path: str | None, collector: str | None
+) -> None:
+    """Write a line of JSON a step to a file ("-": standard output), send spans to a collector.
+    Raises `UsageError` for a path or an address that is none, `EnvironmentFailure` where the
+    collector does not take them."""
+    now = time.time()
+    about = {"sweep": run.sweep, "run": run.name, "run_id": run.id}
+    traces = [trace_of(one.record, about | {"name": one.file.name}, now) for one in found]
+    steps = sum(len(trace.steps) for trace in traces)
+    if path is not None:
+        _write(path, traces)
+        if path != "-":
+            say(f"{steps} steps of {len(traces)} trajectories: {path}")
+    if collector is not None:
+        url = _address(collector)
+        for body in batches(traces):
+            _send(url, body)
+        print(f"{steps} steps of {len(traces)} trajectories: {url}", file=sys.stderr)
+
+
+def _write(path: str, traces: Sequence[Trace]) -> None:
+    lines = (json.dumps(row) + "\n" for trace in traces for row in rows(trace))
+    if path == "-":
+        sys.stdout.writelines(lines)
+        return
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+    except OSError as error:
+        raise UsageError(f"--export {path}: {error.strerror}") from None
+
+
+def _address(collector: str) -> str:
+    """With the path that OTLP has for traces, where none is given."""
+    parts = urllib.parse.urlsplit(collector)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageError(f"--otlp {collector}: say http://HOST:4318")
+    return collector if parts.path.strip("/") else collector.rstrip("/") + "/v1/traces"
+
+
+def _send(url: str, body: Mapping[str, Any]) -> None:
+    headers = {"Content-Type": "application/json", "User-Agent": "sweeper", **_headers()}
+    data = json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers)  # noqa: S310 - http, as was seen before
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+            answer.read()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise EnvironmentFailure(f"the collector at {url} answered {error.code}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        raise EnvironmentFailure(f"no collector answers at {url} ({why})") from None
+
+
+def _headers() -> dict[str, str]:
+    """What OpenTelemetry's own exporters send too: $OTEL_EXPORTER_OTLP_HEADERS, `k=v,k=v`."""
+    given = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    pairs = (part.partition("=") for part in given.split(",") if "=" in part)
+    return {key.strip(): urllib.parse.unquote(value.strip()) for key, _, value in pairs}

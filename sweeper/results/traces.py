@@ -1,0 +1,194 @@
+"""Rollouts as traces: a line a step, with labels, and spans of OpenTelemetry. Pure.
+
+A trajectory is a trace, each of its turns a step. What can be said of a turn by itself is its
+`labels`: `first`, `last`, `cut_off` (by the limit of tokens), `unreadable` (no action could be made
+of it); of the last turn also what ended the episode (`stop:max_turns`) and `solved` or `unsolved`,
+where that was recorded. Spans have the names of OpenTelemetry's conventions for generative AI.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from sweeper.metrics import as_float
+
+__all__ = ["Trace", "batches", "rows", "spans", "trace_of"]
+
+_BATCH = 400
+_CUT = "stop/max_tokens"
+_ASKED = ("question", "prompt", "problem")
+_SAID = ("response", "completion")
+
+
+class Trace(NamedTuple):
+    """A trajectory: what tells it from all others, what it is of, its turns, and when it ended (in
+    seconds since 1970)."""
+
+    key: tuple[str, ...]
+    about: Mapping[str, Any]
+    steps: tuple[Mapping[str, Any], ...]
+    ended: float
+
+
+def trace_of(record: Mapping[str, Any], about: Mapping[str, Any], now: float) -> Trace:
+    """The trace of a rollout summary. `about` says which run it is of. Where nothing was recorded
+    of its time, it ends `now`, and its turns took a second each."""
+    told = _mapping(record.get("trajectory_metrics"))
+    place = {
+        "iteration": record.get("iteration"),
+        "group": record.get("group_idx"),
+        "trajectory": record.get("traj_idx"),
+    }
+    tags = record.get("tags")
+    turns = [_mapping(step) for step in _sequence(record.get("steps"))]
+    logs = [_mapping(turn.get("logs")) for turn in turns]
+    item = next((str(log["item"]) for log in logs if log.get("item")), None)
+    listed = [str(tag) for tag in _sequence(tags)]
+    episode = {
+        **about,
+        **place,
+        "task": item or (listed[-1] if listed else None),
+        "reward": as_float(record.get("total_reward")),
+        "solved": None if (solved := as_float(told.get("solved"))) is None else solved >= 0.5,
+        "turns": len(turns),
+        "seconds": as_float(told.get("seconds")),
+        "environment_failures": as_float(told.get("environment_failures")),
+    }
+    steps = tuple(_step(number, turn, told, len(turns)) for number, turn in enumerate(turns))
+    key = tuple(str(value) for value in (*about.values(), *place.values()))
+    ended = as_float(told.get("ended_at"))
+    return Trace(key, episode, steps, now if ended is None else ended)
+
+
+def _step(
+    number: int, turn: Mapping[str, Any], told: Mapping[str, Any], count: int
+) -> dict[str, Any]:
+    logs, metrics = _mapping(turn.get("logs")), _mapping(turn.get("metrics"))
+    labels = ["first"] * (number == 0) + ["last"] * (number == count - 1)
+    labels += ["cut_off"] * (_CUT in metrics) + ["unreadable"] * ("parse_error" in metrics)
+    if number == count - 1:
+        stops = sorted({*metrics, *told})
+        labels += [
+            f"stop:{stop[5:]}" for stop in stops if stop.startswith("stop/") and stop != _CUT
+        ]
+        if (solved := as_float(told.get("solved"))) is not None:
+            labels.append("solved" if solved >= 0.5 else "unsolved")
+    return {
+        "step": number,
+        "labels": labels,
+        "asked": _first(logs, _ASKED),
+        "said": _first(logs, _SAID),
+        "output": _first(logs, ("output",)),
+        "tokens_read": as_float(turn.get("ob_len")),
+        "tokens_written": as_float(turn.get("ac_len")),
+        "step_reward": as_float(turn.get("reward")),
+        "step_seconds": as_float(metrics.get("seconds")),
+    }
+
+
+def rows(trace: Trace) -> Iterator[dict[str, Any]]:
+    """A row a step: what it is of, and what came of the whole, stands with each."""
+    for step in trace.steps:
+        yield {"schema": 1, "trace": _hash(trace.key)[:32], **trace.about, **step}
+
+
+def spans(trace: Trace) -> list[dict[str, Any]]:
+    """The trace as spans of OTLP: the episode, and below it a span a turn."""
+    lengths = [step["step_seconds"] for step in trace.steps]
+    whole = trace.about["seconds"] or float(len(trace.steps))
+    known = sum(length or 0.0 for length in lengths)
+    left = max(whole - known, 0.0) / max(sum(length is None for length in lengths), 1)
+    begun = trace.ended - max(whole, known)
+    root = _hash(trace.key)[:16]
+    about = {f"sweeper.{key}": value for key, value in trace.about.items()}
+    name = f"episode {trace.about['task'] or ''}".strip()
+    found = [_span(trace, root, "", name, begun, trace.ended, about)]
+    at = begun
+    for step, length in zip(trace.steps, lengths, strict=True):
+        until = at + (left if length is None else length)
+        told = {f"sweeper.{key}": value for key, value in step.items()}
+        told |= {"gen_ai.operation.name": "chat"}
+        told |= {"gen_ai.usage.input_tokens": _whole(step["tokens_read"])}
+        told |= {"gen_ai.usage.output_tokens": _whole(step["tokens_written"])}
+        own = _hash((*trace.key, str(step["step"])))[:16]
+        found.append(_span(trace, own, root, f"turn {step['step']}", at, until, told))
+        at = until
+    return found
+
+
+def _span(  # noqa: PLR0913 - a span has so much
+    trace: Trace,
+    own: str,
+    parent: str,
+    name: str,
+    begun: float,
+    ended: float,
+    about: Mapping[str, Any],
+) -> dict[str, Any]:
+    return {
+        "traceId": _hash(trace.key)[:32],
+        "spanId": own,
+        **({"parentSpanId": parent} if parent else {}),
+        "name": name,
+        "kind": 1,
+        "startTimeUnixNano": str(int(begun * 1e9)),
+        "endTimeUnixNano": str(int(ended * 1e9)),
+        "attributes": [
+            {"key": key, "value": _value(value)}
+            for key, value in about.items()
+            if value is not None
+        ],
+        "status": {},
+    }
+
+
+def batches(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
+    """Bodies of requests to a collector (`/v1/traces`), each of whole traces."""
+    held: list[dict[str, Any]] = []
+    for trace in traces:
+        own = spans(trace)
+        if held and len(held) + len(own) > _BATCH:
+            yield _body(held)
+            held = []
+        held += own
+    if held:
+        yield _body(held)
+
+
+def _body(found: list[dict[str, Any]]) -> dict[str, Any]:
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "sweeper"}}]}
+    scope = {"scope": {"name": "sweeper.rollouts"}, "spans": found}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
+
+
+def _value(value: object) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    if isinstance(value, list):
+        values = [_value(one) for one in cast("list[object]", value)]
+        return {"arrayValue": {"values": values}}
+    return {"stringValue": str(value)}
+
+
+def _hash(key: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(key).encode("utf-8", "replace")).hexdigest()
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _first(logs: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    return next((logs[name] for name in names if isinstance(logs.get(name), str)), None)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _sequence(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []

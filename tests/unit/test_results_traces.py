@@ -1,0 +1,139 @@
+"""Rollouts exported as traces: a line a step, and spans to a collector of OpenTelemetry."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from sweeper.cli import main
+
+COLLECTED = "POST /v1/traces"
+
+
+def episode(task, reward, group, stop="done", turns=3):
+    steps = [
+        {
+            "ob_len": 10 * (n + 1),
+            "ac_len": 4,
+            "reward": reward * (n == turns - 1),
+            "metrics": {"seconds": 0.5},
+            "logs": {"response": f"ls {n}", "output": "a\n"},
+        }
+        for n in range(turns)
+    ]
+    steps[0]["logs"] |= {"item": task, "question": "Do it."}
+    steps[1]["metrics"] |= {"stop/max_tokens": 1.0, "parse_error": 1.0}
+    about = {"solved": float(reward >= 1), "seconds": 2.0, "ended_at": 1_700_000_000.5}
+    return {
+        "iteration": 0,
+        "group_idx": group,
+        "traj_idx": 0,
+        "tags": ["t", task],
+        "total_reward": reward,
+        "trajectory_metrics": about | {f"stop/{stop}": 1.0},
+        "steps": steps,
+    }
+
+
+@pytest.fixture
+def sweep(tmp_path, written, monkeypatch):
+    sweep = written.Written(tmp_path / "sweeps", "shells", {"rate": [1]}, None)
+    run = sweep.run({"rate": 1}, 0, [{"step": 0}])
+    folder = sweep.folder / "runs" / f"{run}.1" / "iteration_000000"
+    folder.mkdir(parents=True)
+    own = [episode("a", 1.0, 0), episode("b", 0.25, 1, "max_turns", turns=2)]
+    (folder / "train_rollout_summaries.jsonl").write_text(written.dump(own))
+    sweep.save()
+    monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "sweeps"))
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    return "shells/rate=1,seed=0"
+
+
+def test_a_line_of_json_a_step(sweep, capsys, tmp_path):
+    assert main(["rollouts", sweep, "--export", "-"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["step"] for row in rows] == [0, 1, 2, 0, 1]
+    assert [row["labels"] for row in rows] == [
+        ["first"],
+        ["cut_off", "unreadable"],
+        ["last", "stop:done", "solved"],
+        ["first"],
+        ["last", "cut_off", "unreadable", "stop:max_turns", "unsolved"],
+    ]
+    assert len({row["trace"] for row in rows}) == 2
+    one = rows[0]
+    assert (one["sweep"], one["run"], one["name"]) == ("shells", "rate=1,seed=0", "train")
+    assert (one["task"], one["reward"], one["solved"], one["turns"]) == ("a", 1.0, True, 3)
+    assert (one["asked"], one["said"], one["output"]) == ("Do it.", "ls 0", "a\n")
+    assert (one["tokens_read"], one["tokens_written"], one["step_seconds"]) == (10, 4, 0.5)
+    # What chooses rollouts chooses what is exported; a file takes it too.
+    path = tmp_path / "failed.jsonl"
+    assert main(["rollouts", sweep, "--failed", "--export", str(path)]) == 0
+    assert {json.loads(line)["task"] for line in path.read_text().splitlines()} == {"b"}
+    assert f"2 steps of 1 trajectories: {path}" in capsys.readouterr().out
+
+
+@pytest.fixture
+def collector():
+    """A server that takes what is sent, and answers with `code`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            server.taken.append((f"POST {self.path}", dict(self.headers), json.loads(body)))
+            self.send_response(server.code)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.taken, server.code = [], 200
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_spans_go_to_a_collector(sweep, collector, capsys, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b")
+    url = f"http://127.0.0.1:{collector.server_address[1]}"
+    assert main(["rollouts", sweep, "--otlp", url]) == 0
+    ((path, headers, body),) = collector.taken
+    assert path == COLLECTED
+    assert {key.lower(): value for key, value in headers.items()}["x-key"] == "a b"
+    (resource,) = body["resourceSpans"]
+    assert resource["resource"]["attributes"][0]["value"] == {"stringValue": "sweeper"}
+    spans = resource["scopeSpans"][0]["spans"]
+    assert [span["name"] for span in spans] == [
+        *("episode a", "turn 0", "turn 1", "turn 2"),
+        *("episode b", "turn 0", "turn 1"),
+    ]
+    whole, *turns = spans[:4]
+    assert "parentSpanId" not in whole
+    assert {turn["parentSpanId"] for turn in turns} == {whole["spanId"]}
+    assert {len(span["traceId"]) for span in spans} == {32}
+    assert len({span["spanId"] for span in spans}) == 7
+    assert int(whole["endTimeUnixNano"]) - int(whole["startTimeUnixNano"]) == 2_000_000_000
+    assert int(whole["endTimeUnixNano"]) == 1_700_000_000_500_000_000
+    assert turns[0]["startTimeUnixNano"] == whole["startTimeUnixNano"]
+    known = {one["key"]: one["value"] for one in turns[2]["attributes"]}
+    assert known["gen_ai.usage.output_tokens"] == {"intValue": "4"}
+    labels = [value["stringValue"] for value in known["sweeper.labels"]["arrayValue"]["values"]]
+    assert labels == ["last", "stop:done", "solved"]
+    # The same again are the same spans.
+    assert main(["rollouts", sweep, "--otlp", f"{url}/v1/traces"]) == 0
+    assert collector.taken[1][2] == body
+    collector.code = 503
+    assert main(["rollouts", sweep, "--otlp", url]) == 6
+    assert f"the collector at {url}/v1/traces answered 503" in capsys.readouterr().err
+
+
+def test_what_is_no_address_is_told(sweep, capsys):
+    assert main(["rollouts", sweep, "--otlp", "localhost:4318"]) == 2
+    assert "--otlp localhost:4318: say http://HOST:4318" in capsys.readouterr().err
+    assert main(["rollouts", sweep, "--export", "/no/such/place"]) == 2
+    assert "--export /no/such/place: No such file" in capsys.readouterr().err
