@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from harness.processes import private
 
 GRID = """
 name: {name}
@@ -76,15 +77,6 @@ def of_home(home: str) -> list[psutil.Process]:
     return found
 
 
-def private(process: psutil.Process) -> int:
-    """Bytes that only this process has."""
-    try:
-        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
-
-
 def kill_fork_servers(home: str) -> int:
     """Kill what serves forks to the runs of this home, and not its forks; how many these were."""
     found = [process for process in of_home(home) if "serve" in process.cmdline()]
@@ -121,7 +113,7 @@ class Trial:
         self.launch()
         until(lambda: len(training(self.sweep)) == self.runs, 1800, "not all train at once")
         said = f"{self.runs} train at once after {time.monotonic() - began:.0f} s"
-        each = sum(map(private, of_home(home))) / self.runs / 1e6
+        each = sum(private(process.pid) for process in of_home(home)) / self.runs / 1e6
         load, memory = os.getloadavg()[0], psutil.virtual_memory()
         used = (memory.total - memory.available) / 1e9
         print(f"{said}; {each:.1f} MB a run, all processes; in use {used:.1f} GB; load {load:.0f}")

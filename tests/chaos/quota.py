@@ -4,7 +4,10 @@
 
 Twice: once sweeper is told the cap, which stays, and launchers are killed; once the cap is to be
 learned, and goes to a fifth and to 1.6 times of what it was. Part of `make chaos`. Weights are 1, 1
-and 2. Runs are judged by a ledger of their own, seats by the engine's records. Exit code 1 when a
+and 2. With `--xmux .venv-cookbook/bin/python` tinker-cookbook's xmux starts as many runs on an
+engine of the same cap, for comparison.
+
+Runs are judged by a ledger of their own, seats by the engine's records. Exit code 1 when a
 run is lost or done twice, when one failed, when more is asked of the engine than the cap that was
 told, or when slots stay idle or are shared otherwise than by weight.
 """
@@ -18,10 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+from harness.processes import private
 from harness.real import HERE, Launching, Sweep, until
 
 from sweeper.engine import lifecycle
@@ -211,6 +216,60 @@ def _asked(line: dict[str, Any]) -> int:
     return sum(line["inside"].values()) + sum(line["waiting"].values())
 
 
+XMUX = """
+import json, sys, time
+from harness.seat import job
+from tinker_cookbook.xmux import JobSpec, SwarmConfig, launch_swarm
+jobs = [JobSpec(main_fn=job, log_relpath=given[0], entrypoint_config=given)
+        for given in json.load(sys.stdin)]
+launch_swarm(jobs, SwarmConfig(sweep_name="s", control_window_cmd="sleep 3600"))
+"""
+
+
+def beside(folder: Path, python: str, size: Size) -> None:
+    """Print how tinker-cookbook's xmux does with as many runs."""
+    ledger, began = folder / "ledger", time.monotonic()
+    with engine(folder / "home", size.cap) as served:
+        info = lifecycle.find(str(folder / "home"))
+        assert info is not None
+        environment = {**os.environ, "HOME": str(folder), "TMUX_TMPDIR": str(folder)}
+        environment |= lifecycle.client_environment(info) | {"PYTHONPATH": str(HERE.parent)}
+        environment.pop("TMUX", None)
+        jobs = []
+        for number in range(size.runs):
+            log_path = folder / "runs" / str(number)
+            log_path.mkdir(parents=True)
+            jobs.append([f"r{number}", str(ledger), str(size.seconds), str(log_path)])
+        most = 0
+        try:
+            subprocess.run(
+                [python, "-c", XMUX], input=json.dumps(jobs), text=True, env=environment, check=True
+            )
+            least = time.monotonic() + 20 * size.runs * size.seconds / size.cap + 300
+            while time.monotonic() < least and len(_rows(ledger)) < size.runs:
+                most = max(most, sum(map(private, _of_folder(str(folder)))))
+                time.sleep(1)
+        finally:
+            subprocess.run(["tmux", "kill-server"], env=environment, check=False)
+        over = max((_asked(line) - line["cap"] for line in served.record()), default=0)
+    print(f"xmux: {size.runs} runs of {size.seconds:g} s, {size.cap} at once, "
+          f"{time.monotonic() - began:.0f} s; most asked for beyond the cap: {over}; "
+          f"without a seat to the end: {size.runs - len(_rows(ledger))}; at most "
+          f"{most / 1e6:,.0f} MB of private memory", flush=True)  # fmt: skip
+
+
+def _rows(ledger: Path) -> list[str]:
+    return ledger.read_text().splitlines() if ledger.exists() else []
+
+
+def _of_folder(folder: str) -> Iterator[int]:
+    """The processes whose home this folder is."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("HOME") == folder:
+                yield process.pid
+
+
 def judged(trial: Trial, *, seconds: float) -> list[str]:
     """Print how it went. Returns what is wrong."""
     lines, size = trial.record(), trial.size
@@ -251,10 +310,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=("known", "moved"), help="one of the two")
+    parser.add_argument("--only", choices=("known", "moved", "xmux"), help="one of them")
+    parser.add_argument("--xmux", help="a Python that has tinker-cookbook")
     given = vars(parser.parse_args())
-    only = given.pop("only")
+    only, xmux = given.pop("only"), given.pop("xmux")
     size, wrong = Size(**given), list[str]()
+    if xmux is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            beside(Path(folder), os.path.abspath(xmux), size)
     for known in (True, False):
         if only is not None and known is not (only == "known"):
             continue

@@ -69,6 +69,12 @@ def main(ledger: str, seconds: str, log_path: str) -> int:
     return 0
 
 
+def job(given: list[str]) -> None:
+    """The same as a job of tinker-cookbook's xmux: the run's name, then what `main` takes."""
+    os.environ |= {"SWEEPER_RUN": given[0], "SWEEPER_ATTEMPT": "1", "SWEEPER_ROOT": "xmux"}
+    main(*given[1:])
+
+
 def write(path: str, line: str) -> None:
     """One write at the end of a file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
