@@ -7,8 +7,8 @@ The pairs are those of dpo.py. A model reads a question with its answer and is a
 a good one; its score is the logprob of "yes". It is trained so that the score of the chosen answer
 is above that of the rejected one (Bradley and Terry 1952): the loss is -log sigmoid(score of the
 chosen - score of the rejected), whose gradient goes by cross_entropy with signed weights as in
-dpo.py. `rl` takes the chance of a "yes" as its reward: SFT, a preference model and RL are the three
-stages of RLHF (Ouyang et al. 2022, arXiv:2203.02155).
+dpo.py. `rl` takes as its reward the chance that an answer is preferred to the right one: SFT, a
+preference model and RL are the three stages of RLHF (Ouyang et al. 2022, arXiv:2203.02155).
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,6 +6,7 @@ model is asked about all of them at once.
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from . import chat, rollouts, samplers
@@ -90,13 +91,20 @@ class FunctionReward:
 
 
 class ModelReward:
-    """By a preference model (reward.py): the chance that it says yes, 0 to 1."""
+    """By a preference model (reward.py): the chance that it prefers an answer to the right one that
+    the data have for the same question, 0 to 1; 0.5 for that one itself.
+
+    A score alone says nothing: the model was trained on differences between answers to one
+    question, which leaves open where scores begin. Demonstrations are the zero, as in Ouyang et al.
+    2022 (arXiv:2203.02155, section 3.5), who take their mean.
+    """
 
     def __init__(
         self, connection: Service, tokenizer: Any, model_name: str, checkpoint: str
     ) -> None:
         self._connection, self._tokenizer = connection, tokenizer
         self._sampler = samplers.open_sampler(connection, model_name, checkpoint)
+        self._zeros: dict[tuple[int, ...], Callable[[], float]] = {}
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
@@ -104,13 +112,32 @@ class ModelReward:
         only seen whole ones."""
         if not ended:
             return lambda: 0.0
+        if text == problem.answer:
+            return lambda: 0.5
+        score, zero = self._begin_score(problem, text), self._begin_zero(problem)
+        return lambda: _chance(score() - zero())
+
+    def _begin_zero(self, problem: Problem) -> Callable[[], float]:
+        """Ask for the score of the right answer to a question, once."""
+        key = tuple(problem.prompt)
+        if key not in self._zeros:
+            self._zeros[key] = cache(self._begin_score(problem, problem.answer))
+        return self._zeros[key]
+
+    def _begin_score(self, problem: Problem, text: str) -> Callable[[], float]:
+        """Ask for an answer's score, the logprob of a verdict that it is good."""
         example = judged(self._tokenizer, problem.messages, text)
         last = len(example.tokens) - example.answer
         request = samplers.begin_logprobs(self._sampler, example.tokens, last)
-        return lambda: math.exp(sum(samplers.logprobs_of(self._connection, request, last)))
+        return lambda: sum(samplers.logprobs_of(self._connection, request, last))
 
     def close(self) -> None:
         """Nothing to do."""
+
+
+def _chance(ahead: float) -> float:
+    """1 / (1 + e^-ahead), by Bradley and Terry the chance of who is so far ahead."""
+    return 1 / (1 + math.exp(-ahead)) if ahead >= 0 else math.exp(ahead) / (1 + math.exp(ahead))
 
 
 def judged(tokenizer: Any, prompt: list[dict[str, str]], answer: str) -> chat.Example:

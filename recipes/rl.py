@@ -115,7 +115,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
     if config.reward_model is not None:
         read = estimates.judged_size(config)
         held_out = estimates.evaluations(config) * config.test_size
-        tally.add(config.model_name, "prefill", (answers + held_out) * read)
+        judged = answers + held_out + train.number  # the right answer to each question once, too
+        tally.add(config.model_name, "prefill", judged * read)
     return tally.counts()
 
 

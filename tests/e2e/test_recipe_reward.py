@@ -51,19 +51,21 @@ def test_a_killed_preference_model_goes_on_to_the_same(recipes, judge, tmp_path)
     assert recipes.measured(stopped) == recipes.measured(whole)
 
 
-def test_the_three_stages_of_rlhf(recipes, warm, judge, tmp_path):
-    settings = RL | {"load_checkpoint_path": warm, "reward_model": judge, "max_steps": 30}
-    settings |= {"kl_penalty_coef": 0.01, "eval_every": 0}
-    done = recipes.run("rl", tmp_path, **settings)
+def test_the_three_stages_of_rlhf(recipes, judge, tmp_path):
+    first, last = tmp_path / "sft", tmp_path / "rl"
+    assert recipes.run("sft", first, **TASK, max_steps=12, eval_every=0).returncode == 0
+    settings = RL | {"load_checkpoint_path": first, "reward_model": judge, "max_steps": 20}
+    settings |= {"kl_penalty_coef": 0.1, "eval_every": 0}
+    done = recipes.run("rl", last, **settings)
     assert (done.returncode, done.stderr) == (0, "")
-    lines = recipes.measured(tmp_path)
+    lines = recipes.measured(last)
+    # Chances to be preferred to the right answer, of which that itself has an even one.
     rewards = [line["env/all/reward/total"] for line in lines[:-1]]
-    assert sum(rewards[-5:]) > sum(rewards[:5])
-    right = [line["env/all/correct"] for line in lines[:-1]]
-    assert sum(right[-5:]) > sum(right[:5])  # what the model prefers is right
+    assert all(0 < reward < 1 for reward in rewards)
+    assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.05
     # It begins at its reference, and leaves it.
     assert lines[0]["kl_policy_base"] == pytest.approx(0, abs=1e-4)
-    assert lines[-2]["kl_policy_base"] > 5e-4
+    assert lines[-2]["kl_policy_base"] > 0.01
 
 
 def test_a_users_function_is_tried_first_and_its_failures_are_kept(recipes, warm, tmp_path):
