@@ -106,7 +106,8 @@ class Sessions:
 
     def open(self, spec: Spec, asked: Mapping[str, float]) -> Talk:
         """Start a session within the allowance, or find the one of that name and seed where it is
-        at work. Raises `UsageError`, and as `launch` does."""
+        at work; one that has spent its budget goes on with what is asked for now. Raises
+        `UsageError`, and as `launch` does."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is no name: small letters, digits, '.', '_' and '-'")
         if self._desk.store.is_remote:
@@ -119,18 +120,19 @@ class Sessions:
         try:
             plan = _planned(spec, self._settings(spec, made), before)
             (mine,) = (run for run in plan.runs if run.seed == spec.seed)
-            if before is None or mine.id not in {run.id for run in before.runs}:
-                self._launch(spec, plan, asked)
+            known = before is not None and mine.id in {run.id for run in before.runs}
+            if not known and spec.grading is not None:
+                _try_out(spec.grading)
+            if not known or (asked and self._waits(self.find(f"{plan.name}/{mine.name}"))):
+                self._launch(plan, asked)
         except SweeperError:
             self._desk.store.remove(made)
             raise
         return self.see(self.find(f"{plan.name}/{mine.name}"))
 
-    def _launch(self, spec: Spec, plan: Plan, asked: Mapping[str, float]) -> None:
+    def _launch(self, plan: Plan, asked: Mapping[str, float]) -> None:
         from sweeper.launcher.launch_preview import survey
 
-        if spec.grading is not None:
-            _try_out(spec.grading)
         self._desk.launch(Looked(survey(plan, self._desk.store), {}), asked)
 
     def left(self) -> dict[str, float]:
@@ -213,12 +215,24 @@ class Sessions:
                 f"the session {talk.name} is over: it has {now.run.state.value}{why}. Begin "
                 "another (another name or seed), from a checkpoint of this one if it is to go on"
             )
+        if (held := self._waits(now)) is not None:
+            raise UsageError(
+                f"{now.name} is held: {held}. For a session: init_{now.kind} again, all alike, "
+                "with the tokens, usd or hours that it may use more; it does then what was ordered"
+            )
         if not read_status(Sweep(self._desk.store, now.run.sweep)).launcher:
             from sweeper.launcher.launching import resume
 
             with suppress(AnotherLauncher):
                 resume(self._desk.store, now.run.sweep, wait=False)
         return now
+
+    def _waits(self, talk: Talk) -> str | None:
+        """Why the last launcher has ended, though the session is not over; None if it has not."""
+        if talk.run.is_finished:
+            return None
+        found = read_status(Sweep(self._desk.store, talk.run.sweep))
+        return None if found.launcher else found.held
 
     def last(self, talk: Talk) -> int:
         """The number of the last order; 0 where there is none."""

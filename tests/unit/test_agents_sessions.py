@@ -4,6 +4,7 @@ What becomes of orders is in tests/e2e/test_sessions.py."""
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +32,7 @@ EXAMPLES = [
     for said, score in (("a", 1), ("b", 0))
 ]
 PLAIN = {"prompt": "q", "answer": "a"}
+SMALL = {"max_steps": 1, "groups_per_batch": 1, "group_size": 2, "max_tokens": 2, "test_size": 1}
 
 
 class Bench:
@@ -224,14 +226,28 @@ def test_a_session_that_is_over_takes_no_orders(bench: Bench) -> None:
     assert not bench.asked() and not bench.resumed
 
 
+def test_a_session_that_has_spent_its_budget_waits_for_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = ("init_grpo", given(settings=SMALL, tokens=300))
+    bench.ask(begin)
+    known = sessions.read_status
+    held = "the budget is spent (301 of 300 tokens)"
+    monkeypatch.setattr(sessions, "read_status", lambda s: replace(known(s), held=held))
+    step = ("train_grpo_step", {"session": "agent-new/seed=0"})
+    refused, again, more = bench.ask(step, ("init_grpo", given(settings=SMALL)), begin)
+    for found in (refused, again, more):  # the last one's launch is only counted here
+        assert found.is_error and f"is held: {held}" in found.content[0].text
+    assert "init_grpo again" in refused.content[0].text
+    assert [one.plan.budget.tokens for one in bench.launched] == [300, 600]
+
+
 def test_a_session_is_a_launch_within_the_budget(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[Any] = []
     monkeypatch.setattr(sessions, "_try_out", tried.append)
-    small = {"max_steps": 1, "groups_per_batch": 1, "group_size": 2, "max_tokens": 2}
-    small |= {"test_size": 1}
-    asked = given(settings=small, problems=[PLAIN, PLAIN], tokens=400)
+    asked = given(settings=SMALL, problems=[PLAIN, PLAIN], tokens=400)
     graded = asked | {"grader": GRADER, "examples": EXAMPLES}
     if missing("bubblewrap") is not None:
         graded = asked

@@ -1,0 +1,54 @@
+"""The skill, followed from its own text by somebody who has just heard of sweeper: this repository is
+cloned, installed, and each command of the skill typed in an empty folder. Says when each was done.
+
+    python tests/bench/skill_walk.py
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SKILL = "sweeper/agents/SKILL.md"
+
+
+def main() -> int:
+    """Walk. The exit code is that of the first command that failed."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="skill-walk-") as name:
+        folder = Path(name)
+        clone, work = folder / "clone", folder / "work"
+        work.mkdir()
+        binaries = f"{clone}/.venv/bin:{os.environ['PATH']}"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SWEEPER_")}
+        environment |= {"PATH": binaries, "SWEEPER_HOME": f"{folder}/home"}
+        environment["SWEEPER_TMUX_SOCKET"] = f"skill-walk-{os.getpid()}"
+
+        def typed(line: str, where: Path) -> int:
+            done = subprocess.run(
+                ["sh", "-c", line], cwd=where, env=environment, stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            print(f"{time.monotonic() - begun:7.1f} s  exit {done.returncode}  {line}", flush=True)
+            if done.returncode:
+                print(done.stdout + done.stderr, file=sys.stderr)
+            return done.returncode
+
+        try:
+            code = typed(f"git clone -q {ROOT} {clone}", folder) or typed("make install", clone)
+            text = "" if code else (clone / SKILL).read_text()
+            for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
+                for line in filter(None, map(str.strip, block.splitlines())):
+                    code = code or typed(line, work)
+            return code
+        finally:
+            typed("sweeper engine stop", work)
+            typed(f"tmux -L {environment['SWEEPER_TMUX_SOCKET']} kill-server; true", work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
