@@ -1,5 +1,6 @@
-"""The skill, followed from its own text by somebody who has just heard of sweeper: this repository is
-cloned, installed, and each command of the skill typed in an empty folder. Says when each was done.
+"""The skill, followed from its own text by somebody who has just heard of sweeper: this repository
+is cloned, installed, and each command of the skill typed in an empty folder. Says when each was
+done.
 
     python tests/bench/skill_walk.py
 """
