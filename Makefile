@@ -192,6 +192,7 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/watch_refresh.py
 	@$(BIN)/python tests/bench/logs.py
 	@$(BIN)/python tests/bench/startup.py
+	@$(BIN)/python tests/bench/skill_walk.py
 	@$(BIN)/python tests/bench/grid_points.py
 	@$(BIN)/python tests/bench/sync.py
 	@$(BIN)/python tests/bench/report.py

@@ -18,6 +18,8 @@ _LONGEST = (
     "test_slurm.py",
     "test_remote.py",
     "test_watch.py",
+    "test_sessions.py",
+    "test_mcp.py",
     "test_aws_batch.py",
     "test_alarms.py",
     "test_launch.py",
