@@ -27,6 +27,11 @@ _HEAD = {
 """What an agent is told before the task, by its kind."""
 AGENTS = tuple(_HEAD)
 _LEAVE = ("exit", "logout")
+_SUMMARISE = (
+    "You are about to run out of room: all of this will be gone. Say what was done, what was found "
+    "out and what is left to do, for somebody who goes on with it."
+)
+_SUMMARY = "\n\nWhat has been done so far:\n"
 
 
 class Sampled(NamedTuple):
@@ -39,7 +44,8 @@ class Sampled(NamedTuple):
 
 class Limits(NamedTuple):
     """How far an episode may go: turns, tokens of an answer, tokens of all, seconds of a command,
-    of the whole, and characters of an output that the model gets to see."""
+    of the whole, and characters of an output that the model gets to see. With `summarise` the model
+    sums up what was done where the tokens of all come to an end, and goes on from that."""
 
     turns: int
     tokens: int
@@ -47,6 +53,7 @@ class Limits(NamedTuple):
     command_seconds: float
     episode_seconds: float
     output: int
+    summarise: bool = False
 
 
 class Played(NamedTuple):
@@ -146,7 +153,7 @@ class Player:
         for number, step in enumerate(task.steps):
             begin_step(place, task, step)
             if number:
-                episode.tell(instruction(self.agent, step))
+                episode.ask(instruction(self.agent, step))
             episode.go_on(step)
             judged.append(verify(place, task, step))
             if not judged[-1].meets(step.min_reward) or episode.over:
@@ -179,6 +186,8 @@ class _Episode:
         begun: float,
     ) -> None:
         self._player, self._end, self._place, self._sample = player, problem.end, place, sample
+        self._asked = problem.messages[-1]["content"]
+        self._told, self._fresh = "", False
         self._limits, self._tokenizer = player.limits, player.tokenizer
         self._deadline = begun + self._limits.episode_seconds
         self._context = list(problem.prompt)
@@ -195,10 +204,19 @@ class _Episode:
 
     def tell(self, text: str) -> None:
         """Have the model told something behind its last answer."""
+        tokens = self._reply(text)
+        self._told, self._before, self._context = text, tokens, self._context + tokens
+
+    def ask(self, text: str) -> None:
+        """Tell it the next step of the task."""
+        self._asked = text
+        self.tell(text)
+
+    def _reply(self, text: str) -> list[int]:
         tokens = chat.render_reply(self._tokenizer, text)
         if self._turns and not self._turns[-1].ended:
             tokens = [self._end, *tokens]  # the model did not come to that
-        self._before, self._context = tokens, self._context + tokens
+        return tokens
 
     def go_on(self, step: Step) -> None:
         """Turns until the model is done with a step, or a limit is reached."""
@@ -206,7 +224,7 @@ class _Episode:
         deadline = min(self._deadline, monotonic() + (step.timeout_sec or limits.episode_seconds))
         self.ended = ""
         while not self.ended:
-            if len(self._context) + limits.tokens > limits.context and self._turns:
+            if self._full() and not self._summed_up():
                 self.ended = "context_limit"
             elif monotonic() > deadline:
                 self.ended = "time"
@@ -219,19 +237,59 @@ class _Episode:
         text = self._tokenizer.decode(said.tokens, skip_special_tokens=True)
         action = action_of(self._player.agent, text)
         output = self._player.act(self._place, action, deadline)
-        metrics = {"seconds": round(monotonic() - begun, 3)}
-        metrics |= {"parse_error": 1.0} if action.wrong else {}
-        turn = Turn(self._before, len(said.tokens), text, said.ended, output, metrics)
-        self._turns.append(turn)
-        self._tokens += said.tokens
-        self._logprobs += said.logprobs
-        self._context = self._context + said.tokens
+        metrics = {"parse_error": 1.0} if action.wrong else dict[str, float]()
+        self._keep(said, text, output, begun, metrics)
         if action.done:
             self.ended = "done"
         elif len(self._turns) >= self._limits.turns:
             self.ended = "max_turns"
         else:
             self.tell(chat.without_special(self._tokenizer, output) or "[no output]")
+
+    def _keep(
+        self, said: Sampled, text: str, output: str, begun: float, metrics: dict[str, float]
+    ) -> None:
+        """A turn has been sampled."""
+        measured = {"seconds": round(monotonic() - begun, 3)} | metrics
+        turn = Turn(self._before, len(said.tokens), text, said.ended, output, measured, self._fresh)
+        self._turns.append(turn)
+        self._tokens += said.tokens
+        self._logprobs += said.logprobs
+        self._context = self._context + said.tokens
+        self._fresh = False
+
+    def _full(self) -> bool:
+        """Whether the next answer, with a request to sum up behind it, might not fit."""
+        limits = self._limits
+        room = len(self._context) + limits.tokens
+        if limits.summarise:
+            room += len(self._reply(_SUMMARISE)) + limits.tokens
+        return room > limits.context and bool(self._turns)
+
+    def _summed_up(self) -> bool:
+        """Have the model sum up what was done, in a turn of its own, and begin anew from that.
+        Where it has just done so it goes on. False where that is not wanted, or does not fit."""
+        limits = self._limits
+        if self._fresh:
+            return len(self._context) + limits.tokens <= limits.context
+        if not limits.summarise or len(self._turns) + 1 >= limits.turns:
+            return False
+        # In the place of what it was told last, which it is told again behind its summary: so it
+        # fits, however long that was.
+        context = self._context[: len(self._context) - len(self._before)]
+        self._before = self._reply(_SUMMARISE)
+        if len(context) + len(self._before) + limits.tokens > limits.context:
+            return False
+        self._context, begun = context + self._before, monotonic()
+        said = self._sample(len(self._turns), self._context)
+        text = self._tokenizer.decode(said.tokens, skip_special_tokens=True)
+        self._keep(said, text, "", begun, {"summary": 1.0})
+        summary = chat.without_special(self._tokenizer, text)
+        told = f"{self._asked}{_SUMMARY}{summary}\n\n{self._told}".rstrip("\n")
+        messages = [{"role": "user", "content": told}]
+        prompt, _ = chat.render_prompt(self._tokenizer, messages)
+        self._before, self._context, self._fresh = prompt, list(prompt), True
+        return len(prompt) + limits.tokens <= limits.context
 
     def rollout(self, reward: float) -> Rollout:
         """All of it. What ended it stands with the last turn."""
@@ -293,7 +351,7 @@ def atif(
     steps: list[dict[str, Any]] = [{"step_id": 1, "source": "user", "message": first}]
     prompt, taken = len(problem.prompt), 0
     for turn in rollout.turns:
-        prompt += len(turn.before)
+        prompt = len(turn.before) if turn.fresh else prompt + len(turn.before)
         part = slice(taken, taken + turn.size)
         steps.append(
             {

@@ -490,16 +490,17 @@ class GroupTrainer(Trainer):
     def logprobs_by(self, sampler: Any, groups: list[Group]) -> list[list[float]]:
         """What another model thinks of each answer's tokens, group by group."""
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
-        asked: list[Any] = []
-        for prompt, rollout in answers:
-            tokens, places = rollouts.whole(prompt, rollout)
-            last = len(tokens) - places[0]
-            request = samplers.begin_logprobs(sampler, tokens, last)
-            asked.append((request, last, [place - places[0] for place in places]))
-        found: list[list[float]] = []
-        for request, last, places in asked:
+        asked: list[tuple[int, Any, int, list[int]]] = []
+        for number, answer in enumerate(answers):
+            for part in rollouts.segments(*answer):
+                tokens, places = rollouts.whole(part.prompt, part.rollout)
+                last = len(tokens) - places[0]
+                request = samplers.begin_logprobs(sampler, tokens, last)
+                asked.append((number, request, last, [place - places[0] for place in places]))
+        found: list[list[float]] = [[] for _ in answers]
+        for number, request, last, places in asked:
             every = samplers.logprobs_of(self.connection, request, last)
-            found.append([every[place] for place in places])
+            found[number] += [every[place] for place in places]
         return found
 
     def update(self, step: int, groups: list[Group], by_token: Sequence[Any]) -> Update:
@@ -507,8 +508,9 @@ class GroupTrainer(Trainer):
         config = self.config
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
         pairs: list[tuple[Rollout, tinker.Datum]] = [
-            (rollout, self.to_datum(prompt, rollout, own))
-            for (prompt, rollout), own in zip(answers, by_token, strict=True)
+            (part.rollout, self.to_datum(part.prompt, part.rollout, own[part.places]))
+            for answer, own in zip(answers, by_token, strict=True)
+            for part in rollouts.segments(*answer)
         ]
         passes: list[Any] = []
         steps: list[Any] = []

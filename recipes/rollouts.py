@@ -31,7 +31,8 @@ class Problem(NamedTuple):
 
 class Turn(NamedTuple):
     """One turn of several: the tokens that the environment wrote before it, how many the model then
-    wrote, what they say, whether the model ended it, and what came of it."""
+    wrote, what they say, whether the model ended it, and what came of it. A `fresh` one sees none
+    of those before it: `before` is its whole prompt."""
 
     before: list[int]
     size: int
@@ -39,6 +40,7 @@ class Turn(NamedTuple):
     ended: bool
     output: str
     metrics: dict[str, float]
+    fresh: bool = False
 
 
 class Rollout(NamedTuple):
@@ -77,8 +79,38 @@ class Group(NamedTuple):
         return len(set(self.rewards)) <= 1
 
 
+class Segment(NamedTuple):
+    """A part of an episode that one sequence of tokens holds: its prompt, what was sampled behind
+    it, and which of the episode's sampled tokens those are."""
+
+    prompt: list[int]
+    rollout: Rollout
+    places: slice
+
+
+def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
+    """An episode, cut where its model began anew; most are one segment."""
+    starts = [number for number, turn in enumerate(rollout.turns) if number and turn.fresh]
+    if not starts:
+        return [Segment(prompt, rollout, slice(0, len(rollout.tokens)))]
+    found: list[Segment] = []
+    taken = 0
+    for start, end in zip([0, *starts], [*starts, len(rollout.turns)], strict=True):
+        turns = list(rollout.turns[start:end])
+        if start:
+            prompt = turns[0].before
+            turns[0] = turns[0]._replace(before=[], fresh=False)
+        places = slice(taken, taken + sum(turn.size for turn in turns))
+        taken = places.stop
+        own = rollout._replace(
+            tokens=rollout.tokens[places], logprobs=rollout.logprobs[places], turns=tuple(turns)
+        )
+        found.append(Segment(prompt, own, places))
+    return found
+
+
 def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
-    """All tokens of an episode, from its prompt to its last sampled one, and the places of those
+    """All tokens of a segment, from its prompt to its last sampled one, and the places of those
     that were sampled."""
     if not rollout.turns:
         tokens = prompt + rollout.tokens

@@ -61,6 +61,12 @@ class Config(settings.Policy):
     max_tokens: int = chz.field(default=256, doc="longest answer sampled, in tokens")
     context_limit: int = chz.field(default=16384, doc="longest episode, in tokens")
     max_output: int = chz.field(default=4000, doc="characters of an output that the model sees")
+    summarise: bool = chz.field(
+        default=False, doc="have the model sum up at context_limit, and go on from that"
+    )
+    n_epochs: int | None = chz.field(
+        default=None, doc="train on each task so many times, in the place of max_steps"
+    )
     command_seconds: float = chz.field(default=60.0, doc="longest command")
     episode_seconds: float = chz.field(default=1800.0, doc="longest episode, without its verifier")
     n_parallel_envs: int = chz.field(default=8, doc="episodes at once")
@@ -76,6 +82,8 @@ class Config(settings.Policy):
         settings.check_at_least(self, max_turns=1, context_limit=2, max_output=2)
         settings.check_at_least(self, n_parallel_envs=1, environment_retries=0)
         settings.check_at_least(self, memory_mb=16, storage_mb=1)
+        if self.n_epochs is not None:
+            settings.check_at_least(self, n_epochs=1)
         settings.check_positive(self, "command_seconds")
         settings.check_positive(self, "episode_seconds")
         environments.check_kind(self.environment)
@@ -139,7 +147,16 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 
 def main(config: Config) -> None:
     """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
-    run("terminal", EpisodeTrainer, config)
+    run("terminal", EpisodeTrainer, with_epochs(config))
+
+
+def with_epochs(config: Config) -> Config:
+    """The configuration with as many steps as `n_epochs` takes; a last batch goes beyond them where
+    the tasks do not divide."""
+    if config.n_epochs is None:
+        return config
+    steps = -(-config.n_epochs * len(read_all(config.tasks)[0]) // config.groups_per_batch)
+    return chz.replace(config, max_steps=max(steps, 1))
 
 
 class EpisodeTrainer(rl.GroupTrainer):
@@ -182,6 +199,7 @@ class EpisodeTrainer(rl.GroupTrainer):
                 config.command_seconds,
                 config.episode_seconds,
                 config.max_output,
+                config.summarise,
             ),
         )
         self.limits = environments.Limits(config.memory_mb, config.storage_mb)
@@ -360,6 +378,9 @@ class EpisodeTrainer(rl.GroupTrainer):
             "env/all/environment_failures": sum(one.failures for one in every),
             "env/all/episodes_lost": len(every) - len(played),
             "env/all/verifier_failures": sum(bool(one.wrong) for one in played),
+            "env/all/summaries": _mean(
+                [float(sum("summary" in t.metrics for t in p.rollout.turns)) for p in played]
+            ),
             "time/episode": _mean([one.seconds for one in played]),
         }
         for why in ("done", "max_turns", "context_limit", "time"):

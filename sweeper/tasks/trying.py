@@ -131,11 +131,12 @@ def _attempt(
 def notes_of(task: Task, kind: str) -> list[str]:
     """What a task asks for and does not get here, and is no mistake of its own."""
     place, found = task.environment, list[str]()
-    if kind != "process" and place.network_mode != "no-network":
+    ours = kind in ("bubblewrap", "process")
+    if kind != "process" and not kind.startswith("harbor") and place.network_mode != "no-network":
         found.append(f"{task.folder}: it asks for a network ({place.network_mode}) and gets none")
     if place.gpus:
         found.append(f"{task.folder}: it asks for {place.gpus} GPUs and gets none")
-    if place.docker_image and place.rootfs is None:
+    if place.docker_image and place.rootfs is None and ours:
         found.append(f"{task.folder}: its image {place.docker_image} is not used: it gets the "
                      "programs of this machine")  # fmt: skip
     if place.mcp_servers:

@@ -165,6 +165,22 @@ def test_a_stopped_run_goes_on_in_the_middle_of_a_step(recipes, whole, tmp_path,
     assert rewards(recipes, tmp_path) == rewards(recipes, whole)
 
 
+def test_summaries_and_epochs(recipes, tmp_path):
+    """An episode that has summed up is trained in segments, with the logprobs that were sampled;
+    three tasks, three a step, take two steps for two epochs."""
+    settings = SMALL | {"group_size": 2, "max_turns": 6, "n_epochs": 2, "max_steps": 9}
+    settings |= {"summarise": True, "context_limit": 300, "save_every": 0}
+    done = recipes.run("terminal", tmp_path / "run", **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = recipes.measured(tmp_path / "run")
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    for line in lines[:-1]:
+        assert line["env/all/summaries"] > 0
+        assert line["num_sequences"] > line["env/all/total_episodes"] == 6
+        assert line["num_tokens"] == line["env/all/total_ac_tokens"]
+        assert 2 * line["optim/kl_sample_train_v2"] * line["num_tokens"] < 1e-10
+
+
 def test_what_is_wrong_is_told_in_a_line(recipes, tmp_path):
     (tmp_path / "tasks" / "one").mkdir(parents=True)
     done = recipes.run("terminal", tmp_path / "a", **SMALL | {"tasks": tmp_path / "tasks"})

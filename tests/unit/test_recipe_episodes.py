@@ -214,3 +214,42 @@ def test_metrics_count_turns():
     found = rollouts.metrics_of([rollouts.Group(Problem([], [1, 2, 3, 4], "", 0, 0), [rollout])])
     assert found["env/all/total_turns"] == found["env/all/turns_per_episode"] == 2
     assert (found["env/all/ob_tokens_per_turn"], found["env/all/ac_tokens_per_turn"]) == (3, 1.5)
+
+
+def test_an_episode_that_sums_up_is_trained_in_segments(tmp_path):
+    """Where the room ends the model sums up, and goes on from that. Each token that was sampled is
+    in one segment, behind the very context that it was sampled from."""
+    answers = [("aaaa", True), ("bbbb", True), ("did a, b", True), ("exit", True)]
+    most = {"context": 260, "summarise": True, "output": 80}
+    played, problem, place, contexts = play(tmp_path, answers, **most)
+    rollout = played.rollout
+    assert played.ended == "done"
+    assert [turn.fresh for turn in rollout.turns] == [False, False, False, True]
+    assert [command for command, _ in place.asked if len(command) < 5] == ["aaaa", "bbbb"]
+    text = bytes(contexts[2]).decode()
+    assert text.count("user:") == 3
+    assert text.startswith("user:Do it.\x03|assistant:aaaa\x03|user:<aaaa>")
+    assert "assistant:bbbb\x03|user:You are about to run out of room" in text
+    assert bytes(contexts[3]).decode() == (
+        "user:Do it.\n\nWhat has been done so far:\ndid a, b\n\n<bbbb>\x03|assistant:"
+    )
+    parts = rollouts.segments(problem.prompt, rollout)
+    assert [(part.places.start, part.places.stop) for part in parts] == [(0, 19), (19, 24)]
+    for part, first, turns in zip(parts, (0, 3), (3, 1), strict=True):
+        tokens, places = rollouts.whole(part.prompt, part.rollout)
+        assert [tokens[place] for place in places] == rollout.tokens[part.places]
+        assert part.rollout.logprobs == rollout.logprobs[part.places]
+        assert part.prompt == contexts[first]
+        for number in range(first, first + turns):
+            assert contexts[number] == tokens[: len(contexts[number])]
+    line = json.loads(json.dumps(episodes.document("t", 0, played)))
+    assert episodes.from_document(line) == played
+    steps = episodes.atif(problem, played, "m", {})["steps"][1:]
+    assert [step["metrics"]["prompt_tokens"] for step in steps] == [len(one) for one in contexts]
+    # One segment where nothing was summed up.
+    plain, problem, *_ = play(tmp_path, [("ls", True), ("exit", True)])
+    ((prompt, same, places),) = rollouts.segments(problem.prompt, plain.rollout)
+    assert (prompt, same, places) == (problem.prompt, plain.rollout, slice(0, 8))
+    # Where even that does not fit, the episode ends.
+    ended, *_ = play(tmp_path, answers, context=100, summarise=True, output=80)
+    assert ended.ended == "context_limit"
