@@ -5,7 +5,7 @@ from typing import cast
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.rollouts_export import export
-from sweeper.commands.rollouts_items import show_items
+from sweeper.commands.rollouts_items import show_against, show_items
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.metrics import as_float
@@ -43,6 +43,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--failed", action="store_true", help="answers of the last evaluations that score below 1"
     )
+    verb.add_argument(
+        "--against",
+        metavar="RUN",
+        help="items that the run solves and this one fails, both answers",
+    )
     verb.add_argument("--search", metavar="TEXT", help="only with this text in what was said")
     verb.add_argument("--full", action="store_true", help="the conversations too")
     verb.add_argument(
@@ -61,6 +66,8 @@ def run(arguments: Namespace) -> int:
         raise UsageError("--limit is 0 or more, --page 1 or more")
     registry = open_registry(arguments)
     run = registry.run(arguments.run)
+    if arguments.against is not None:
+        return show_against(registry, run, registry.run(arguments.against), arguments)
     exported = arguments.export is not None or arguments.otlp is not None
     if (arguments.failed and not exported) or _only_items(run):
         return show_items(registry, run, arguments)

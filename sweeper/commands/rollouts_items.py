@@ -11,7 +11,7 @@ from sweeper.results.runs import RecordedRun
 from sweeper.sanitize import sanitize_lines
 from sweeper.terminal import number, print_json, print_table, say
 
-__all__ = ["show_items"]
+__all__ = ["show_against", "show_items"]
 
 _COLUMNS = ("task", "item", "sample", "score", "prompt", "text")
 _SHOWN = 40
@@ -42,6 +42,57 @@ def show_items(registry: Registry, run: RecordedRun, arguments: Namespace) -> in
     print(f"\n{len(page)} of {len(kept)} answers", end="")
     print(f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else "")
     return tell_problems(registry.problems)
+
+
+def show_against(
+    registry: Registry, run: RecordedRun, other: RecordedRun, arguments: Namespace
+) -> int:
+    """Print the items that a run solves by every answer and another by none: of each an answer of
+    both. Items are the same by task and content."""
+    solved, failed = (_by_item(registry, one, arguments) for one in (run, other))
+    pairs = [
+        (mine[0], theirs[0])
+        for item, mine in solved.items()
+        if (theirs := failed.get(item))
+        and all(row["score"] >= _SOLVED for row in mine)
+        and all(row["score"] < _SOLVED for row in theirs)
+    ]
+    size = arguments.limit or max(len(pairs), 1)
+    page = pairs[(arguments.page - 1) * size : arguments.page * size]
+    shared = len(solved.keys() & failed.keys())
+    if arguments.json:
+        items = [{"solved": mine, "failed": theirs} for mine, theirs in page]
+        counts = {"count": len(pairs), "shared": shared}
+        document = {"schema": 1, "run": run.id, "against": other.id, **counts, "items": items}
+        print_json(document | {"problems": registry.problems})
+        return tell_problems(registry.problems, told=True)
+    for mine, theirs in page if arguments.full else ():
+        _print_whole(mine)
+        say(f"{other.name}: {sanitize_lines(theirs['text'])}")
+        print()
+    if not arguments.full:
+        columns = ("task", "item", "prompt", run.name, other.name)
+        shown = ("task", "item", "prompt", "text")
+        lines = [
+            [*(_short(mine[key]) for key in shown), _short(theirs["text"])] for mine, theirs in page
+        ]
+        print_table(columns, lines)
+    print(f"\n{len(page)} of {len(pairs)} items, of {shared} that both were asked")
+    return tell_problems(registry.problems)
+
+
+def _by_item(
+    registry: Registry, run: RecordedRun, arguments: Namespace
+) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """A run's answers that were judged, by task and item."""
+    rows = registry.item_rows(run)
+    if not rows:
+        raise NotFound(f"{run.sweep}/{run.name} has left no answers to items")
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["score"] is not None and _wanted(row, arguments):
+            found.setdefault((row["task"], row["item"]), []).append(row)
+    return found
 
 
 def _wanted(row: dict[str, Any], arguments: Namespace) -> bool:

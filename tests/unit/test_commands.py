@@ -168,6 +168,37 @@ def test_answers_to_items_are_a_table_and_those_that_failed_are_shown(
     assert "user: 1+0=\nassistant: 0" in shown and "right: 1" in shown and "\x1b" not in shown
 
 
+def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    scores = {"k1": (1, 0), "k2": (1, 1), "k3": (0, 0), "k4": (0, 1), "k5": (1, None)}
+    for place, name in enumerate(("lr=1,seed=0", "lr=2,seed=0")):
+        folder = root / "s" / "runs" / f"{sweeper.Registry(str(root)).run(f's/{name}').id}.1"
+        rows = [
+            {"item": item, "sample": n, "score": both[place], "task": "sums",
+             "text": f"{name} says {item}\x1b[31m", "prompt": f"{item}?", "answer": "1"}
+            for item, both in scores.items() for n in range(2)
+        ]  # fmt: skip
+        if place == 0:  # one of its answers to k6 is wrong: that is not solved
+            rows += [{"item": "k6", "score": score, "task": "sums"} for score in (1, 0)]
+        else:
+            rows += [{"item": "k6", "score": 0, "task": "sums"}]
+        (folder / "items.jsonl").write_text(written.dump(rows))
+    found = ask(capsys, "rollouts", "s/lr=1,seed=0", "--against", "s/lr=2,seed=0")
+    assert (found["count"], found["shared"]) == (1, 5)
+    [pair] = found["items"]
+    assert (pair["solved"]["item"], pair["failed"]["item"]) == ("k1", "k1")
+    back = ask(capsys, "rollouts", "s/lr=2,seed=0", "--against", "s/lr=1,seed=0")
+    assert [pair["solved"]["item"] for pair in back["items"]] == ["k4"]
+    given = ["rollouts", "s/lr=1,seed=0", "--against", "s/lr=2,seed=0"]
+    assert main([*given, "--full"]) == 0
+    shown = capsys.readouterr().out
+    assert "user: k1?\nassistant: lr=1,seed=0 says k1" in shown and "\x1b" not in shown
+    assert "lr=2,seed=0: lr=2,seed=0 says k1" in shown and "1 of 1 items, of 5" in shown
+    assert main(given) == 0
+    assert "lr=1,seed=0 says k1" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("root")
 def test_rollouts_are_chosen_and_read(capsys: pytest.CaptureFixture[str]):
     def places(*arguments: str) -> list[tuple[int, int]]:
