@@ -5,13 +5,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 COOKBOOK := .venv-cookbook
+RAY := .venv-ray
 PEERS := .venv-peers
 HARBOR := .venv-harbor
 PYTHON312 ?= python3.12
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills faketime chaos live cookbook harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts image screens picture clean
+.PHONY: help install demo test lint types unit e2e kills faketime chaos live cookbook ray harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts image screens picture clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -153,6 +154,18 @@ $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py |
 	@$(COOKBOOK)/bin/python tests/support/hub_datasets.py $(COOKBOOK)/data
 	@touch $@
 
+ray: $(RAY)/.installed ## sweeps on a real Ray of two nodes, in an environment of its own (1.6 GB)
+	@SWEEPER_TEST_WHOLE=1 $(RAY)/bin/pytest -q tests/e2e/test_ray.py \
+	  tests/e2e/test_quickstart_elsewhere.py -k "ray or Ray"
+	@$(RAY)/bin/python tests/chaos/ray_jobs.py --seed $(SEED)
+
+$(RAY)/.installed: pyproject.toml constraints.txt
+	@echo "installing Ray and sweeper into $(RAY)"
+	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	@$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[ray,dev]'
+	@touch $@
+
 ceph: dev ## the store contract on a real Ceph's S3 gateway (installs Debian's packages, 200 MB)
 	@command -v radosgw >/dev/null || sh .ci/apt-install ceph-mon ceph-osd radosgw ceph-common
 	@$(BIN)/python tests/support/ceph.py $(BIN)/pytest -q tests/contract/test_store.py -k ceph
@@ -208,5 +221,5 @@ screens: dev tmux ## take the screens of docs/watch.md again, from a real sweep
 picture: dev chromium ## take the picture of README.md again, from a real sweep
 	@$(BIN)/python tests/support/report_picture.py
 
-clean: ## remove .venv, .venv-cookbook, .venv-peers, .venv-harbor and build/image (sweeps stay)
-	rm -rf $(VENV) $(COOKBOOK) $(PEERS) $(HARBOR) build/image
+clean: ## remove .venv, .venv-cookbook, .venv-ray, .venv-peers, .venv-harbor and build/image (sweeps stay)
+	rm -rf $(VENV) $(COOKBOOK) $(RAY) $(PEERS) $(HARBOR) build/image

@@ -244,3 +244,22 @@ def batch(batch_emulation: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     batch_emulation.requests.clear()
     yield batch_emulation
     batch_emulation.recover()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(load_support: Any) -> Iterator[Any]:
+    """A cluster for the whole session."""
+    support = load_support("ray_cluster")
+    if support.missing():
+        pytest.skip("no Ray here: `make ray` makes an environment that has it")
+    with support.Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ray(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The same, which lets in this process and what it starts."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, ray_cluster.environment[name])
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return ray_cluster

@@ -28,6 +28,7 @@ __all__ = [
 _BUILT_IN = {
     "aws-batch": "sweeper.backends.aws_batch:BACKEND",
     "local": "sweeper.backends.local:BACKEND",
+    "ray": "sweeper.backends.ray:BACKEND",
     "slurm": "sweeper.backends.slurm:BACKEND",
     "tmux": "sweeper.backends.tmux:BACKEND",
 }

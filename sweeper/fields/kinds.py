@@ -14,6 +14,7 @@ from sweeper.fields.nodes import Node, Problems, kind
 __all__ = [
     "COUNT",
     "MAX_HINTS",
+    "Amounts",
     "Choice",
     "Duration",
     "Flag",
@@ -346,6 +347,26 @@ class Names:
             value = {"type": "string", "pattern": whole(self._values.pattern)}
         limit = {} if self._most is None else {"maxProperties": self._most}
         return {"type": "object", "propertyNames": names, "additionalProperties": value, **limit}
+
+
+class Amounts:
+    """A mapping of names to numbers above 0, at most `most`."""
+
+    def __init__(self, most: float) -> None:
+        self._amount = Number(0, most, above=True)
+
+    def read(self, node: Node, where: str, problems: Problems) -> dict[str, float] | None:
+        if node.entries is None:
+            wrong(node, where, "a mapping of names to amounts", problems)
+            return None
+        found = {
+            name: self._amount.read(item, f"{where}.{name[:60]}", problems)
+            for name, (_, item) in node.entries.items()
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "object", "additionalProperties": self._amount.schema()}
 
 
 class Shape:

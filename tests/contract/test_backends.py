@@ -14,6 +14,7 @@ from sweeper.testing.contract import BackendContract, Site
 
 # A launcher leaves its jobs behind; Popen would rather it waited.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+MANY = int(os.environ.get("SWEEPER_TEST_MANY", "60"))
 _SILENT = """#!/bin/sh
 echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2
 exit 1
@@ -34,7 +35,9 @@ def site(
 
 def _plain(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     # Only a backend that waits for its jobs itself knows how they ended.
-    return Site(request.param, folder, abreast=60, knows_codes=request.param != "tmux")
+    if request.param == "local":
+        return Site("local", folder, abreast=60)
+    return Site("tmux", folder, abreast=60, many=MANY, knows_codes=False)
 
 
 def _faulty(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
@@ -97,6 +100,7 @@ def _slurm(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
         "slurm",
         folder,
         abreast=300,
+        many=MANY,
         hold=hold,
         silence=silence,
         preempt=preempt,
@@ -122,7 +126,7 @@ def _batch(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
         yield
 
     options = batch.options(retries_on_interruption=0)
-    return Site("aws-batch", folder, options, abreast=100, hold=hold, preempt=preempt)
+    return Site("aws-batch", folder, options, abreast=100, many=MANY, hold=hold, preempt=preempt)
 
 
 class TestBackends(BackendContract):
@@ -130,9 +134,9 @@ class TestBackends(BackendContract):
 
 
 def test_names(tmp_path: Path) -> None:
-    assert {"aws-batch", "local", "slurm", "tmux"} <= set(backend_names())
+    assert {"aws-batch", "local", "ray", "slurm", "tmux"} <= set(backend_names())
     with pytest.raises(
         UsageError,
-        match=r"no backend 'slrum' \(did you mean 'slurm'\?\): there is aws-batch, local, slurm",
+        match=r"no backend 'slrum' \(did you mean 'slurm'\?\): there is aws-batch, local, ray, s",
     ):
         open_backend("slrum", "sweep", os.fspath(tmp_path))

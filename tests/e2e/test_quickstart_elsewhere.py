@@ -1,5 +1,5 @@
-"""The quickstart on a real Slurm, and on emulated AWS Batch with the store on S3: the recipe `sft`
-with an engine at an address that jobs are told, to the same values as on `local`.
+"""The quickstart on real Slurm and Ray, and on emulated AWS Batch with the store on S3: the
+recipe `sft` with an engine at an address that jobs are told, to the same values as on `local`.
 
 A part of it; `make quickstarts` runs the whole grid.
 """
@@ -63,7 +63,7 @@ class Work:
 
 
 class Place(NamedTuple):
-    """Where it is launched: `batch` is None on Slurm."""
+    """Where it is launched: `batch` is None elsewhere."""
 
     launch: dict[str, Any]
     root: str
@@ -83,11 +83,14 @@ def work(tmp_path: Path) -> Iterator[Work]:
         made.sweeper("engine", "stop", "--force", **made.home)
 
 
-@pytest.fixture(params=["slurm", "aws-batch"])
+@pytest.fixture(params=["slurm", "aws-batch", "ray"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "slurm":
         request.getfixturevalue("slurm")
         return Place({"backend": "slurm"}, str(tmp_path / "sweeps"), None)
+    if request.param == "ray":
+        options = request.getfixturevalue("ray").options
+        return Place({"backend": "ray", "ray": options}, str(tmp_path / "sweeps"), None)
     batch = request.getfixturevalue("batch")
     batch.secrets[ARN] = TOKEN
     options = batch.options(secrets={"TINKER_API_KEY": ARN}, array=2)

@@ -277,8 +277,9 @@ def _examples() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("given", list(_examples()), ids=str)
 def test_an_example_is_right(given: dict[str, Any]) -> None:
     """Whoever takes the comment in has a grid."""
-    if "overrides" in given.get("slurm", {}):
-        given["slurm"]["overrides"][0]["mem"] = "64G"
+    for name, more in (("slurm", {"mem": "64G"}), ("ray", {"memory": 64})):
+        if "overrides" in given.get(name, {}):
+            given[name]["overrides"][0] |= more
     grid = {"name": "n", "recipe": "r", "launch": given}
     grid_from_mapping(grid)
     VALIDATOR.validate(grid)

@@ -1,0 +1,126 @@
+"""A job on a node of a Ray cluster: an actor that starts the worker, and ends as it does.
+
+How the worker ended, and what it printed last, the actor leaves in the cluster's key-value store
+before it goes: of an actor that is gone Ray says little. The worker is a process of its own, which
+only this one signals; it is killed when this one is. Standard library only, and Ray.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+__all__ = ["ENDS", "Job", "resolved"]
+
+ENDS = b"sweeper"
+"""The namespace of the store in which ends are kept."""
+_LINES = 50
+_GIVEN = (
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    *("NEURON_RT_VISIBLE_CORES", "ONEAPI_DEVICE_SELECTOR", "TPU_VISIBLE_CHIPS"),
+)
+"""What Ray gives a job that its recipe is to see."""
+_TIED = (
+    "import ctypes, os, sys\n"
+    "getattr(ctypes.CDLL(None), 'prctl', lambda *_: 0)(1, 9)\n"  # die with who started you
+    "os.getppid() == int(sys.argv[1]) or os._exit(1)\n"
+    "try:\n    os.execvp(sys.argv[2], sys.argv[2:])\n"
+    "except OSError as error:\n"
+    "    sys.exit(f'cannot start {sys.argv[2]}: {error.strerror}')\n"
+)
+
+
+class Job:
+    """The actor of one job, which Ray knows by its name. `key` is where its end is kept."""
+
+    def __init__(self, key: str, argv: Sequence[str], cwd: str, secrets: Mapping[str, str]) -> None:
+        ray: Any = import_module("ray")
+        self._key = key.encode()
+        self._me: Any = ray.get_runtime_context().current_actor
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._process: subprocess.Popen[str] | None = None
+        with suppress(Exception):  # the end of another, submitted twice
+            import_module("ray.experimental.internal_kv")._internal_kv_del(
+                self._key, namespace=ENDS
+            )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *argv],
+                cwd=cwd,
+                env=_environment(secrets),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                text=True,
+                errors="replace",
+            )
+        except (OSError, LookupError) as error:
+            self._lines.append(str(error))
+        threading.Thread(target=self._attend, daemon=True).start()
+
+    def stop(self) -> None:
+        """Tell the worker to stop."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def tail(self) -> list[str]:
+        """What the worker printed last."""
+        return list(self._lines)
+
+    def leave(self) -> None:
+        """End this process, and give back what the job has of its node."""
+        import_module("ray.actor").exit_actor()
+
+    def _read(self) -> None:
+        for line in (self._process and self._process.stdout) or ():
+            self._lines.append(line.rstrip("\n")[:500])
+
+    def _attend(self) -> None:
+        code: int | None = None
+        if self._process is not None:
+            reading = threading.Thread(target=self._read, daemon=True)
+            reading.start()
+            code = self._process.wait()
+            reading.join(1.0)  # what it has left behind may hold its output open
+        end = json.dumps({"code": code, "tail": list(self._lines)}).encode()
+        kept: Any = import_module("ray.experimental.internal_kv")
+        while True:  # the head may be away
+            with suppress(Exception):
+                kept._internal_kv_put(self._key, end, namespace=ENDS)
+                break
+            time.sleep(1.0)
+        with suppress(Exception):
+            self._me.leave.remote()
+            time.sleep(10.0)
+        os._exit(0)
+
+
+def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
+    """What the worker gets: the node's own variables, and of the launch's none of Ray's."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    found |= {name: resolved(name, where) for name, where in secrets.items()}
+    given = [name for name in (*_GIVEN, *secrets) if name in found]
+    return found | {"SWEEPER_KEEP": "\n".join(given), "SWEEPER_DROP": "RAY_"}
+
+
+def resolved(name: str, reference: str) -> str:
+    """What a secret holds: `env:NAME` or `file:/path` of this machine. Raises `LookupError`."""
+    kind, _, where = reference.partition(":")
+    if kind == "env":
+        if where not in os.environ:
+            raise LookupError(f"the secret {name}: this node has no variable {where}")
+        return os.environ[where]
+    try:
+        with open(where, encoding="utf-8") as file:
+            return file.read().rstrip("\n")
+    except (OSError, UnicodeError) as error:
+        raise LookupError(f"the secret {name}: {where} cannot be read: {error}") from error

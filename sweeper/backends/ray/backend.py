@@ -1,0 +1,154 @@
+"""Jobs of a Ray cluster: one detached actor each, called by the sweep and the token, which Ray's
+own table of actors has until long after its end. Nothing of Ray is imported here: `driver.py` is
+asked, a process that is started again when it has lost the head."""
+
+import hashlib
+import importlib.util
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.helper import Helper
+from sweeper.errors import EnvironmentFailure, UsageError
+
+__all__ = ["RayBackend", "lacking", "open_backend", "status_of"]
+
+_MEBIBYTE = 1 << 20
+_ABSENT = JobStatus(JobState.ABSENT)
+_WAITS = {"DEPENDENCIES_UNREADY", "PENDING_CREATION"}
+
+
+def open_backend(folder: str, options: Mapping[str, Any]) -> "RayBackend":
+    """The backend for the sweep at `folder`. Raises `EnvironmentFailure` where there is no Ray, or
+    its head does not answer."""
+    if importlib.util.find_spec("ray") is None:
+        raise EnvironmentFailure(
+            "ray: Ray is not installed beside sweeper: `pip install 'sweeper[ray]'`, of the "
+            "cluster's version"
+        )
+    return RayBackend(folder, options)
+
+
+class RayBackend(Backend):
+    """See `sweeper.backends.base.Backend`."""
+
+    name = "ray"
+
+    def __init__(self, folder: str, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._mark = f"sweeper-{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
+        address = str(options.get("address") or os.environ.get("RAY_ADDRESS") or "auto")
+        environment = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **os.environ}
+        if any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+            environment.setdefault("RAY_AUTH_MODE", "token")
+        opening = {"address": address, "namespace": self._mark}
+        self.driver = Helper("ray", "sweeper.backends.ray.driver", opening, environment)
+
+    def location(self) -> dict[str, str]:
+        return {"address": self.hello()["address"]}
+
+    def hello(self) -> Mapping[str, str]:
+        """The head's `address` as its nodes know it, and its `version`."""
+        return self.driver.ask("hello")
+
+    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
+        nodes = self.driver.ask("nodes")
+        for one in asked:
+            why = lacking(one, nodes)
+            if why is not None and not self._options.get("wait_for_nodes"):
+                raise UsageError(
+                    f"ray: {why}: no node takes such a job; if one will (an autoscaler's), set "
+                    "launch.ray.wait_for_nodes"
+                )
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        secrets = dict(self._options.get("secrets") or {})
+        described = [
+            {"name": self._name(job.token), "argv": list(job.argv), "cwd": job.cwd}
+            | {"secrets": secrets, "asked": _asked(job.resources)}
+            for job in jobs
+        ]
+        if described:
+            self.driver.ask("submit", jobs=described)
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        return {token: self._name(token) for token in self._known(tokens)}
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        known = self._known(tokens)
+        return {t: status_of(known[t]) if t in known else _ABSENT for t in tokens}
+
+    def cancel(self, tokens: Sequence[str]) -> list[str]:
+        names = {self._name(token): token for token in tokens}
+        return [names[name] for name in self.driver.ask("cancel", names=list(names))]
+
+    def logs(self, token: str) -> Iterator[str]:
+        return iter(self.driver.ask("logs", name=self._name(token)))
+
+    def _known(self, tokens: Sequence[str]) -> dict[str, dict[str, Any]]:
+        names = {self._name(token): token for token in tokens}
+        found: dict[str, dict[str, Any]] = {}
+        if names:
+            found = self.driver.ask("poll", names=list(names))
+        return {names[name]: about for name, about in found.items()}
+
+    def _name(self, token: str) -> str:
+        return f"{self._mark}-{token}"
+
+
+def _asked(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """What an actor asks for, as Ray takes it."""
+    found = {
+        "num_cpus": resources.get("num_cpus", 1),
+        "num_gpus": resources.get("num_gpus"),
+        "resources": resources.get("resources"),
+        "label_selector": resources.get("labels"),
+        "memory": resources.get("memory", 0) * _MEBIBYTE,
+        "scheduling_strategy": "SPREAD" if resources.get("placement") == "spread" else None,
+    }
+    return {key: value for key, value in found.items() if value or key == "num_cpus"}
+
+
+def lacking(resources: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str | None:
+    """What of the amounts that a job asks for no node has; None where one has all."""
+    asked = _asked(resources)
+    called = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+    wanted: dict[str, float] = {name: asked[key] for name, key in called.items() if key in asked}
+    wanted |= asked.get("resources", {})
+    if any(all(node["has"].get(k, 0) >= v for k, v in wanted.items()) for node in nodes):
+        return None
+    most = {key: max((node["has"].get(key, 0) for node in nodes), default=0) for key in wanted}
+    short = [key for key, value in wanted.items() if most[key] < value] or list(wanted)
+    units = {"memory": _MEBIBYTE}
+    return ", ".join(
+        f"{key} {wanted[key] / units.get(key, 1):g} asked for, the largest node has "
+        f"{most[key] / units.get(key, 1):g}"
+        for key in short
+    )
+
+
+def status_of(about: Mapping[str, Any]) -> JobStatus:
+    """What the driver tells of a job, as a launcher takes it."""
+    state, node = about["state"], about.get("node")
+    end = about.get("end")
+    death: Mapping[str, Any] = about.get("death") or {}
+    gone = death.get("reason") == "NODE_DIED"
+    # A node that goes down kills a worker before its actor: which it was, the actor's end tells.
+    killed = end is not None and end["code"] == -signal.SIGKILL and (gone or state != "DEAD")
+    if end is not None and not killed:
+        tail = [line for line in end["tail"] if line.strip()]
+        # A worker says how it ended; what ended before it began has its last line.
+        began = any(line.startswith("sweeper: ") for line in tail)
+        told = tail[-1][:200] if tail and end["code"] != 0 and not began else None
+        return JobStatus(JobState.ENDED, end["code"], told and f"start: {told}", node=node)
+    if state in _WAITS:
+        return JobStatus(JobState.PENDING, None, "resources")
+    if state != "DEAD":
+        return JobStatus(JobState.RUNNING, node=node)
+    kind, message = death.get("kind"), " ".join(str(death.get("message") or "").split())
+    why = "its node is gone" if gone else "oom" if kind == "oom_context" else None
+    if kind in ("creation_task_failure_context", "runtime_env_failed_context"):
+        why = f"start: {message[-200:]}"
+    return JobStatus(JobState.ENDED, None, why, gone, node)

@@ -1,0 +1,74 @@
+"""Looks at a Ray cluster before the first job: the head, who is let in, the nodes, and whether one
+takes such jobs. Only asks; nothing is submitted."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from sweeper.backends.base import Check
+from sweeper.backends.ray.backend import RayBackend, lacking, open_backend
+
+__all__ = ["checks"]
+
+
+def checks(options: Mapping[str, Any]) -> list[Check]:
+    """What `sweeper doctor --backend ray` looks at, with the options of a grid. Where the head does
+    not answer, nothing else is asked."""
+    met: list[RayBackend] = []
+
+    def head() -> str:
+        backend = open_backend("/doctor", options)
+        hello = backend.hello()
+        met.append(backend)
+        return f"{hello['address']}, Ray {hello['version']}"
+
+    def then(look: Callable[[Sequence[Mapping[str, Any]]], str]) -> Callable[[], str]:
+        def looked() -> str:
+            if not met:
+                raise LookupError("not known: the head did not answer")
+            return look(met[0].driver.ask("nodes"))
+
+        return looked
+
+    return [
+        Check("Ray", True, _installed),
+        Check("head", True, head),
+        Check("token", False, _token),
+        Check("nodes", True, then(_nodes)),
+        Check("a node for a job", True, then(lambda nodes: _room(options, nodes))),
+    ]
+
+
+def _installed() -> str:
+    try:
+        return f"ray {version('ray')}"
+    except PackageNotFoundError:
+        raise LookupError("not installed: `pip install 'sweeper[ray]'`") from None
+
+
+def _token() -> str:
+    if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        return "given by the environment"
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return "that of ~/.ray/auth_token"
+    raise LookupError(
+        "none: whoever reaches such a head may run programs on its nodes; start the cluster with "
+        "RAY_AUTH_MODE=token (Ray 2.52 or later)"
+    )
+
+
+def _nodes(nodes: Sequence[Mapping[str, Any]]) -> str:
+    if not nodes:
+        raise LookupError("none is alive")
+    amounts = [(sum(node["has"].get(key, 0) for node in nodes), key) for key in ("CPU", "GPU")]
+    return f"{len(nodes)}, " + ", ".join(f"{amount:g} {key}" for amount, key in amounts if amount)
+
+
+def _room(options: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str:
+    why = lacking(options, nodes)
+    if why is None:
+        return "there is one"
+    if options.get("wait_for_nodes"):
+        return f"not yet: {why}"
+    raise LookupError(f"{why}; launch.ray.wait_for_nodes, if one will come")

@@ -1,0 +1,140 @@
+"""The driver: `python -m sweeper.backends.ray.driver`. The one process of a launcher that has Ray
+(`backends/helper.py`): Ray ends a process that has lost the head, or leaves it waiting."""
+
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from sweeper.backends.helper import serve
+from sweeper.backends.ray.actor import ENDS, Job
+
+__all__ = ["Cluster"]
+
+_CONNECT_SECONDS, _STOP_SECONDS = 5.0, 10.0
+_PENDING = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
+
+
+class Cluster:
+    """A connection to a cluster, for the jobs of one sweep."""
+
+    def __init__(self, address: str, namespace: str) -> None:
+        host, _, port = address.rpartition(":")
+        if port.isdecimal():  # Ray would try for a minute
+            with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as met:
+                if ipaddress.ip_address(met.getpeername()[0]).is_loopback:
+                    # Ray would take this machine's other address, where such a head is not.
+                    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        self._ray: Any = import_module("ray")
+        self._state: Any = import_module("ray._private.state")
+        self._namespace = namespace
+        self._ray.init(address, namespace=namespace, log_to_driver=False, logging_level="error")
+        self._kept: Any = import_module("ray.experimental.internal_kv").internal_kv_get_gcs_client()
+        self._job: Any = self._ray.remote(Job)
+
+    def hello(self) -> dict[str, str]:
+        """Where this is."""
+        return {
+            "address": self._ray.get_runtime_context().gcs_address,
+            "version": self._ray.__version__,
+        }
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes that live, and what each has in all."""
+        return [
+            {"name": node["NodeManagerHostname"], "id": node["NodeID"], "has": node["Resources"],
+             "labels": node.get("Labels") or {}}
+            for node in self._ray.nodes()
+            if node["Alive"]
+        ]  # fmt: skip
+
+    def submit(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        """Make an actor of each, unless there is one of its name. It is on record when this
+        returns."""
+        for job in jobs:
+            options = {
+                "name": job["name"],
+                "namespace": self._namespace,
+                "lifetime": "detached",
+                "max_restarts": 0,
+                **job["asked"],
+            }
+            try:
+                self._job.options(**options).remote(
+                    job["name"], job["argv"], job["cwd"], job["secrets"]
+                )
+            except ValueError as error:
+                if "already taken" not in str(error) and "already exists" not in str(error):
+                    raise
+
+    def poll(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What is known of the jobs: of each that is known."""
+        wanted = set(names)
+        found: dict[str, dict[str, Any]] = {}
+        for actor in self._state.actors().values():
+            name = actor["Name"]
+            live = actor["State"] != "DEAD"
+            if name in wanted and (live or name not in found):
+                found[name] = _told(actor)
+        ends = self._kept.internal_kv_multi_get([name.encode() for name in wanted], ENDS, 10)
+        for key, end in ends.items():
+            found.setdefault(key.decode(), {"state": "DEAD"})["end"] = json.loads(end)
+        names_of_nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in self._ray.nodes()}
+        for about in found.values():
+            about["node"] = names_of_nodes.get(about.get("node"))
+        return found
+
+    def cancel(self, names: Sequence[str]) -> list[str]:
+        """Withdraw what waits, tell the others to stop. Returns those that have not heard it."""
+        known = self.poll(names)
+        asked: dict[Any, str] = {}
+        not_yet: list[str] = []
+        for name, about in known.items():
+            if about["state"] == "DEAD" or "end" in about:
+                continue
+            try:
+                actor = self._ray.get_actor(name, namespace=self._namespace)
+            except ValueError:
+                not_yet.append(name)  # it is just being made, or just gone
+                continue
+            if about["state"] in _PENDING:
+                self._ray.kill(actor)
+            else:
+                asked[actor.stop.remote()] = name
+        if asked:
+            _, unheard = self._ray.wait(list(asked), num_returns=len(asked), timeout=_STOP_SECONDS)
+            not_yet += [asked[reference] for reference in unheard]
+        return not_yet
+
+    def logs(self, name: str) -> list[str]:
+        """What a job's worker printed last."""
+        about = self.poll([name]).get(name, {})
+        if "end" in about:
+            return about["end"]["tail"]
+        if about.get("state") != "ALIVE":
+            return []
+        actor = self._ray.get_actor(name, namespace=self._namespace)
+        return self._ray.get(actor.tail.remote(), timeout=_STOP_SECONDS)
+
+
+def _told(actor: Mapping[str, Any]) -> dict[str, Any]:
+    """An actor as Ray's table has it, in plain words."""
+    about: dict[str, Any] = {"state": actor["State"], "node": actor["Address"]["NodeID"]}
+    cause: Any = actor["DeathCause"]
+    which = cause.WhichOneof("context") if actor["State"] == "DEAD" else None
+    if which is not None:
+        context: Any = getattr(cause, which)
+        message = getattr(context, "error_message", "") or getattr(
+            context, "formatted_exception_string", ""
+        )
+        about["death"] = {"kind": which, "message": message[-2000:]}
+        if which == "actor_died_error_context":
+            about["death"]["reason"] = context.Reason.Name(context.reason)
+    return about
+
+
+if __name__ == "__main__":
+    serve(Cluster)

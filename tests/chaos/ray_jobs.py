@@ -1,0 +1,222 @@
+"""Many runs on a real Ray of two nodes, and on `local` beside it; then runs while launchers are
+killed, the head answers nobody for a minute, a node is lost and one is drained; and the ledger
+afterwards. `make ray` makes the environment.
+
+    python tests/chaos/ray_jobs.py [--runs 300] [--outage 60] [--kills 3]
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.ledger import judge, read_ledger
+
+from sweeper.model.states import fold
+from sweeper.storage.files import LocalStore
+from sweeper.storage.sweeps import read_events
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.ray_cluster import TOKEN, Cluster
+
+HERE = Path(__file__).resolve().parent
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+MOST_TIMES = 10.0
+"""How much longer than on `local` quick runs may take, on a machine that does nothing else."""
+PATIENCE = 900.0
+ROWS = 60
+"""How much is done between two of the things that are done to it."""
+
+
+class Sweep:
+    """Toys in a folder of their own."""
+
+    def __init__(self, top: Path, name: str, cluster: Cluster, **grid: object) -> None:
+        self.folder, self.name, self.cluster = top / name, name, cluster
+        self.folder.mkdir()
+        self.steps = int(str(grid.pop("steps")))
+        seconds, mode = str(grid.pop("seconds")), str(grid.pop("mode"))
+        toy = [sys.executable, str(HERE / "harness" / "toy.py"), str(self.folder / "ledger")]
+        whole = {
+            "name": name,
+            "command": [*toy, str(self.steps), seconds, mode, "{log_path}"],
+            "service": "none",
+            **({} if "grid" in grid else {"base": {"a": 1}}),
+            **grid,
+        }
+        (self.folder / "grid.yaml").write_text(json.dumps(whole))
+
+    def launch(self) -> "subprocess.Popen[bytes]":
+        environment = self.cluster.environment | {
+            "SWEEPER_HOME": str(self.folder / "home"),
+            "SWEEPER_ROOT": str(self.folder / "sweeps"),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+        }
+        command = [sys.executable, "-P", "-m", "sweeper", "launch", "grid.yaml", "--wait"]
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdout=subprocess.DEVNULL
+        )
+
+    def done(self) -> int:
+        return len(read_ledger(self.folder / "ledger"))
+
+    def told(self) -> str | None:
+        """What the launcher publishes of the platform."""
+        path = self.folder / "sweeps" / self.name / "launcher" / "observations.json"
+        try:
+            return json.loads(path.read_text())["unreachable"]
+        except (OSError, ValueError):
+            return None
+
+    def most_attempts(self) -> int:
+        return max(attempt for _, attempt, _ in read_ledger(self.folder / "ledger"))
+
+    def agreed(self, *, once: bool) -> bool:
+        """Whether the ledger agrees with the events; prints how far."""
+        store = LocalStore(str(self.folder / "sweeps"))
+        rows = read_ledger(self.folder / "ledger")
+        verdict = judge(store, self.name, rows, self.steps, once=once, resumes=not once)
+        events = read_events(store, self.name)
+        states = Counter(fold(found).state.value for found in events.values())
+        attempts = Counter(fold(found).attempt for found in events.values())
+        print(
+            f"{self.name}: states {dict(states)}, attempts {dict(attempts)}, rows {len(rows)}; "
+            f"lost {len(verdict.lost)}, doubled {len(verdict.doubled)}, "
+            f"wrong {len(verdict.wrong)}",
+            flush=True,
+        )
+        if not verdict.good:
+            print(verdict)
+        return verdict.good
+
+
+def quick(top: Path, cluster: Cluster, runs: int) -> bool:
+    """Quick runs on `local` and on Ray, as many abreast."""
+    took: dict[str, float] = {}
+    good = True
+    for backend in ("local", "ray"):
+        launch = {"backend": backend, "max_parallel": 8, "ray": cluster.options}
+        grid = {"steps": 1, "seconds": 0.1, "mode": "plain", "seeds": runs, "launch": launch}
+        sweep = Sweep(top, f"quick-{backend}", cluster, **grid)
+        begun = time.monotonic()
+        code = sweep.launch().wait()
+        took[backend] = time.monotonic() - begun
+        good = sweep.agreed(once=True) and code == 0 and good
+    times = took["ray"] / took["local"]
+    print(
+        f"{runs} runs: local {took['local']:.0f} s, ray {took['ray']:.0f} s, {times:.1f} times; "
+        f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors",
+        flush=True,
+    )
+    return good and times <= MOST_TIMES
+
+
+class Trouble:
+    """What is done to a sweep, one thing after the other."""
+
+    def __init__(self, sweep: Sweep, cluster: Cluster, outage: float, kills: int) -> None:
+        self.sweep, self.cluster, self.outage = sweep, cluster, outage
+        self.kills, self.told = 0, ""
+        self._left: list[Callable[[], None]] = [self._lost, self._drained, self._away]
+        self._rows = 0
+        self._most = kills
+        self._launcher = sweep.launch()
+
+    def drive(self, chance: random.Random) -> int:
+        """Until a launcher ends by itself; its exit code."""
+        deadline, due = time.monotonic() + PATIENCE, 0.0
+        while time.monotonic() < deadline:
+            time.sleep(0.5)
+            code = self._launcher.poll()
+            if code is not None and code != -signal.SIGKILL:
+                return code
+            if code is not None or (self.kills < self._most and due and time.monotonic() > due):
+                self._kill()
+                due = time.monotonic() + chance.uniform(5, 20)
+            due = due or time.monotonic() + chance.uniform(1, 5)
+            if self._left and self.sweep.done() >= self._rows + ROWS:
+                self._left.pop(0)()
+                self._rows = self.sweep.done()
+        self._launcher.kill()
+        return -1
+
+    def _kill(self) -> None:
+        self._launcher.kill()
+        self._launcher.wait()
+        self.kills += 1
+        self._launcher = self.sweep.launch()
+
+    def _away(self) -> None:
+        rows = self.sweep.done()
+        with self.cluster.head_away():
+            until = time.monotonic() + self.outage
+            while time.monotonic() < until:
+                self.told = self.sweep.told() or self.told
+                time.sleep(0.5)
+        print(f"head away for {self.outage:.0f} s, {self.sweep.done() - rows} rows meanwhile")
+        print(f"the launcher: {self.told}", flush=True)
+
+    def _lost(self) -> None:
+        with self.cluster.without_second():
+            time.sleep(5)
+        print("a node lost", flush=True)
+
+    def _drained(self) -> None:
+        with self.cluster.without_second("drain"):
+            time.sleep(5)
+        print("a node drained", flush=True)
+
+
+def trouble(top: Path, cluster: Cluster, options: argparse.Namespace) -> bool:
+    launch = {"backend": "ray", "max_parallel": 8, "grace": "5s"}
+    second = {"if": {"a": 2}, "resources": {"second": 1}}
+    launch |= {"ray": {**cluster.options, "overrides": [second]}}
+    grid = {"steps": 40, "seconds": 40.0, "mode": "resume:say-{a}", "seeds": 8, "launch": launch}
+    grid |= {"grid": {"a": [2, 1]}}
+    sweep = Sweep(top, "trouble", cluster, **grid)
+    done = Trouble(sweep, cluster, options.outage, options.kills)
+    begun = time.monotonic()
+    code = done.drive(random.Random(options.seed))
+    print(f"{time.monotonic() - begun:.0f} s, launcher killed {done.kills} times, code {code}")
+    disturbed = sweep.most_attempts() > 1 and bool(done.told or not options.outage)
+    return sweep.agreed(once=False) and code == 0 and disturbed
+
+
+def canaries(top: Path, cluster: Cluster) -> bool:
+    """Whether the cluster's token is in no file of a sweep's."""
+    hits = [
+        str(path)
+        for path in top.rglob("*")
+        if path.is_file() and TOKEN.encode() in path.read_bytes()
+    ]
+    print(f"the cluster's token: {len(hits)} hits {hits[:3]}")
+    return not hits
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--outage", type=float, default=60.0)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with tempfile.TemporaryDirectory() as folder, Cluster(cpus=8) as cluster:
+        top = Path(folder)
+        good = [quick(top, cluster, options.runs)] if options.runs else []
+        good.append(trouble(top, cluster, options))
+        good.append(canaries(top, cluster))
+        return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

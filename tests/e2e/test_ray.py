@@ -1,0 +1,210 @@
+"""A real Ray of two nodes on loopback, with a token. `make ray` makes the environment and runs
+this."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from sweeper.testing.contract import BackendContract, Site
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(600),
+    # A driver is left to its launcher, which the test is.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+class TestRay(BackendContract):
+    @pytest.fixture
+    def site(self, ray: Any, tmp_path: Path) -> Iterator[Site]:
+        @contextmanager
+        def hold() -> Iterator[Mapping[str, object]]:
+            yield {"resources": {"nowhere": 1.0}}
+
+        made = Site(
+            "ray",
+            tmp_path,
+            options=ray.options,
+            abreast=8,
+            many=int(os.environ.get("SWEEPER_TEST_MANY", "40")),
+            seconds=180.0,
+            hold=hold,
+            silence=ray.head_away,
+            preempt=lambda _: ray.without_second("drain"),
+            lose_node=lambda _: ray.without_second(),
+            fragile={"resources": {"second": 1.0}},
+        )
+        with made as site:
+            yield site
+
+
+SECRET = "a-value-that-must-be-seen-nowhere"
+
+
+class Sweeper:
+    """`sweeper` as typed in a folder of its own."""
+
+    def __init__(self, folder: Path, cluster: Any, **options: Any) -> None:
+        self.folder = folder
+        self.options = {**cluster.options, **options}
+        self.environment = {
+            **os.environ,
+            "SWEEPER_HOME": str(folder / "home"),
+            "SWEEPER_ROOT": str(folder / "sweeps"),
+            "A_SECRET": SECRET,
+        }
+
+    def write(self, command: str, launch: Mapping[str, Any] = MappingProxyType({}), **grid: Any):
+        whole = {"name": "g", "command": ["sh", "-c", command], "service": "none", **grid}
+        ray = {**self.options, **launch.get("ray", {})}
+        whole["launch"] = {"backend": "ray", "retries": 0, "grace": "5s", **launch, "ray": ray}
+        (self.folder / "g.yaml").write_text(json.dumps(whole))
+
+    def start(self, *arguments: str, **more: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "sweeper", *arguments],
+            cwd=self.folder,
+            env=self.environment | more,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str, code: int | None = 0, **more: str) -> str:
+        process = self.start(*arguments, **more)
+        said, _ = process.communicate(timeout=300)
+        assert code in (None, process.returncode), said
+        return said
+
+    def runs(self, sweep: str = "g") -> list[dict[str, Any]]:
+        return json.loads(self.run("ls", sweep, "--json"))["runs"]
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 180
+        while not condition():
+            assert time.monotonic() < deadline, "waited 180 s in vain"
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def sweeper(ray: Any, tmp_path: Path) -> Sweeper:
+    return Sweeper(tmp_path, ray)
+
+
+def test_what_each_run_asks_for_and_what_nobody_sees(sweeper: Sweeper, ray: Any) -> None:
+    """Options by run; what a recipe gets of the launch, and what the platform and the sweep show of
+    a secret and of the cluster's token: nothing."""
+    overrides = [{"if": {"x": 2}, "resources": {"second": 1}, "num_cpus": 2}]
+    sweeper.write("test $A_SECRET; env; sleep 1", {"ray": {"overrides": overrides}},
+                  grid={"x": [1, 2]}, secrets=["A_SECRET"])  # fmt: skip
+    planned = json.loads(sweeper.run("plan", "g.yaml", "--json"))["runs"]
+    assert [run["job"]["resources"].get("num_cpus") for run in planned] == [None, 2]
+    sweeper.run("launch", "g.yaml", "--wait")
+    assert {run["state"] for run in sweeper.runs()} == {"succeeded"}
+    shown = ray.everything_shown()
+    assert all(run["id"] in shown for run in sweeper.runs())
+    logs = [path.read_text() for path in sweeper.folder.rglob("stdout.log")]
+    assert len(logs) == 2 and all("SWEEPER_RUN=" in log for log in logs)
+    kept = [path for path in sweeper.folder.rglob("*") if path.is_file()]
+    everywhere = [shown, *(path.read_text(errors="replace") for path in kept)]
+    for value in (SECRET, ray.environment["RAY_AUTH_TOKEN"]):
+        assert [text[:200] for text in everywhere if value in text] == []
+
+
+def test_cancelling_what_waits_and_what_runs(sweeper: Sweeper) -> None:
+    overrides = [{"if": {"x": 2}, "resources": {"nowhere": 1}}]
+    launch = {"ray": {"overrides": overrides, "wait_for_nodes": True}}
+    command = "trap 'echo told; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
+    sweeper.write(command, launch, grid={"x": [1, 2]})
+    launcher = sweeper.start("launch", "g.yaml", "--wait")
+    sweeper.until(lambda: "queued: resources" in sweeper.run("status", "g", code=None))
+    sweeper.until(lambda: "begun" in sweeper.run("logs", "g/x=1", code=None))
+    sweeper.run("cancel", "g")
+    said, _ = launcher.communicate(timeout=300)
+    assert launcher.returncode == 3, said
+    assert {run["state"] for run in sweeper.runs()} == {"cancelled"}
+    assert "told" in sweeper.run("logs", "g/x=1")
+
+
+def test_what_is_wrong_is_said_in_a_line(sweeper: Sweeper) -> None:
+    """Before anything starts, where that can be known."""
+
+    def refused(code: int, *given: str, **more: str) -> str:
+        said = sweeper.run("launch", "g.yaml", "--wait", *given, code=code, **more)
+        (line,) = [line for line in said.splitlines() if line.startswith("sweeper: ")]
+        assert "Traceback" not in said
+        assert not (sweeper.folder / "sweeps" / "g" / "state").exists()
+        return line
+
+    sweeper.write("true")
+    assert "nothing answers at 127.0.0.1:1: " in refused(6, "launch.ray.address=127.0.0.1:1")
+    assert "CPU 900 asked for, the largest node has" in refused(2, "launch.ray.num_cpus=900")
+    assert "tape 1 asked for" in refused(2, "launch.ray.resources={tape: 1}")
+    assert "GPU 8 asked for, the largest node has 0" in refused(2, "launch.ray.num_gpus=8")
+    assert "memory 900000 asked for" in refused(2, "launch.ray.memory=900000")
+    assert "do not see the folder" in refused(2, "launch.ray.files=false")
+    assert "nothing answers" in refused(6, RAY_AUTH_TOKEN="another-token-than-the-clusters")
+
+
+def test_what_only_a_node_can_know(sweeper: Sweeper) -> None:
+    sweeper.write("true", {"ray": {"python": "/no/such/python"}})
+    sweeper.run("launch", "g.yaml", "--wait", code=3)
+    (run,) = sweeper.runs()
+    assert run["reason"].startswith("start: cannot start /no/such/python: No such file")
+    sweeper.write("true", {"ray": {"secrets": {"KEY": "file:/no/such/key"}}}, name="h")
+    sweeper.run("launch", "g.yaml", "--wait", code=3)
+    (run,) = sweeper.runs("h")
+    assert "the secret KEY: /no/such/key cannot be read" in run["reason"]
+
+
+def test_doctor(sweeper: Sweeper) -> None:
+    look = ("doctor", "--backend", "ray", "--grid", "g.yaml")
+    sweeper.write("true")
+    said = sweeper.run(*look, code=None)
+    assert sweeper.options["address"] in said and "2, 32 CPU" in said
+    assert "given by the environment" in said
+    sweeper.write("true", {"ray": {"num_gpus": 1}})
+    assert "GPU 1 asked for, the largest node has 0" in sweeper.run(*look, code=6)
+    sweeper.write("true", {"ray": {"address": "127.0.0.1:1"}})
+    assert "not known: the head did not answer" in sweeper.run(*look, code=6)
+
+
+def test_nodes_that_share_no_files(
+    s3_root: str, load_support: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The root is on S3, whose keys the nodes have by themselves; the code is the launch's."""
+    (tmp_path / "key").write_text(SECRET)
+    support = load_support("ray_cluster")
+    if support.missing():
+        pytest.skip("no Ray here: `make ray` makes an environment that has it")
+    with support.Cluster(cpus=4) as cluster:
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+            monkeypatch.setenv(name, cluster.environment[name])
+        secrets = {"KEY": f"file:{tmp_path}/key"}
+        options = {"files": False, "python": sys.executable, "secrets": secrets}
+        code = tmp_path / "code"
+        code.mkdir()
+        typed = Sweeper(code, cluster, **options)
+        typed.environment["SWEEPER_ROOT"] = s3_root
+        typed.environment["SWEEPER_HOME"] = str(tmp_path / "home")
+        typed.environment["KEY"] = "of the launch, and not what the nodes have"
+        (code / "about.txt").write_text("as it was")
+        command = "cat about.txt; printenv KEY | wc -c; sleep 1"
+        typed.write(command, secrets=["KEY"], grid={"x": [1, 2]})
+        for arguments in (["init", "-q"], ["add", "."]):
+            subprocess.run(["git", *arguments], cwd=code, check=True)
+        typed.run("launch", "g.yaml", "--wait")
+        assert {run["state"] for run in typed.runs()} == {"succeeded"}
+        said = typed.run("logs", "g/x=1")
+        assert "as it was" in said and str(len(SECRET) + 1) in said
+        assert SECRET not in said + cluster.everything_shown()

@@ -1,0 +1,212 @@
+"""Ray, as far as it needs none: what a grid may say, what a job's status means, and a driver that
+does not answer."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.backends import backend_type, capabilities_of, helper
+from sweeper.backends.base import JobSpec, JobState, JobStatus
+from sweeper.backends.ray.actor import resolved
+from sweeper.backends.ray.backend import RayBackend, lacking, status_of
+from sweeper.errors import EnvironmentFailure, GridError, Unreachable, UsageError
+from sweeper.grid import parse_grid
+
+ENDED = JobState.ENDED
+STATUSES: list[tuple[dict[str, Any], JobStatus]] = [
+    ({"state": "PENDING_CREATION"}, JobStatus(JobState.PENDING, None, "resources")),
+    ({"state": "ALIVE", "node": "n1"}, JobStatus(JobState.RUNNING, node="n1")),
+    (
+        {"state": "DEAD", "end": {"code": 3, "tail": ["sweeper: failed after 2 s"]}},
+        JobStatus(ENDED, 3),
+    ),
+    (  # it is about to leave, and holds its place no longer
+        {"state": "ALIVE", "node": "n1", "end": {"code": 0, "tail": ["sweeper: succeeded"]}},
+        JobStatus(ENDED, 0, node="n1"),
+    ),
+    # Killed: by somebody, or by a node that goes down, of which Ray hears later.
+    (
+        {"state": "ALIVE", "node": "n1", "end": {"code": -9, "tail": []}},
+        JobStatus(JobState.RUNNING, node="n1"),
+    ),
+    (
+        {"state": "DEAD", "end": {"code": -9, "tail": []}, "death": {"reason": "NODE_DIED"}},
+        JobStatus(ENDED, None, "its node is gone", preempted=True),
+    ),
+    ({"state": "DEAD", "end": {"code": -9, "tail": []}}, JobStatus(ENDED, -9)),
+    (
+        {"state": "DEAD", "end": {"code": 1, "tail": ["No module named sweeper", ""]}},
+        JobStatus(ENDED, 1, "start: No module named sweeper"),
+    ),
+    (
+        {"state": "DEAD", "node": "n1", "death": {"kind": "actor_died_error_context",
+                                                  "reason": "NODE_DIED", "message": "x"}},
+        JobStatus(ENDED, None, "its node is gone", preempted=True, node="n1"),
+    ),
+    (
+        {"state": "DEAD", "death": {"kind": "actor_died_error_context", "reason": "RAY_KILL"}},
+        JobStatus(ENDED),
+    ),
+    ({"state": "DEAD", "death": {"kind": "oom_context"}}, JobStatus(ENDED, None, "oom")),
+    (
+        {"state": "DEAD", "death": {"kind": "creation_task_failure_context",
+                                    "message": "ModuleNotFoundError:\n No module: sweeper"}},
+        JobStatus(ENDED, None, "start: ModuleNotFoundError: No module: sweeper"),
+    ),
+    ({"state": "DEAD"}, JobStatus(ENDED)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("about", "expected"), STATUSES)
+def test_what_becomes_of_an_actor(about: dict[str, Any], expected: JobStatus) -> None:
+    assert status_of(about) == expected
+
+
+NODES = [
+    {"name": "a", "has": {"CPU": 8.0, "memory": 16.0 * 2**30}},
+    {"name": "b", "has": {"CPU": 2.0, "GPU": 4.0, "memory": 4.0 * 2**30, "disk": 2.0}},
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({}, None),
+        ({"num_cpus": 8.0}, None),
+        ({"num_gpus": 1.0, "resources": {"disk": 2.0}, "memory": 4096}, None),
+        ({"num_cpus": 9.0}, "CPU 9 asked for, the largest node has 8"),
+        ({"memory": 20000}, "memory 20000 asked for, the largest node has 16384"),
+        ({"resources": {"tape": 1.0}}, "tape 1 asked for, the largest node has 0"),
+        # Either has some of it, and none has all.
+        (
+            {"num_cpus": 4.0, "num_gpus": 1.0},
+            "CPU 4 asked for, the largest node has 8, GPU 1 asked for, the largest node has 4",
+        ),
+    ],
+)
+def test_what_no_node_has(asked: dict[str, Any], told: str | None) -> None:
+    assert lacking(asked, NODES) == told
+
+
+MISTAKES = {
+    "address: ray://head:10001": "'ray://head:10001' is not the address of a head",
+    "address: 10.0.0.1": "'10.0.0.1' is not the address of a head",
+    "adress: auto": "unknown key 'adress' in launch.ray (did you mean 'address'?)",
+    "num_cpus: many": "launch.ray.num_cpus is a string; it takes a number",
+    "num_cpus: -1": "launch.ray.num_cpus is -1; it takes a number",
+    "num_gpus: .inf": "launch.ray.num_gpus is inf; it takes a number",
+    "memory: 8G": "launch.ray.memory is a string; it takes an integer",
+    "memory: 0": "launch.ray.memory is 1 to",
+    "resources: [disk]": "launch.ray.resources is a list; it takes a mapping of names to amounts",
+    "resources: {disk: 0}": "launch.ray.resources.disk is 0; it takes a number above 0",
+    "resources: {disk: much}": "launch.ray.resources.disk is a string; it takes a number",
+    "labels: {zone: ''}": "launch.ray.labels.zone takes a label's value",
+    "labels: {zone: 'in(a b)'}": "launch.ray.labels.zone takes a label's value",
+    "placement: random": "'random' is not one of pack, spread",
+    "files: maybe": "launch.ray.files is a string; it takes true or false",
+    "wait_for_nodes: 1": "launch.ray.wait_for_nodes is an integer; it takes true or false",
+    "python: ''": "launch.ray.python is empty",
+    "secrets: {KEY: hunter2hunter2}": "launch.ray.secrets.KEY takes env:NAME or file:/path",
+    "secrets: {KEY: 'file:relative'}": "launch.ray.secrets.KEY takes env:NAME or file:/path",
+    "secrets: {KEY-1: 'env:A'}": "'KEY-1' cannot name a variable",
+}
+
+
+@pytest.mark.parametrize(("line", "told"), MISTAKES.items())
+def test_mistakes(line: str, told: str, tmp_path: Path) -> None:
+    text = f"recipe: r\nlaunch: {{backend: ray, ray: {{{line}}}}}"
+    with pytest.raises(GridError) as caught:
+        parse_grid(text, str(tmp_path / "g.yaml"))
+    (said,) = str(caught.value).splitlines()
+    assert told in said and said.startswith(f"{tmp_path}/g.yaml:2:")
+    assert "hunter2" not in said
+
+
+def test_what_jobs_can_do() -> None:
+    found = capabilities_of("ray", {})
+    assert (found.here, found.files, found.python) == (False, True, None)
+    assert "RAY_AUTH_TOKEN" in found.credentials
+    found = capabilities_of("ray", {"files": False, "secrets": {"KEY": "env:KEY"}})
+    assert (found.files, found.python, found.secrets) == (False, "python", {"KEY"})
+    with pytest.raises(UsageError, match="address is the same for all runs"):
+        capabilities_of("ray", {"overrides": [{"if": {"x": [1]}, "address": "auto"}]})
+
+
+def test_where_a_secret_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELD", "one")
+    (tmp_path / "key").write_text("two\n")
+    assert resolved("KEY", "env:HELD") == "one"
+    assert resolved("KEY", f"file:{tmp_path}/key") == "two"
+    for reference in ("env:NOT_HELD", f"file:{tmp_path}/gone"):
+        with pytest.raises(LookupError, match="the secret KEY: "):
+            resolved("KEY", reference)
+
+
+def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(EnvironmentFailure, match=r"pip install 'sweeper\[ray\]'"):
+        backend_type("ray").open("s", str(tmp_path), {})
+
+
+DRIVER = """
+import json, sys, time
+for line in sys.stdin:
+    do = json.loads(line)["do"]
+    said = {"answer": {"address": "h:1", "version": "2"}}
+    if do == "find":
+        break
+    if do == "poll":
+        time.sleep(600)
+    if do == "submit":
+        said = {"refused": "no such thing"}
+    if do == "cancel":
+        said = {"silent": "who knows"}
+    print(json.dumps(said), flush=True)
+"""
+
+
+@pytest.fixture
+def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A backend whose driver is a stand-in."""
+    (tmp_path / "driver.py").write_text(DRIVER)
+    true_popen = helper.subprocess.Popen
+
+    def popen(argv: list[str], **options: Any) -> Any:
+        return true_popen([sys.executable, str(tmp_path / "driver.py")], **options)
+
+    monkeypatch.setattr(helper.subprocess, "Popen", popen)
+    backend = RayBackend(str(tmp_path), {"address": "h:1"})
+    yield backend
+    backend.driver.end()
+
+
+def test_a_driver_that_is_silent_is_ended_and_left_alone(
+    driven: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "aaaaaaaaaaaa-a1"
+    assert driven.location() == {"address": "h:1"}
+    monkeypatch.setattr(helper, "_SECONDS", 0.2)
+    process = driven.driver._process
+    for _ in range(2):  # the second time nothing is started
+        with pytest.raises(Unreachable, match=r"no answer within 0\.2 s"):
+            driven.poll([token])
+    assert process.poll() is not None and driven.driver._process is None
+    driven.driver._patience.succeeded()
+    monkeypatch.setattr(helper, "_SECONDS", 60.0)
+    with pytest.raises(EnvironmentFailure, match="ray: no such thing"):
+        driven.submit([JobSpec(token, "t", ["true"], "/", {})])
+    with pytest.raises(Unreachable, match="ray: who knows"):
+        driven.cancel([token])
+    driven.driver._patience.succeeded()
+    with pytest.raises(Unreachable, match="cut off"):
+        driven.driver.ask("find")
+
+
+def test_a_head_that_is_not_there(tmp_path: Path) -> None:
+    """Told by the driver itself, before Ray looks for it."""
+    backend = RayBackend(str(tmp_path), {"address": "127.0.0.1:1"})
+    with pytest.raises(Unreachable, match=r"nothing answers at 127\.0\.0\.1:1: .*refused"):
+        backend.location()
+    backend.driver.end()
