@@ -83,7 +83,7 @@ outage: dev slurm ## on a real Slurm: a thousand runs while launchers are killed
 	@$(BIN)/python tests/chaos/slurm_array.py --seed $(SEED) --outage 75 --kills 3 \
 	  --runs 32 --steps 50 --seconds 100
 
-quickstarts: dev slurm ## whole grids: grpo, and the quickstart on a real Slurm and on emulated AWS Batch
+quickstarts: dev slurm ## whole grids: grpo, and the quickstart on a real Slurm, emulated AWS Batch, a stand-in for Kubernetes
 	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -s tests/e2e/test_quickstart_elsewhere.py \
 	  tests/e2e/test_grpo_grid.py
 

@@ -263,3 +263,27 @@ def ray(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> An
         monkeypatch.setenv(name, ray_cluster.environment[name])
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return ray_cluster
+
+
+@pytest.fixture(scope="session")
+def kubernetes_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
+    """`tests/support/kubernetes.py`: `Kubernetes(folder)`, a stand-in with real processes."""
+    return load_support("kubernetes")
+
+
+@pytest.fixture(scope="session")
+def kubernetes_cluster(
+    kubernetes_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """One for the whole session."""
+    with kubernetes_support.Kubernetes(tmp_path_factory.mktemp("kubernetes")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kube(kubernetes_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The same, found by this process and what it starts; as it is at first."""
+    monkeypatch.setenv("KUBECONFIG", str(kubernetes_cluster.config))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield kubernetes_cluster
+    kubernetes_cluster.recover()

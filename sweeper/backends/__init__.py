@@ -27,6 +27,7 @@ __all__ = [
 
 _BUILT_IN = {
     "aws-batch": "sweeper.backends.aws_batch:BACKEND",
+    "kubernetes": "sweeper.backends.kubernetes:BACKEND",
     "local": "sweeper.backends.local:BACKEND",
     "ray": "sweeper.backends.ray:BACKEND",
     "slurm": "sweeper.backends.slurm:BACKEND",

@@ -34,7 +34,7 @@ class JobSpec(NamedTuple):
     """A job to start. `argv` is executed as it stands, never by a shell; its last element is the
     token. `title` is for people; `resources` holds what a scheduler may want to know (unused by
     local and tmux). Jobs with the same `window` are to be shown together, where there is something
-    to be seen."""
+    to be seen. Of what is to stop, the recipe has `grace_s` seconds to save."""
 
     token: str
     title: str
@@ -42,6 +42,7 @@ class JobSpec(NamedTuple):
     cwd: str
     resources: Mapping[str, object]
     window: str | None = None
+    grace_s: float = 30.0
 
 
 class JobState(Enum):

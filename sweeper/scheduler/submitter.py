@@ -125,6 +125,7 @@ class Submitter:
                     context.store.local_path(context.sweep) or "/",
                     asked_by(launch, self._run_table.runs[run].config),
                     render_window(launch.window, context.sweep, self._run_table.runs[run], attempt),
+                    launch.grace_s,
                 )
                 for run, attempt in attempts.items()
             ]

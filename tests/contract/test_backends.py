@@ -21,15 +21,20 @@ exit 1
 """
 
 
-@pytest.fixture(params=["local", "tmux", "slurm", "aws-batch", "faulty"])
+@pytest.fixture(params=["local", "tmux", "slurm", "aws-batch", "kubernetes", "faulty"])
 def site(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     tmux_socket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Site]:
-    made = {"slurm": _slurm, "aws-batch": _batch, "faulty": _faulty}.get(request.param, _plain)
-    with made(request, tmp_path, monkeypatch) as found:
+    made = {
+        "slurm": _slurm,
+        "aws-batch": _batch,
+        "kubernetes": _kubernetes,
+        "faulty": _faulty,
+    }
+    with made.get(request.param, _plain)(request, tmp_path, monkeypatch) as found:
         yield found
 
 
@@ -129,14 +134,54 @@ def _batch(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
     return Site("aws-batch", folder, options, abreast=100, many=MANY, hold=hold, preempt=preempt)
 
 
+def _kubernetes(
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Site:
+    kube = request.getfixturevalue("kube")
+
+    @contextmanager
+    def hold() -> Iterator[Mapping[str, object]]:
+        yield {"node_selector": {"there": "is-none"}}
+
+    @contextmanager
+    def silence() -> Iterator[None]:
+        kube.silent = True
+        yield
+        kube.silent = False
+
+    @contextmanager
+    def preempt(job: str) -> Iterator[None]:
+        kube.shut_down(job)
+        yield
+
+    @contextmanager
+    def lose_node(job: str) -> Iterator[None]:
+        node = kube.lose(job)
+        yield
+        node.alive = True
+
+    return Site(
+        "kubernetes",
+        folder,
+        kube.options(),
+        abreast=100,
+        many=MANY,
+        hold=hold,
+        silence=silence,
+        preempt=preempt,
+        lose_node=lose_node,
+    )
+
+
 class TestBackends(BackendContract):
-    """Local, tmux, a real Slurm, an emulated AWS Batch; and what tests wrap a backend with."""
+    """Local, tmux, a real Slurm, an emulated AWS Batch, a stand-in for Kubernetes; and what tests
+    wrap a backend with."""
 
 
 def test_names(tmp_path: Path) -> None:
     assert {"aws-batch", "local", "ray", "slurm", "tmux"} <= set(backend_names())
     with pytest.raises(
         UsageError,
-        match=r"no backend 'slrum' \(did you mean 'slurm'\?\): there is aws-batch, local, ray, s",
+        match=r"no backend 'slrum' \(did you mean 'slurm'\?\): there is aws-batch, kubernetes, ",
     ):
         open_backend("slrum", "sweep", os.fspath(tmp_path))

@@ -1,5 +1,6 @@
-"""The quickstart on real Slurm and Ray, and on emulated AWS Batch with the store on S3: the
-recipe `sft` with an engine at an address that jobs are told, to the same values as on `local`.
+"""The quickstart on real Slurm and Ray, and with the store on S3 on emulated AWS Batch and a
+stand-in for Kubernetes: the recipe `sft` with an engine at an address that jobs are told, to the
+same values as on `local`.
 
 A part of it; `make quickstarts` runs the whole grid.
 """
@@ -9,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,11 +64,11 @@ class Work:
 
 
 class Place(NamedTuple):
-    """Where it is launched: `batch` is None elsewhere."""
+    """Where it is launched; `shown` gives what the platform shows of jobs."""
 
     launch: dict[str, Any]
     root: str
-    batch: Any
+    shown: Callable[[], str] = lambda: ""
 
 
 @pytest.fixture
@@ -83,18 +84,37 @@ def work(tmp_path: Path) -> Iterator[Work]:
         made.sweeper("engine", "stop", "--force", **made.home)
 
 
-@pytest.fixture(params=["slurm", "aws-batch", "ray"])
+@pytest.fixture(params=["slurm", "aws-batch", "ray", "kubernetes"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "slurm":
         request.getfixturevalue("slurm")
-        return Place({"backend": "slurm"}, str(tmp_path / "sweeps"), None)
+        return Place({"backend": "slurm"}, str(tmp_path / "sweeps"))
     if request.param == "ray":
         options = request.getfixturevalue("ray").options
-        return Place({"backend": "ray", "ray": options}, str(tmp_path / "sweeps"), None)
+        return Place({"backend": "ray", "ray": options}, str(tmp_path / "sweeps"))
+    if request.param == "kubernetes":
+        return _kubernetes(request)
     batch = request.getfixturevalue("batch")
     batch.secrets[ARN] = TOKEN
     options = batch.options(secrets={"TINKER_API_KEY": ARN}, array=2)
-    return Place({"backend": "aws-batch", "aws_batch": options}, batch.root, batch)
+
+    def shown() -> str:
+        return json.dumps([job.describe() for job in batch.jobs()], default=str)
+
+    return Place({"backend": "aws-batch", "aws_batch": options}, batch.root, shown)
+
+
+def _kubernetes(request: pytest.FixtureRequest) -> Place:
+    kube, root = request.getfixturevalue("kube"), request.getfixturevalue("s3_root")
+    aws = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+    request.getfixturevalue("monkeypatch").setattr(kube, "environment", aws)
+    kube.add("secrets", "engine", values={"key": TOKEN})
+    options = kube.options(secrets={"TINKER_API_KEY": "engine/key"})
+
+    def shown() -> str:
+        return json.dumps([kube.things[kind] for kind in ("jobs", "pods", "events")])
+
+    return Place({"backend": "kubernetes", "kubernetes": options}, root, shown)
 
 
 @pytest.mark.timeout(2 * SECONDS)
@@ -114,6 +134,4 @@ def test_the_same_values_as_here(place: Place, work: Work, tmp_path: Path) -> No
     headlines = {where: report.verdict.splitlines()[:4] for where, report in reports.items()}
     assert headlines["there"] == headlines["here"]
     print("\n".join(headlines["there"]))
-    if place.batch is not None:
-        described = [job.describe() for job in place.batch.jobs()]
-        assert TOKEN not in json.dumps(described, default=str) + said
+    assert TOKEN not in place.shown() + said

@@ -277,7 +277,8 @@ def _examples() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("given", list(_examples()), ids=str)
 def test_an_example_is_right(given: dict[str, Any]) -> None:
     """Whoever takes the comment in has a grid."""
-    for name, more in (("slurm", {"mem": "64G"}), ("ray", {"memory": 64})):
+    asked = {"slurm": {"mem": "64G"}, "ray": {"memory": 64}, "kubernetes": {"memory": "64Gi"}}
+    for name, more in asked.items():
         if "overrides" in given.get(name, {}):
             given[name]["overrides"][0] |= more
     grid = {"name": "n", "recipe": "r", "launch": given}

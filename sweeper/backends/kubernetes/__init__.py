@@ -1,0 +1,167 @@
+"""Kubernetes: what a grid may say to it, and what it says of itself. The rest is loaded when a
+sweep is launched there."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sweeper.backends.base import Backend, BackendType, Capabilities, Check
+from sweeper.backends.references import names_of, secrets_field
+from sweeper.errors import UsageError
+from sweeper.fields.kinds import (
+    Duration,
+    Integer,
+    Item,
+    Matching,
+    Names,
+    Number,
+    Shape,
+    Text,
+    Texts,
+    wrong,
+)
+from sweeper.fields.nodes import Node, Problems, plain
+from sweeper.fields.sections import Field, Reading, Section
+
+__all__ = ["BACKEND"]
+
+_OURS = {
+    *("restartPolicy", "terminationGracePeriodSeconds", "containers", "name", "image"),
+    *("command", "args", "env", "envFrom", "resources", "workingDir", "stdin", "lifecycle", ""),
+}
+_OF_ALL = ("namespace", "context", "python", "secrets")
+_DNS = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_KEY = r"([a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
+_QUANTITY = r"[0-9]{1,15}(\.[0-9]{1,9})?(m|k|[KMGTPE]i?)?"
+_TAINT = rf"{_KEY}(={_VALUE})?(:(NoSchedule|PreferNoSchedule|NoExecute))?"
+_TAINTS = "no taint: key, key=value, key:NoSchedule, key=value:NoExecute"
+_POD = "More of a pod's spec, as Kubernetes has it; below container, of its container."
+_TIMEOUT = "When Kubernetes stops a job, at least 60s; launch.timeout is the worker's own."
+_NOT_OURS = {"type": "object", "propertyNames": {"not": {"enum": sorted(_OURS)}}}
+_C = "More of its one container."
+_POD_SCHEMA = {**_NOT_OURS, "properties": {"container": {**_NOT_OURS, "description": _C}}}
+_EXAMPLE = "REGISTRY/sweeper@sha256:DIGEST"
+
+
+def _texts(pattern: str, told: str) -> Texts:
+    def wrong_with(text: str) -> str | None:
+        return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is {told}"
+
+    return Texts(Item({"pattern": f"^{pattern}$"}, wrong_with), most=50)
+
+
+def _pod(node: Node, where: str, problems: Problems) -> dict[str, Any] | None:
+    """More of a pod's spec: the API server says what is wrong with it, sweeper what is its own."""
+    found, inside = plain(node), node.entries
+    if inside is None:
+        wrong(node, where, "a mapping, as the spec of a pod in Kubernetes", problems)
+        return None
+    container = inside.get("container")
+    keys = {*inside, *((container[1].entries or {"": ""}) if container else ())}
+    for key in sorted(keys & _OURS):
+        problems.add(node.place, f"{where}: {key or 'container'} is sweeper's to say")
+    return found
+
+
+def _mapping(of: str, values: Matching, ours: tuple[str, ...] = ()) -> Names:
+    return Names(f"a mapping of {of}", Matching(_KEY, "it"), values=values, reserved=ours)
+
+
+_NAME = Text(_DNS, "{} is no name in Kubernetes: a-z, 0-9, - and .")
+_NAMES = _texts(_DNS, "no name of a secret")
+_LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
+_IMAGE = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
+_AMOUNT = Text(_QUANTITY, "{} is not an amount such as 4Gi or 512Mi")
+_LABEL = Matching(_VALUE, "at most 63 letters, digits, - _ and .")
+_LABELS = _mapping("labels to values", _LABEL)
+_OUR_LABELS = _mapping("labels to values", _LABEL, ("sweeper/", "kueue.x-k8s.io/"))
+_AMOUNTS = Matching(_QUANTITY, 'an amount, quoted: "1" or "10Gi"')
+_RESOURCES = _mapping("resources to amounts", _AMOUNTS)
+_TOLERATIONS = _texts(_TAINT, _TAINTS)
+_REFERENCE = Matching(
+    rf"{_DNS}/[A-Za-z0-9._-]{{1,253}}",
+    "a secret of the namespace and a key in it, `secret/key`, never the value",
+)
+
+
+def _check(reading: Reading) -> None:
+    for key in _OF_ALL if "if" in reading.entries else ():
+        if key in reading.entries:
+            reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
+
+
+_OPTIONAL = (
+    Field("namespace", _NAME, "The namespace. Default: the context's.", examples=("research",)),
+    Field(
+        "context", _LINE, "A context of the kubeconfig. Default: the current.", examples=("lab",)
+    ),
+    Field("python", _LINE, "The interpreter in the image that has sweeper.", "python"),
+    Field("cpus", Number(0, 1024, above=True), "CPUs that a job asks for.", 1),
+    Field("memory", _AMOUNT, "Memory that a job asks for, and the most that it gets.", "2Gi"),
+    Field("gpus", Integer(1, 64), "GPUs of a job, as nvidia.com/gpu.", examples=(1,)),
+    Field("resources", _RESOURCES, "Other resources.", examples=({"ephemeral-storage": "10Gi"},)),
+    Field("node_selector", _LABELS, "Labels of the nodes.", examples=({"pool": "spot"},)),
+    Field("tolerations", _TOLERATIONS, "Taints of nodes.", examples=(["spot=true:NoSchedule"],)),
+    Field("priority_class", _NAME, "The priority class of the jobs.", examples=("low",)),
+    Field("service_account", _NAME, "As whom jobs run (the bucket).", examples=("runs",)),
+    Field("queue", _NAME, "Kueue's local queue, which lets jobs start.", examples=("team",)),
+    Field("pull_secrets", _NAMES, "Secrets to fetch the image with.", examples=(["registry"],)),
+    Field("labels", _OUR_LABELS, "Labels of jobs and pods.", examples=({"team": "post-training"},)),
+    Field("pod", Shape(_POD_SCHEMA, _pod), _POD, examples=({"runtimeClassName": "nvidia"},)),
+    Field("timeout", Duration(60), _TIMEOUT, examples=("2h",), key="timeout_s"),
+    Field("ttl", Duration(600), "How long a job that has ended is kept.", "7d", key="ttl_s"),
+)
+SECTION = Section(
+    Field(
+        "image", _IMAGE, "An image with sweeper in it, best by its digest.", examples=(_EXAMPLE,)
+    ),
+    secrets_field("Variables, and the secrets that hold them.", _REFERENCE, "tinker/api-key"),
+    *_OPTIONAL,
+    check=_check,
+)
+
+
+def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+    from sweeper.backends.kubernetes.backend import open_backend
+
+    return open_backend(sweep, folder, _whole(options))
+
+
+def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with their defaults. Raises `UsageError` for lack of an image."""
+    found = {**SECTION.defaults(), **{k: v for k, v in given.items() if v is not None}}
+    if "image" not in found:
+        raise UsageError(
+            "kubernetes: nothing says what jobs run in: write `launch: {kubernetes: {image: IMAGE}}"
+            '` in the grid, or image = "IMAGE" below [kubernetes] in sweeper\'s config.toml'
+        )
+    return found
+
+
+def _capabilities(given: Mapping[str, Any]) -> Capabilities:
+    """Jobs run on other machines, and have nothing of this one."""
+    return Capabilities(
+        here=False,
+        files=False,
+        python=_whole(given)["python"],
+        secrets=names_of(given),
+        credentials=("KUBECONFIG",),
+    )
+
+
+def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+    from sweeper.backends.kubernetes.doctor import checks
+
+    return checks({**SECTION.defaults(), **options})
+
+
+BACKEND = BackendType(
+    "kubernetes",
+    "What jobs ask a Kubernetes cluster for: docs/kubernetes.md.",
+    _open,
+    SECTION,
+    by_run=True,
+    capabilities=_capabilities,
+    checks=_checks,
+)

@@ -1,0 +1,275 @@
+"""Jobs of a Kubernetes cluster: see docs/kubernetes.md.
+
+A run is a Job of its own, whose name says which. Indexed Jobs, with many runs each, would save
+requests when they are submitted, and cost what is promised of a single run: none of them can be
+withdrawn alone, asks for other resources, or is let go by a queue before the others.
+
+What is asked is two listings by the sweep's label: the Jobs that have not succeeded, and the pods
+that have not. A Job that is on neither is asked for by its name.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from sweeper.backends.backoff import Patience
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.kubernetes.client import JOBS, METADATA, PODS, Cluster, Refused
+from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest
+from sweeper.backends.kubernetes.status import is_over, status_of
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+__all__ = ["KubernetesBackend", "open_backend"]
+
+_FRESH_SECONDS, _SHARE = 1.0, 20.0
+"""A listing is used again for a second, and for twenty times as long as it took."""
+_WHY_SECONDS = 10.0
+"""How often it is asked why jobs have no pod."""
+_ROOM_SECONDS = 5.0, 60.0
+"""When a submission is tried again that a quota had no room for: at first, and at most."""
+_ABREAST = 8
+_ALONE = 20
+"""So many jobs are asked for by their names; more by a listing of all."""
+_WORKLOADS = "/apis/kueue.x-k8s.io/{}/namespaces/{{}}/workloads"
+_TRIAL = JobSpec("000000000000-a1", "trial", ["true"], "/", {})
+T = TypeVar("T")
+Thing = Mapping[str, Any]
+
+
+def open_backend(sweep: str, folder: str, options: Mapping[str, Any]) -> "KubernetesBackend":
+    """The backend for one sweep. Raises `EnvironmentFailure` where no cluster answers."""
+    cluster = Cluster(options.get("context"), options.get("namespace"))
+    backend = KubernetesBackend(cluster, options, sweep, folder)
+    backend.find([])
+    return backend
+
+
+class KubernetesBackend(Backend):
+    """See `sweeper.backends.base.Backend`. `options` stand where a job's resources say nothing."""
+
+    name = "kubernetes"
+
+    def __init__(
+        self, cluster: Cluster, options: Mapping[str, Any], sweep: str, folder: str
+    ) -> None:
+        self._cluster, self._options = cluster, options
+        self._names = Names(sweep, folder)
+        self._jobs: dict[str, Thing | None] = {}  # by token, as of the last look
+        self._pods: dict[str, list[Thing]] = {}
+        self._over: dict[str, JobStatus] = {}
+        self._withdrawn: set[str] = set()
+        self._looked = self._took = self._asked_why = float("-inf")
+        self._whys: dict[str, str] = {}
+        self._room = Patience(*_ROOM_SECONDS)
+
+    def location(self) -> dict[str, str]:
+        return {"server": self._cluster.host, "namespace": self._cluster.namespace}
+
+    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+        """Have the server try a job and its pod without making them, and look for the secrets."""
+        for one in asked:
+            job = manifest(_TRIAL, {**self._options, **one}, self._names, "trial")
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "sweeper-"}}
+            pod["spec"] = job["spec"]["template"]["spec"]
+            for path, body in ((JOBS, job), (PODS, pod)):
+                try:
+                    self._cluster.call("POST", path, body, dryRun="All")
+                except Refused as error:
+                    # A quota is only full for now, and who launches need not be let make pods.
+                    if "exceeded quota" not in str(error) and not (
+                        path is PODS and "cannot create resource" in str(error)
+                    ):
+                        raise error.settled() from error
+        for reference in sorted(set(self._options.get("secrets", {}).values())):
+            name = reference.partition("/")[0]
+            try:
+                self._cluster.call(
+                    "GET", f"/api/v1/namespaces/{{}}/secrets/{name}", accept=METADATA
+                )
+            except Refused as error:
+                if error.status == 404:
+                    raise EnvironmentFailure(f"{error}: see launch.kubernetes.secrets") from error
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        self._room.check()
+        if any(_attempt(job.token) > 1 for job in jobs):
+            self._look(anew=True)
+            runs = {_run(job.token): _attempt(job.token) for job in jobs}
+            earlier = (t for t in self._jobs if _attempt(t) < runs.get(_run(t), 0))
+            self.cancel(list(earlier))  # what a queue has taken back, and might let go again
+        submission = uuid4().hex
+        self._looked = float("-inf")
+        try:
+            self._each(jobs, lambda job: self._submit(job, submission))
+        except Refused as error:
+            self._room.failed(error)
+            raise
+        self._room.succeeded()
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        self._look(tokens, anew=True)
+        there = {token for token, job in self._jobs.items() if job is not None} | self._over.keys()
+        return {token: self._names.name(token) for token in tokens if token in there}
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        if not tokens:
+            return {}
+        self._look(tokens)
+        found = {token: self._status(token) for token in tokens}
+        if any(s.state is JobState.PENDING and t not in self._pods for t, s in found.items()):
+            self._ask_why()
+            found = {token: self._status(token) for token in tokens}
+        return found
+
+    def cancel(self, tokens: Sequence[str]) -> None:
+        self._look(tokens)
+        asked = [(t, job) for t in tokens if (job := self._jobs.get(t)) and not is_over(job)]
+        self._looked = float("-inf")
+        self._each(asked, lambda one: self._withdraw(*one))
+
+    def logs(self, token: str) -> Iterator[str]:
+        """What the pod printed, as it is now; nothing of one that is gone."""
+        found = self._cluster.items(PODS, labelSelector=f"{self._names.selector},{TOKEN}={token}")
+        for pod in found:
+            with suppress(Refused):  # it has not begun, or its node is away
+                yield from self._cluster.text(f"{PODS}/{pod['metadata']['name']}/log").splitlines()
+
+    def _submit(self, job: JobSpec, submission: str) -> None:
+        self._over.pop(job.token, None)
+        self._withdrawn.discard(job.token)
+        made = manifest(job, {**self._options, **job.resources}, self._names, submission)
+        try:
+            self._cluster.call("POST", JOBS, made)
+        except Refused as error:
+            if error.reason != "AlreadyExists":
+                raise error.settled() from error
+            if self._is_in_the_way(made["metadata"]["name"], submission):
+                self._cluster.call("POST", JOBS, made)
+
+    def _is_in_the_way(self, name: str, submission: str) -> bool:
+        """Whether the job of this name was one of a sweep before, that was in the same folder; it
+        is gone when this returns. Raises `Unreachable` where it is not yet."""
+        there = self._get(name)
+        if there is None:
+            return True
+        if there["metadata"].get("annotations", {}).get(SUBMISSION) == submission:
+            return False  # the answer was lost
+        if not is_over(there):
+            if "deletionTimestamp" in there["metadata"]:
+                raise Unreachable(f"kubernetes: the job {name} is being deleted: waits for its end")
+            return False
+        self._delete(there, "Background")
+        return True
+
+    def _withdraw(self, token: str, job: Thing) -> None:
+        """Its pod is told to stop, whatever it is at, and the job is there until that has ended."""
+        self._delete(job, "Foreground")
+        self._withdrawn.add(token)
+
+    def _delete(self, job: Thing, way: str) -> None:
+        how = {"propagationPolicy": way, "preconditions": {"uid": job["metadata"]["uid"]}}
+        try:
+            self._cluster.call("DELETE", f"{JOBS}/{job['metadata']['name']}", how)
+        except Refused as error:
+            if error.status not in (404, 409):  # 409: another one has its name by now
+                raise
+
+    def _status(self, token: str) -> JobStatus:
+        if token in self._over:
+            return self._over[token]
+        job = self._jobs.get(token)
+        if job is None:
+            gone = token in self._withdrawn
+            return (
+                JobStatus(JobState.ENDED, None, "withdrawn") if gone else JobStatus(JobState.ABSENT)
+            )
+        found = status_of(job, self._pods.get(token, ()), self._cluster.now(), self._whys)
+        if is_over(job):
+            self._over[token] = found
+        return found
+
+    def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
+        """List the sweep's jobs and pods, and those of `wanted` that are not among them."""
+        begun = time.monotonic()
+        if anew or begun - self._looked > max(_FRESH_SECONDS, _SHARE * self._took):
+            ours = self._names.selector
+            jobs = self._cluster.items(
+                JOBS, labelSelector=ours, fieldSelector="status.successful=0"
+            )
+            pods = self._cluster.items(
+                PODS, labelSelector=ours, fieldSelector="status.phase!=Succeeded"
+            )
+            self._jobs, self._pods = dict(_by_token(jobs)), {}
+            for token, pod in _by_token(pods):
+                self._pods.setdefault(token, []).append(pod)
+            self._looked = time.monotonic()
+            self._took = self._looked - begun
+        missing = [t for t in wanted if t not in self._jobs and t not in self._over]
+        if len(missing) > _ALONE:
+            everything = dict(
+                _by_token(self._cluster.items(JOBS, labelSelector=self._names.selector))
+            )
+            self._jobs |= {token: everything.get(token) for token in missing}
+        else:
+            self._jobs |= {token: self._get(self._names.name(token)) for token in missing}
+
+    def _get(self, name: str) -> Thing | None:
+        try:
+            return self._cluster.call("GET", f"{JOBS}/{name}")
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def _ask_why(self) -> None:
+        """Ask, if it is time, why jobs have no pod: what refused it (a quota), or Kueue."""
+        if time.monotonic() - self._asked_why < _WHY_SECONDS:
+            return
+        self._asked_why, self._whys = time.monotonic(), {}
+        with suppress(Refused):
+            events = "involvedObject.kind=Job,reason=FailedCreate"
+            for event in self._cluster.items("/api/v1/namespaces/{}/events", fieldSelector=events):
+                self._whys[event["involvedObject"]["name"]] = " ".join(event["message"].split())[
+                    :200
+                ]
+        for version in ("v1beta2", "v1beta1") if self._options.get("queue") else ():
+            with suppress(Refused):
+                for one in self._cluster.items(_WORKLOADS.format(version)):
+                    for owner in one["metadata"].get("ownerReferences", ()):
+                        for said in one.get("status", {}).get("conditions", ()):
+                            if said["type"] == "QuotaReserved" and said["status"] != "True":
+                                self._whys[owner["name"]] = f"Kueue: {said['message']}"[:200]
+                break
+
+    def _each(self, things: Sequence[T], deed: Callable[[T], None]) -> None:
+        """Do it to each, several at a time; to no more where the server does not answer. Raises
+        what went wrong: what is for good before what may pass."""
+        failures: list[EnvironmentFailure] = []
+
+        def attempt(thing: T) -> None:
+            if all(isinstance(failure, Refused) for failure in failures):
+                try:
+                    deed(thing)
+                except EnvironmentFailure as error:
+                    failures.append(error)
+
+        if things:
+            with ThreadPoolExecutor(min(_ABREAST, len(things))) as pool:
+                list(pool.map(attempt, things))
+        for failure in sorted(failures, key=lambda failure: isinstance(failure, Unreachable)):
+            raise failure
+
+
+def _by_token(things: Iterable[Thing]) -> Iterator[tuple[str, Thing]]:
+    return ((thing["metadata"]["labels"][TOKEN], thing) for thing in things)
+
+
+def _attempt(token: str) -> int:
+    return int(token.rpartition("-a")[2])
+
+
+def _run(token: str) -> str:
+    return token.rpartition("-a")[0]

@@ -1,0 +1,181 @@
+"""The API server, by the official client: where it is and who asks are the client's affair, objects
+are plain mappings, and what goes wrong is one line."""
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from importlib import import_module
+from typing import Any
+
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+__all__ = ["JOBS", "PODS", "Cluster", "Refused"]
+
+JOBS, PODS = "/apis/batch/v1/namespaces/{}/jobs", "/api/v1/namespaces/{}/pods"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""What to accept of an object whose content is nobody's business."""
+_TRIES = 4
+_MOST_SECONDS = 8.0
+_PAGE = 500
+_EXPIRED, _NOT_NOW = 401, (408, 425, 429, 500, 502, 503, 504)
+_SECONDS = 5.0, 30.0
+"""To connect, and between two bytes of an answer."""
+
+
+class Refused(Unreachable):
+    """The server answered, and will not. `status` is HTTP's, `reason` Kubernetes' word for why."""
+
+    def __init__(self, message: str, status: int, reason: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+    def settled(self) -> EnvironmentFailure:
+        """What it is for who wants something made: the end, unless credentials can be renewed or a
+        quota has room later."""
+        passing = self.status == _EXPIRED or "exceeded quota" in str(self)
+        return self if passing else EnvironmentFailure(str(self))
+
+
+class Cluster:
+    """One context of the kubeconfig, or the account of the pod that this is, and a namespace.
+    Raises `EnvironmentFailure` where there is no such thing. `sleep` waits; tests pass theirs."""
+
+    def __init__(
+        self,
+        context: str | None = None,
+        namespace: str | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._sleep = sleep
+        self._ahead = 0.0
+        self._client, found = _client(context)
+        self.host = str(self._client.configuration.host)
+        self.namespace = namespace or found
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        accept: str = "application/json",
+        **query: object,
+    ) -> dict[str, Any]:
+        """The answer to a request below `path`, in which `{}` is the namespace. What may be too
+        much for now is asked again, later and later: whatever is asked here may be done twice.
+        Raises `Unreachable`, or what is known better."""
+        return json.loads(self._answered(method, path, body, accept, query))
+
+    def text(self, path: str, **query: object) -> str:
+        """The same for what is no JSON."""
+        return self._answered("GET", path, None, "*/*", query).decode(errors="replace")
+
+    def items(self, path: str, **query: object) -> Iterator[dict[str, Any]]:
+        """A listing, page by page, from its beginning again where the server has forgotten it."""
+        pages: list[list[dict[str, Any]]] = []
+        again = ""
+        while True:
+            more = {"continue": again} if again else {}
+            try:
+                answer = self.call("GET", path, None, limit=_PAGE, **query, **more)
+            except Refused as error:
+                if error.status != 410 or not again:
+                    raise
+                pages, again = [], ""
+                continue
+            pages.append(answer["items"])
+            again = answer["metadata"].get("continue", "")
+            if not again:
+                return (item for page in pages for item in page)
+
+    def now(self) -> float:
+        """The time of day by the server's clock, in seconds since 1970."""
+        return time.time() + self._ahead
+
+    def _answered(
+        self, method: str, path: str, body: object, accept: str, query: Mapping[str, object]
+    ) -> bytes:
+        for attempt in range(_TRIES):
+            try:
+                answer = self._client.call_api(
+                    path.format(self.namespace),
+                    method,
+                    query_params=list(query.items()),
+                    header_params={"Accept": accept, "Content-Type": "application/json"},
+                    body=body,
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,
+                    _request_timeout=_SECONDS,
+                )
+                data = answer.read(decode_content=True)
+                if date := answer.headers.get("Date"):
+                    self._ahead = parsedate_to_datetime(date).timestamp() - time.time()
+                return data
+            except Exception as error:
+                status = int(getattr(error, "status", None) or 0)
+                if attempt == _TRIES - 1 or status not in _NOT_NOW:
+                    raise _told(error, self.host) from error
+                headers: Any = getattr(error, "headers", None) or {}
+                asked = headers.get("Retry-After", "")
+                most = min(_MOST_SECONDS, float(asked) if asked.isdecimal() else 0.25 * 2**attempt)
+                self._sleep(random.uniform(most / 2, most) + most * asked.isdecimal() / 2)  # noqa: S311
+        raise AssertionError  # the last try returned or raised
+
+
+def _client(context: str | None) -> tuple[Any, str]:
+    """The official client, and the namespace that its configuration says."""
+    try:
+        config: Any = import_module("kubernetes.config")
+        client: Any = import_module("kubernetes.client")
+    except ImportError as error:
+        raise EnvironmentFailure(
+            "kubernetes: its client is not installed: pip install 'sweeper[kubernetes]'"
+        ) from error
+    made: Any = client.Configuration()
+    made.retries = False  # what may be asked again is known here
+    file = os.environ.get("KUBECONFIG") or None  # the client knows it from when it was imported
+    try:
+        config.load_kube_config(file, context=context, client_configuration=made)
+        contexts, current = config.list_kube_config_contexts(file)
+        chosen = next((c for c in contexts if c["name"] == context), current)
+        namespace = chosen["context"].get("namespace") or "default"
+    except Exception as error:  # noqa: BLE001 - of YAML, of files, of its own
+        try:
+            if context is not None:
+                raise
+            config.load_incluster_config(client_configuration=made)
+            with open(_ACCOUNT, encoding="utf-8") as account:
+                namespace = account.read().strip()
+        except Exception:  # noqa: BLE001
+            raise EnvironmentFailure(
+                f"kubernetes: no cluster to ask ({_line(error)}): see KUBECONFIG, "
+                "launch.kubernetes.context and `kubectl config get-contexts`"
+            ) from error
+    return client.ApiClient(made), namespace
+
+
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+
+def _told(error: Exception, host: str) -> Unreachable:
+    """What a user is told, in one line. Errors are the client's, which is loaded late."""
+    status = int(getattr(error, "status", None) or 0)
+    if not status:
+        return Unreachable(f"kubernetes: {host} does not answer: {_line(error)}")
+    try:
+        said = json.loads(getattr(error, "body", None) or "")
+        message, reason = str(said["message"]), str(said.get("reason", ""))
+    except (ValueError, KeyError, TypeError):  # a proxy's, perhaps
+        message, reason = str(getattr(error, "reason", "")), ""
+    if status == _EXPIRED:
+        told = "the credentials have expired or are not valid: log in again; the jobs go on"
+        return Refused(f"kubernetes: {told} ({_line(message)})", status, reason)
+    if status in _NOT_NOW:
+        return Unreachable(f"kubernetes: the API server: {status}: {_line(message)}")
+    return Refused(f"kubernetes: {_line(message)}", status, reason)
+
+
+def _line(what: object) -> str:
+    return " ".join(str(what).split())[:300]

@@ -1,0 +1,142 @@
+"""Looks at a cluster before the first job: who asks and may do what, the image's address, the
+secrets, the account, the class, the queue, the nodes. Only reads; what may not be looked at is told
+as that, and stops nothing where it is only a hint."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sweeper.backends.base import Check
+from sweeper.backends.kubernetes.client import JOBS, METADATA, Cluster, Refused
+
+__all__ = ["NEEDED", "OF_USE", "checks"]
+
+NEEDED = (
+    *(("create", "batch", "jobs"), ("get", "batch", "jobs"), ("list", "batch", "jobs")),
+    *(("delete", "batch", "jobs"), ("list", "", "pods")),
+)
+"""What a launcher cannot do without: verb, group, resource."""
+OF_USE = (
+    (("get", "", "pods/log"), "`logs` shows nothing of a job that never began"),
+    (("create", "", "pods"), "what refuses a pod is known only when a job has none"),
+    (("get", "", "secrets"), "a missing secret is known only when a job waits for it"),
+    (("list", "", "events"), "why a job has no pod is not told"),
+)
+_KUEUE = ("list", "kueue.x-k8s.io", "workloads"), "what Kueue waits for is not told"
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_DIGEST = "@sha256:"
+
+
+def checks(options: Mapping[str, Any]) -> list[Check]:
+    """What `sweeper doctor --backend kubernetes` looks at; `options` are whole."""
+    made: list[Cluster] = []
+
+    def cluster() -> Cluster:
+        if not made:
+            made.append(Cluster(options.get("context"), options.get("namespace")))
+        return made[0]
+
+    def asked(look: Callable[[Cluster, Mapping[str, Any]], str]) -> Callable[[], str]:
+        return lambda: look(cluster(), options)
+
+    found = [
+        Check("API server", True, asked(_server)),
+        Check("permissions", True, asked(_permissions)),
+        Check("permissions of use", False, asked(_of_use)),
+        Check("image", "image" not in options, asked(_image)),
+        Check("nodes", False, asked(_nodes)),
+    ]
+    named = (
+        (
+            "service account",
+            options.get("service_account"),
+            "/api/v1/namespaces/{{}}/serviceaccounts/{}",
+        ),
+        (
+            "priority class",
+            options.get("priority_class"),
+            "/apis/scheduling.k8s.io/v1/priorityclasses/{}",
+        ),
+        (
+            "Kueue's queue",
+            options.get("queue"),
+            "/apis/kueue.x-k8s.io/v1beta1/namespaces/{{}}/localqueues/{}",
+        ),
+    )
+    for what, name, path in named:
+        if name:
+            found.append(Check(what, True, lambda n=name, p=path: _there(cluster(), p, n)))
+    for variable, reference in sorted(options.get("secrets", {}).items()):
+        secret = reference.partition("/")[0]
+        path = "/api/v1/namespaces/{{}}/secrets/{}"
+        look: Callable[[], str] = lambda s=secret, p=path: _there(cluster(), p, s)  # noqa: E731
+        found.append(Check(f"secret {variable}", True, look))
+    return found
+
+
+def _server(cluster: Cluster, options: Mapping[str, Any]) -> str:
+    del options
+    version = cluster.call("GET", "/version")["gitVersion"]
+    return f"{cluster.host}, {version}, namespace {cluster.namespace}"
+
+
+def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
+    verb, group, resource = what
+    resource, _, below = resource.partition("/")
+    asked = {"namespace": cluster.namespace, "verb": verb, "group": group, "resource": resource}
+    asked |= {"subresource": below} if below else {}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked},
+    }
+    return bool(cluster.call("POST", _REVIEWS, body)["status"]["allowed"])
+
+
+def _permissions(cluster: Cluster, options: Mapping[str, Any]) -> str:
+    del options
+    lacking = [f"{v} {r}" for v, g, r in NEEDED if not _allowed(cluster, (v, g, r))]
+    if lacking:
+        raise LookupError(f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}")
+    next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)  # and it really answers
+    return ", ".join(f"{verb} {resource}" for verb, _, resource in NEEDED)
+
+
+def _of_use(cluster: Cluster, options: Mapping[str, Any]) -> str:
+    wanted = (*OF_USE, _KUEUE) if options.get("queue") else OF_USE
+    for (verb, group, resource), without in wanted:
+        if not _allowed(cluster, (verb, group, resource)):
+            raise LookupError(f"not allowed: {verb} {resource}: {without}")
+    return ", ".join(f"{verb} {resource}" for (verb, _, resource), _ in wanted)
+
+
+def _image(cluster: Cluster, options: Mapping[str, Any]) -> str:
+    del cluster
+    if "image" not in options:
+        raise LookupError("there is none: launch.kubernetes.image; or give the grid: --grid GRID")
+    if _DIGEST not in options["image"]:
+        raise LookupError(
+            f"{options['image']} may become another one while a sweep runs: "
+            f"name it by its digest, NAME{_DIGEST}..."
+        )
+    return options["image"]
+
+
+def _nodes(cluster: Cluster, options: Mapping[str, Any]) -> str:
+    selector = options.get("node_selector", {})
+    wanted = ",".join(f"{key}={value}" for key, value in selector.items())
+    found = list(cluster.items("/api/v1/nodes", labelSelector=wanted))
+    if not found:
+        raise LookupError(
+            f"none has {wanted or 'joined the cluster'}: unless one is made, jobs wait"
+        )
+    return f"{len(found)} with {wanted}" if wanted else f"{len(found)}"
+
+
+def _there(cluster: Cluster, path: str, name: str) -> str:
+    try:
+        cluster.call("GET", path.format(name), accept=METADATA)
+    except Refused as error:
+        if error.status == 403:
+            return f"{name}: not to be looked at: {error}"
+        raise LookupError(str(error)) from error
+    return name

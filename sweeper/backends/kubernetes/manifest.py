@@ -1,0 +1,126 @@
+"""A job of ours as a Job of Kubernetes.
+
+Its name is made of the sweep's folder and the token: whoever submits it again is told that it is
+there. It has one pod, which nothing starts a second time: Kubernetes does not tell a pod whether it
+is the first, so that the next attempt is the launcher's to submit. What took its machine away is
+written on the Job itself (`podFailurePolicy`), where it stays when the pod is gone.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.backends.base import JobSpec
+
+__all__ = ["SUBMISSION", "TOKEN", "Names", "manifest"]
+
+SWEEP, TOKEN, SUBMISSION = "sweeper/sweep", "sweeper/token", "sweeper/submission"
+_MARGIN_SECONDS = 20
+"""Beyond the recipe's grace: for the worker to write down how it ended, and its last metrics."""
+_GPU = "nvidia.com/gpu"
+
+
+class Names:
+    """What the jobs of the sweep in `folder` are called, and found by."""
+
+    def __init__(self, sweep: str, folder: str) -> None:
+        self.sweep = sweep
+        self.mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
+        self.selector = f"{SWEEP}={self.mark}"
+
+    def name(self, token: str) -> str:
+        """That of the job with this token."""
+        return f"sweeper-{self.mark}-{token}"
+
+
+def manifest(
+    job: JobSpec, asked: Mapping[str, Any], names: Names, submission: str
+) -> dict[str, Any]:
+    """The Job. `asked` are the options of this run; `submission` tells one try from another."""
+    ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
+    labels = {**asked.get("labels", {}), **ours}
+    queue = asked.get("queue")
+    spec: dict[str, Any] = {
+        "backoffLimit": 0,
+        "completions": 1,
+        "parallelism": 1,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                }
+            ]
+        },
+        "ttlSecondsAfterFinished": round(asked["ttl_s"]),
+        "template": {"metadata": {"labels": labels}, "spec": _pod(job, asked)},
+    }
+    if asked.get("timeout_s"):
+        spec["activeDeadlineSeconds"] = math.ceil(asked["timeout_s"])
+    if queue:
+        spec["suspend"] = True  # until Kueue lets it go
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": names.name(job.token),
+            "labels": labels | ({"kueue.x-k8s.io/queue-name": queue} if queue else {}),
+            "annotations": {
+                "sweeper/name": names.sweep,
+                "sweeper/run": job.title,
+                SUBMISSION: submission,
+            },
+        },
+        "spec": spec,
+    }
+
+
+def _pod(job: JobSpec, asked: Mapping[str, Any]) -> dict[str, Any]:
+    more = dict(asked.get("pod") or {})
+    container: dict[str, Any] = {
+        "name": "run",
+        "image": asked["image"],
+        # `$(NAME)` in a command is Kubernetes' to replace, unless it is `$$(NAME)`.
+        "command": [argument.replace("$", "$$") for argument in job.argv],
+        "env": [_secret(*pair) for pair in sorted(asked.get("secrets", {}).items())],
+        "resources": _resources(asked),
+        **(more.pop("container", None) or {}),
+    }
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(job.grace_s) + _MARGIN_SECONDS,
+        "automountServiceAccountToken": "service_account" in asked,
+        "enableServiceLinks": False,
+        "containers": [container],
+    }
+    given = {
+        "nodeSelector": asked.get("node_selector"),
+        "tolerations": [_toleration(text) for text in asked.get("tolerations", ())],
+        "priorityClassName": asked.get("priority_class"),
+        "serviceAccountName": asked.get("service_account"),
+        "imagePullSecrets": [{"name": name} for name in asked.get("pull_secrets", ())],
+    }
+    return {**pod, **{key: value for key, value in given.items() if value}, **more}
+
+
+def _secret(variable: str, reference: str) -> dict[str, Any]:
+    """A variable whose value Kubernetes itself fills in."""
+    name, _, key = reference.partition("/")
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
+
+
+def _resources(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What a job asks for, and may not exceed: of processors it may have what nobody wants."""
+    limits = {"memory": asked["memory"], **asked.get("resources", {})}
+    if asked.get("gpus"):
+        limits[_GPU] = str(asked["gpus"])
+    return {"requests": {"cpu": f"{asked['cpus']:g}", **limits}, "limits": limits}
+
+
+def _toleration(text: str) -> dict[str, str]:
+    taint, _, effect = text.partition(":")
+    key, equals, value = taint.partition("=")
+    found = {"key": key, "operator": "Equal" if equals else "Exists"}
+    return found | ({"value": value} if equals else {}) | ({"effect": effect} if effect else {})

@@ -1,0 +1,270 @@
+"""What a Kubernetes cluster (a stand-in) refuses, and what becomes of jobs beside the contract."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.backends import capabilities_of, open_backend
+from sweeper.backends.base import Backend, JobSpec, JobState
+from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
+
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+LITERAL = "$(HOME) $$(HOME) $$ $HOME"
+CANARY = "tml-canary-5f0c1d2e3b4a"
+
+
+def _open(kube: Any, folder: Path, **options: Any) -> Backend:
+    return open_backend("kubernetes", "sweep", str(folder), kube.options(**options))
+
+
+def _job(number: int, *argv: str, attempt: int = 1, **resources: Any) -> JobSpec:
+    token = f"{number:012x}-a{attempt}"
+    return JobSpec(token, f"x={number}", argv or ("sleep", "600"), "/", resources, grace_s=0)
+
+
+def _until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited 60 s in vain"
+        time.sleep(0.05)
+
+
+def _until_state(backend: Backend, token: str, state: JobState) -> Any:
+    _until(lambda: backend.poll([token])[token].state is state)
+    return backend.poll([token])[token]
+
+
+def _set_up(kube: Any, what: Mapping[str, Any]) -> None:
+    for name, value in what.items():
+        setattr(kube, name, value)
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"namespace": "nowhere"}, {}, 'namespaces "nowhere" not found'),
+    ({"context": "mars"}, {}, "no cluster to ask .*kubectl config get-contexts"),
+    ({"secrets": {"A": "keys/a"}}, {}, 'secrets "keys" not found: see launch.kubernetes.secrets'),
+    ({"service_account": "runs"}, {}, 'serviceaccounts: "runs" not found'),
+    ({"priority_class": "low"}, {}, 'priorityclasses: "low" not found'),
+    ({"resources": {"gpu": "1"}}, {}, "must be a standard resource type"),
+    ({"pod": {"hostNetwrk": True}}, {}, "'hostNetwrk' was unexpected"),
+    ({"pod": {"volumes": "none"}}, {}, "is not of type"),
+    ({"pod": {"container": {"volumeMounts": [{"name": "x"}]}}}, {}, "'mountPath' is a required"),
+    ({}, {"restricted": True}, 'violates PodSecurity "restricted:latest"'),
+    ({}, {"denied": {("create", "jobs")}}, 'jobs is forbidden: User "me" cannot create'),
+    ({}, {"denied": {("list", "jobs")}}, 'jobs is forbidden: User "me" cannot list'),
+    ({}, {"denied": {("list", "pods")}}, 'pods is forbidden: User "me" cannot list'),
+    ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
+]
+
+
+@pytest.mark.parametrize(("options", "cluster", "told"), REFUSED, ids=[t for _, _, t in REFUSED])
+def test_what_the_cluster_refuses(
+    kube: Any, tmp_path: Path, options: dict[str, Any], cluster: dict[str, Any], told: str
+) -> None:
+    before = set(kube.things["jobs"])
+    _set_up(kube, cluster)
+    with pytest.raises(EnvironmentFailure, match=told) as caught:
+        _open(kube, tmp_path, **options).preflight([{}])
+    assert "\n" not in str(caught.value)
+    kube.recover()
+    assert set(kube.things["jobs"]) <= before
+
+
+def _config(kube: Any, **changes: Any) -> str:
+    return json.dumps({**json.loads(kube.config.read_text()), **changes})
+
+
+def test_who_cannot_be_asked(kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "kubeconfig"
+    gone = {"name": "here", "cluster": {"server": "http://127.0.0.1:9"}}
+    texts = {
+        _config(kube, users=[{"name": "me", "user": {"token": "old"}}]): "credentials have expired",
+        _config(kube, clusters=[gone]): "http://127.0.0.1:9 does not answer",
+        _config(kube, contexts=[]): "no cluster to ask",
+        "{{": "no cluster to ask",
+    }
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    for text, told in texts.items():
+        config.write_text(text)
+        with pytest.raises(EnvironmentFailure, match=told) as caught:
+            _open(kube, tmp_path)
+        assert "\n" not in str(caught.value)
+    config.unlink()
+    with pytest.raises(EnvironmentFailure, match="no cluster to ask"):
+        _open(kube, tmp_path)
+    with pytest.raises(UsageError, match="nothing says what jobs run in: write"):
+        capabilities_of("kubernetes", {})
+    monkeypatch.setitem(sys.modules, "kubernetes.config", None)
+    with pytest.raises(EnvironmentFailure, match=r"pip install 'sweeper\[kubernetes\]'"):
+        _open(kube, tmp_path)
+
+
+def test_what_may_not_be_looked_at_stops_nothing(kube: Any, tmp_path: Path) -> None:
+    """Whoever may make jobs need not be let make pods, or see secrets; a quota has room later."""
+    kube.denied = {("create", "pods"), ("get", "secrets"), ("list", "events")}
+    _open(kube, tmp_path, secrets={"A": "keys/a"}).preflight([{}])
+    kube.recover()
+    kube.quota = kube.most_jobs = 0
+    _open(kube, tmp_path).preflight([{}])
+
+
+def test_a_quota_that_is_full(kube: Any, tmp_path: Path) -> None:
+    """Of jobs: what has room goes in, and the rest later. Of pods: why a job has none is said."""
+    backend, jobs = _open(kube, tmp_path), [_job(number) for number in range(3)]
+    tokens = [job.token for job in jobs]
+    kube.most_jobs = 1 + len(kube.things["jobs"])
+    with pytest.raises(Unreachable, match="exceeded quota"):
+        backend.submit(jobs)
+    (there,) = backend.find(tokens)
+    kube.most_jobs, kube.quota = None, 0
+    with pytest.raises(Unreachable, match="exceeded quota"):
+        backend.submit(jobs)  # which is left alone for a while
+    (missing, *_) = [job for job in jobs if job.token != there]
+    backend = _open(kube, tmp_path)
+    backend.submit([missing])
+
+    def why() -> str:  # a launcher asks every 10 s
+        return str(_open(kube, tmp_path).poll([missing.token])[missing.token].reason)
+
+    _until(lambda: "exceeded quota" in why())
+    backend.cancel(tokens)
+
+
+def test_what_a_job_waits_for(kube: Any, tmp_path: Path) -> None:
+    backend = _open(kube, tmp_path, secrets={"A": "keys/a"})
+    asked = {
+        "0/4 nodes are available": {"node_selector": {"pool": "none"}},
+        "ImagePullBackOff: Back-off pulling image": {"image": "nowhere/nothing:1"},
+        'CreateContainerConfigError: secret "keys" not found': {},
+    }
+    jobs = [_job(number, **options) for number, options in enumerate(asked.values())]
+    backend.submit(jobs)
+    for job, told in zip(jobs, asked, strict=True):
+        token = job.token
+        _until(lambda t=token, r=told: r in str(backend.poll([t])[t].reason))
+        assert backend.poll([token])[token].since is not None
+    backend.cancel([job.token for job in jobs])
+    for job in jobs:  # what was withdrawn is over at once
+        assert _until_state(backend, job.token, JobState.ENDED).reason == "withdrawn"
+
+
+def test_how_jobs_end(kube: Any, tmp_path: Path) -> None:
+    backend = _open(kube, tmp_path)
+    ends: dict[str, tuple[int | None, str | None]] = {
+        "exit 7": (7, None),
+        "exit 0": (0, None),
+        "kill -9 $$": (-9, None),
+        f"echo '{LITERAL}'": (0, None),
+    }
+    jobs = [_job(number, "sh", "-c", text) for number, text in enumerate(ends)]
+    backend.submit([*jobs, _job(9, "there-is-no-such-program")])
+    for job, end in zip(jobs, ends.values(), strict=True):
+        found = _until_state(backend, job.token, JobState.ENDED)
+        assert (found.code, found.reason, found.preempted) == (*end, False)
+        assert found.node in ("n0", None)
+    found = _until_state(backend, f"{9:012x}-a1", JobState.ENDED)
+    assert "StartError: exec:" in str(found.reason)
+    (printed,) = _open(kube, tmp_path).logs(jobs[3].token)
+    assert printed == LITERAL  # which Kubernetes would have replaced
+
+
+def test_an_answer_that_is_lost_and_a_server_that_is_busy(
+    kube: Any, tmp_path: Path, kubernetes_support: Any
+) -> None:
+    """A job is made once, whatever becomes of the replies, and a listing is begun again whose
+    next page is forgotten."""
+    fault = kubernetes_support.Fault
+    backend, jobs = _open(kube, tmp_path), [_job(number) for number in range(3)]
+    tokens = [job.token for job in jobs]
+    kube.faults += [
+        fault("POST", "jobs", 500, after=True),
+        fault("POST", "jobs", 429),
+        fault("POST", "jobs", 503),
+    ]
+    backend.submit(jobs)
+    made = {name: job["metadata"]["uid"] for name, job in kube.things["jobs"].items()}
+    kube.faults.append(fault("POST", "jobs", 0, after=True))
+    with pytest.raises(Unreachable):
+        backend.submit([_job(8)])
+    assert set(backend.find([*tokens, _job(8).token])) == {*tokens, _job(8).token}
+    backend.submit([_job(8)])  # and nothing happens
+    assert {n: j["metadata"]["uid"] for n, j in kube.things["jobs"].items()}.items() >= made.items()
+    kube.faults += [fault("GET", "jobs", 500, times=3), fault("GET", "pods", 429)]
+    assert len(_open(kube, tmp_path).find(tokens)) == 3
+    kube.faults.append(fault("GET", "jobs", 500, times=99))
+    with pytest.raises(Unreachable, match="the API server: 500"):
+        backend.find(tokens)
+    kube.recover()
+    from sweeper.backends.kubernetes import client
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(client, "_PAGE", 2)
+        assert len(_open(kube, tmp_path).find(tokens)) == 3
+        kube.forgets = 1
+        assert len(_open(kube, tmp_path).find(tokens)) == 3
+        assert kube.forgets == 0
+    backend.cancel([*tokens, _job(8).token])
+
+
+def test_a_sweep_that_was_there_before(kube: Any, tmp_path: Path) -> None:
+    """Of another sweep in the same folder there is a job of the same name, which has ended."""
+    backend, job = _open(kube, tmp_path), _job(1, "true")
+    backend.submit([job])
+    _until_state(backend, job.token, JobState.ENDED)
+    later = _open(kube, tmp_path)
+    later.submit([_job(1, "sleep", "600")])
+    assert _until_state(later, job.token, JobState.RUNNING)
+    later.cancel([job.token])
+
+
+def test_the_queue_takes_a_job_back(kube: Any, tmp_path: Path) -> None:
+    """Kueue says why it waits; then the job is preempted, and withdrawn when the next is there."""
+    kube.open_queues.clear()
+    backend = _open(kube, tmp_path, queue="team")
+    first = _job(1)
+    backend.submit([first])
+    _until(lambda: kube.things["workloads"])
+    backend = _open(kube, tmp_path, queue="team")
+    assert "insufficient quota for cpu" in str(backend.poll([first.token])[first.token].reason)
+    kube.open_queues.add("team")
+    _until_state(backend, first.token, JobState.RUNNING)
+    (name,) = backend.find([first.token]).values()
+    kube.take_back(name)
+    ended = _until_state(backend, first.token, JobState.ENDED)
+    assert (ended.preempted, ended.reason) == (True, "suspended by its queue")
+    backend.submit([_job(1, attempt=2)])
+    _until(lambda: name not in kube.things["jobs"])
+    backend.cancel([_job(1, attempt=2).token])
+
+
+def test_a_node_that_is_silent(kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pod is to end, and nobody says that it has: then it counts as lost."""
+    monkeypatch.setattr("sweeper.backends.kubernetes.status._LOST_SECONDS", 1.0)
+    backend = _open(kube, tmp_path)
+    backend.submit([_job(1)])
+    _until_state(backend, _job(1).token, JobState.RUNNING)
+    (name,) = backend.find([_job(1).token]).values()
+    (pod,) = kube.pods_of(name)
+    pod["spec"]["terminationGracePeriodSeconds"] = 0
+    node = kube.lose(name, forgotten=False, dead=False)
+    ended = _until_state(backend, _job(1).token, JobState.ENDED)
+    assert (ended.preempted, ended.reason) == (True, "its node does not answer")
+    node.alive = True
+    backend.cancel([_job(1).token])
+
+
+def test_no_secret_is_in_what_is_made(kube: Any, tmp_path: Path) -> None:
+    kube.add("secrets", "keys", values={"a": CANARY})
+    backend = _open(kube, tmp_path, secrets={"A": "keys/a"})
+    job = _job(1, "sh", "-c", 'test -n "$A" || exit 9')
+    backend.preflight([{}])
+    backend.submit([job])
+    assert _until_state(backend, job.token, JobState.ENDED).code == 0
+    shown = json.dumps([kube.things[kind] for kind in ("jobs", "pods", "events")])
+    assert "keys" in shown
+    assert CANARY not in shown
