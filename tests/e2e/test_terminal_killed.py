@@ -114,7 +114,6 @@ def mounts():
         ("recipe", "bubblewrap"),
         ("worker", "bubblewrap"),
         ("launcher", "bubblewrap"),
-        ("recipe", "process"),
     ],
 )
 def test_nothing_of_an_environment_stays(at_work, shells, tmp_path, who, environment):
