@@ -33,6 +33,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MOST_TIMES = 10.0
 """How much longer than on `local` quick runs may take, on a machine that does nothing else."""
 PATIENCE = 900.0
+LAUNCHERS: list["subprocess.Popen[bytes]"] = []
+"""All that were started, to be ended with this one."""
 ROWS = 60
 """How much is done between two of the things that are done to it."""
 
@@ -62,9 +64,11 @@ class Sweep:
             "XDG_CONFIG_HOME": str(self.folder / "config"),
         }
         command = [sys.executable, "-P", "-m", "sweeper", "launch", "grid.yaml", "--wait"]
-        return subprocess.Popen(
+        made = subprocess.Popen(
             command, cwd=self.folder, env=environment, stdout=subprocess.DEVNULL
         )
+        LAUNCHERS.append(made)
+        return made
 
     def done(self) -> int:
         return len(read_ledger(self.folder / "ledger"))
@@ -212,9 +216,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory() as folder, Cluster(cpus=8) as cluster:
         top = Path(folder)
-        good = [quick(top, cluster, options.runs)] if options.runs else []
-        good.append(trouble(top, cluster, options))
-        good.append(canaries(top, cluster))
+        try:
+            good = [quick(top, cluster, options.runs)] if options.runs else []
+            good.append(trouble(top, cluster, options))
+            good.append(canaries(top, cluster))
+        finally:
+            for launcher in LAUNCHERS:
+                launcher.kill()
+                launcher.wait()
         return 0 if all(good) else 1
 
 
