@@ -60,21 +60,15 @@ while [ $n -lt %(shells)d ]; do
   printf '\0%%s %%d\0' "${words:$((n * %(word)d)):%(word)d}" $s
   n=$((n + 1))
 done
-%(end_now)s 2>/dev/null
+%(end)s 2>/dev/null
 """
 
 
 def supervisor(
-    end_all: str,
-    prepare: str = "",
-    limits: Limits | None = None,
-    end_now: str = "",
-    *,
-    session: bool = False,
+    end_all: str, prepare: str = "", limits: Limits | None = None, *, session: bool = False
 ) -> str:
     """The supervisor's script. `end_all` ends all processes but itself; `prepare` is executed
-    first, `end_now` (else `end_all`) once who had started it is gone. With `session` each shell
-    has one of its own."""
+    first. With `session` each shell has one of its own."""
     lines = ["ulimit -c 0"]
     if limits is not None:
         lines += [f"ulimit -u {limits.processes}", f"ulimit -d {limits.memory_mb << 10}"]
@@ -82,7 +76,7 @@ def supervisor(
     return _SUPERVISOR % {
         "limits": "\n".join(lines),
         "end_all": shlex.quote(end_all),
-        "end_now": end_now or end_all,
+        "end": end_all,
         "prepare": prepare,
         "shells": _SHELLS,
         "bash": "exec setsid bash" if session else "bash",

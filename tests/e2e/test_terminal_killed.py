@@ -112,6 +112,7 @@ def mounts():
     ("who", "environment"),
     [
         ("recipe", "bubblewrap"),
+        ("recipe", "process"),
         ("worker", "bubblewrap"),
         ("launcher", "bubblewrap"),
     ],
