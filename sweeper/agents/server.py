@@ -211,6 +211,7 @@ def serve_http(desk: Desk, port: int, token: str, ready: Callable[[int], None]) 
         )
         app = make_server(desk).streamable_http_app(transport_security=security)
         config = uvicorn.Config(_behind(app, token), log_level="error", lifespan="on")
+        listener.listen(128)  # who hears of the port may come before the server looks
         ready(listener.getsockname()[1])
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])

@@ -86,5 +86,6 @@ def test_the_map_has_a_line_for_every_package() -> None:
     }
     assert (packages | {"grids"}) - folders == set()
     listed = {*re.findall(r"^ +([\w.]+\.(?:py|yaml))", tree, re.M)}
-    files = {path.name for top in ("sweeper", "grids") for path in (ROOT / top).rglob("*")}
+    tops = ("sweeper", "recipes", "analysis", "grids")
+    files = {path.name for top in tops for path in (ROOT / top).rglob("*")}
     assert listed <= files

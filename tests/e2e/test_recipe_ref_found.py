@@ -151,7 +151,7 @@ def test_what_cannot_be_used_is_said_in_a_line(write):
     assert (
         resolve("nolog", filled=FilledFields(metrics_dir="{log_path}/run")).log_path_field is None
     )
-    ours = "distill, dpo, eval, reward, rl, sft"
+    ours = "distill, dpo, eval, harbor, reward, rl, sft"
     assert f"no recipe and no module is called 'sfft' (recipes: {ours}" in error("sfft")
     assert error("no/such.py").startswith("recipe 'no/such.py': there is no file /")
     assert error("a b") == "'a b' names no recipe, module or file"
