@@ -190,18 +190,22 @@ class Worker:
         """Start the recipe, forked from what has its imports where that can be. Returns what guards
         it."""
         guard = when_there_is_room(Guard)
-        begin = prepared.command, prepared.cwd, prepared.environment
+        program = warm.Program(prepared.command, prepared.cwd, prepared.environment)
         modules = prepared.modules
         if modules is not None and self._has_failed_before():
             modules = None  # it is not to fail again by what a fork may do otherwise
         try:
-            self._child = warm.fork(modules, job, guard, *begin) or when_there_is_room(
-                partial(spawn, *begin, guard)
-            )
+            forked = warm.fork(modules, job, guard, program, self._waits_on)
+            self._child = forked or when_there_is_room(partial(spawn, *program, guard))
         except (OSError, SweeperError):
             guard.dismiss()
             raise
         return guard
+
+    def _waits_on(self) -> bool:
+        """Beat, while nothing is started yet. Returns whether nobody has asked this to stop."""
+        self._beat()
+        return not self._stopped_at
 
     def _has_failed_before(self) -> bool:
         """Whether the attempt before this one failed."""

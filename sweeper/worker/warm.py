@@ -14,7 +14,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,9 +28,12 @@ from sweeper.worker.guard import Guard
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["ForkedChild", "Servers", "at_work", "fork", "list_of"]
+__all__ = ["ForkedChild", "Program", "Servers", "at_work", "fork", "list_of"]
 
 WAIT_SECONDS = 10.0
+_BUSY = 2.0
+"""Load for each processor from which on a server may have to be waited for."""
+_LONGEST_SECONDS = 300.0
 _KEEPER_SECONDS = 5.0
 _AGAIN_SECONDS = 600.0
 """For how long nobody asks a server again that has not answered."""
@@ -123,21 +126,29 @@ class ForkedChild:
         return self._told()
 
 
+class Program(NamedTuple):
+    """What is to be executed, where, and with which environment."""
+
+    command: Sequence[str]
+    cwd: str
+    environment: Mapping[str, str]
+
+
 def fork(
     modules: str | None,
     job: Job,
     guard: Guard,
-    command: Sequence[str],
-    cwd: str,
-    environment: Mapping[str, str],
+    program: Program,
+    meanwhile: Callable[[], bool] = lambda: True,
 ) -> ForkedChild | None:
-    """Start `command`, which is of the bootstrap, from a fork server, and have `guard` watch it.
+    """Start the program, which is of the bootstrap, from a fork server, and have `guard` watch it.
     `modules` is its list. Call it while there is one thread: it may have to start that server.
-    Returns None where there is nobody to fork it."""
+    `meanwhile` is called now and then, and says whether to wait on. Returns None where there is
+    nobody to fork it."""
     if modules is None or not os.path.exists(modules):
         return None
     try:
-        server = _Server(modules, job, command[0], environment)
+        server = _Server(modules, job, program.command[0], program.environment)
         if server.is_slow():
             return None
         connection = server.connect()
@@ -145,7 +156,7 @@ def fork(
         return None
     child: ForkedChild | None = None
     try:
-        child = _ask(connection, modules, guard, command, cwd, environment)
+        child = _ask(connection, modules, guard, program, meanwhile)
     except TimeoutError:
         server.tell_slow()
     except Exception:  # noqa: BLE001, S110 - it can be started without
@@ -160,28 +171,29 @@ def _ask(
     connection: "socket.socket",
     modules: str,
     guard: Guard,
-    command: Sequence[str],
-    cwd: str,
-    environment: Mapping[str, str],
+    program: Program,
+    meanwhile: Callable[[], bool],
 ) -> ForkedChild | None:
     from sweeper.recipe.fork_server import receive, send
 
     send(connection, {"modules": modules}, [])
+    _await(connection, meanwhile)
     answer, _ = receive(connection)
     if "refused" in answer:
         return None
     umask = os.umask(0o077)
     os.umask(umask)
     request: dict[str, Any] = {
-        "argv": list(command),
-        "cwd": cwd,
-        "environment": dict(environment),
+        "argv": list(program.command),
+        "cwd": program.cwd,
+        "environment": dict(program.environment),
         "umask": umask,
     }
     output, writing = os.pipe()
     ended = -1
     try:
         send(connection, request, [writing])
+        _await(connection, meanwhile)
         answer, _ = receive(connection)
         if "pid" in answer:
             ended = os.pidfd_open(answer["pid"])
@@ -198,6 +210,21 @@ def _ask(
         os.close(writing)
     os.close(output)
     return None
+
+
+def _await(connection: "socket.socket", meanwhile: Callable[[], bool]) -> None:
+    """Wait until the server answers. Raises `TimeoutError` for one that does not though the machine
+    has time for it. On a busy one, where hundreds of runs may have started at once, they wait for
+    each other: to start without it would cost all the more."""
+    import select
+
+    begun = time.monotonic()
+    while not select.select([connection], [], [], WAIT_SECONDS)[0]:
+        busy = os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1)
+        if not busy or time.monotonic() - begun > _LONGEST_SECONDS:
+            raise TimeoutError
+        if not meanwhile():
+            raise InterruptedError
 
 
 class _Server:

@@ -143,9 +143,9 @@ class Warm:
         command = [sys.executable, BOOTSTRAP, "run", str(described)]
         guard = Guard()
         self.guards.append(guard)
-        return warm.fork(
-            str(self.modules), job, guard, command, more.get("cwd", "/"), self.environment
-        )
+        wanted = warm.Program(command, more.get("cwd", "/"), self.environment)
+        meanwhile = more.get("meanwhile", lambda: True)
+        return warm.fork(str(self.modules), job, guard, wanted, meanwhile)
 
     @property
     def servers(self) -> list[int]:
@@ -367,11 +367,40 @@ def test_a_server_that_does_not_answer_costs_one_wait(
     (server,) = warmed.servers
     os.kill(server, signal.SIGSTOP)
     monkeypatch.setattr(warm, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     waited: list[object] = []
     monkeypatch.setattr(warm, "_ask", lambda *a, ask=warm._ask: (waited.append(a), ask(*a))[1])
     for _ in range(3):
         assert warmed.fork("pass") is None
     assert len(waited) == 1
+    os.kill(server, signal.SIGCONT)
+
+
+def test_on_a_busy_machine_a_server_is_waited_for(
+    warmed: Warm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of runs that start at once are a queue; to start by itself would cost each more."""
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    first = warmed.fork("pass")
+    assert first is not None and first.reap()[0] == 0
+    (server,) = warmed.servers
+    monkeypatch.setattr(warm, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 1000.0, 1000.0))
+    looks: list[bool] = []
+
+    def meanwhile() -> bool:
+        looks.append(True)
+        if len(looks) == 3:
+            os.kill(server, signal.SIGCONT)
+        return True
+
+    os.kill(server, signal.SIGSTOP)
+    child = warmed.fork("pass", meanwhile=meanwhile)
+    assert child is not None and child.reap()[0] == 0
+    assert len(looks) >= 3
+    os.kill(server, signal.SIGSTOP)
+    assert warmed.fork("pass", meanwhile=lambda: False) is None  # somebody wants it to stop
     os.kill(server, signal.SIGCONT)
 
 
