@@ -56,14 +56,17 @@ def base(tmp_path_factory):
         root = folder / "root"
         _with_programs(root)
         packed = subprocess.run(["tar", "-C", str(root), "-c", "."], stdout=-1, check=True).stdout
-        subprocess.run(
-            ["podman", "import", "-", NO_IMAGE], input=packed, capture_output=True, check=True
-        )
+        (folder / "Dockerfile").write_text(f"FROM {NO_IMAGE}\nRUN true\n")
         try:
+            subprocess.run(
+                ["podman", "import", "-", NO_IMAGE], input=packed, capture_output=True, check=True
+            )
             podman("run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024",
                    "--ulimit", "nproc=4096:4096", NO_IMAGE, "true")  # fmt: skip
+            podman("build", "--tag", "localhost/sweeper-tests-tried", str(folder))
         except subprocess.CalledProcessError as error:
-            pytest.skip(f"podman can start no container here: {error.stderr.strip()[-200:]}")
+            told = error.stderr if isinstance(error.stderr, str) else error.stderr.decode()
+            pytest.skip(f"podman can do nothing for this user: {told.strip()[-200:]}")
         yield root
         podman("rm", "-f", "-a")
         podman("rmi", "-f", "-a")
