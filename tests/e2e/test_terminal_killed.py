@@ -127,7 +127,8 @@ def test_nothing_of_an_environment_stays(at_work, shells, tmp_path, who, environ
     shells.Shell.until(lambda: not any(map(lives, [*own, *inside])))
     shells.Shell.until(lambda: not jobs(tmp_path))
     assert not list((tmp_path / "tmp").glob("sweeper-task-*"))
-    assert not [line for line in mounts() - before if "overlay" in line or str(tmp_path) in line]
+    added = [line for line in mounts() - before if "podman" not in line]  # of tests beside this
+    assert not [line for line in added if "overlay" in line or str(tmp_path) in line]
     launcher.wait(60)
     events = {path.name for path in (tmp_path / "sweeps" / "killed" / "state").rglob("*.json")}
     assert ("1.succeeded.json" in events) == (who == "launcher")
