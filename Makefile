@@ -83,7 +83,7 @@ outage: dev slurm ## on a real Slurm: a thousand runs while launchers are killed
 	@$(BIN)/python tests/chaos/slurm_array.py --seed $(SEED) --outage 75 --kills 3 \
 	  --runs 32 --steps 50 --seconds 100
 
-quickstarts: dev slurm ## whole grids: grpo, and the quickstart on a real Slurm, emulated AWS Batch, a stand-in for Kubernetes
+quickstarts: dev slurm ## whole grids: grpo, and the quickstart on a real Slurm, emulated AWS Batch, stand-ins for Kubernetes and Beaker
 	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -s tests/e2e/test_quickstart_elsewhere.py \
 	  tests/e2e/test_grpo_grid.py
 
@@ -136,6 +136,7 @@ chaos: kills ## the whole of it, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 S
 	@$(BIN)/python tests/chaos/crowd.py --runs $(CROWD)
 	@$(BIN)/python tests/chaos/quota.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/big_sweep.py --seed $(SEED)
+	@$(BIN)/python tests/chaos/pipeline.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/caches.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/s3_faults.py
 	@$(BIN)/python tests/chaos/mutations.py

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from sweeper.analysis.history import History
+from sweeper.analysis.labels import duration
 from sweeper.analysis.series import Floats
 from sweeper.analysis.sources import Source
 from sweeper.errors import UsageError
+from sweeper.labels import plural
 from sweeper.model.usage import Usage, total
-from sweeper.prices import Prices, amount, load
+from sweeper.prices import Prices, amount, load, money
 from sweeper.results.costs import ALSO, SOURCES
 from sweeper.results.forecast import Going, forecast, forecast_of, going, sentence
 from sweeper.results.runs import RecordedRun, Sweep, SweepRun
 
 __all__ = [
     "KINDS",
+    "AtPlace",
     "Cost",
     "Priced",
     "clock",
@@ -35,6 +38,26 @@ _MOST = 1e15
 """Tokens or seconds of one step from which on a count is taken for a mistake."""
 
 _CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
+
+
+@dataclass(frozen=True)
+class AtPlace:
+    """What attempts used at one of the places of a sweep that has several. `seconds` is the time of
+    those that have ended; `usd` what their tokens cost, None where that is not known: what a place
+    itself costs is not."""
+
+    name: str
+    attempts: int
+    seconds: float
+    tokens: int
+    usd: float | None
+
+    @property
+    def text(self) -> str:
+        """`12 attempts on slurm, 3 h 20 min, 1,200,000 tokens, $0.40`."""
+        told = [f"{plural(self.attempts, 'attempt')} on {self.name}", duration(self.seconds)]
+        told += [f"{self.tokens:,} tokens"] if self.tokens else []
+        return ", ".join([*told, *([] if self.usd is None else [money(self.usd)])])
 
 
 @dataclass(frozen=True)
@@ -157,6 +180,29 @@ class Priced:
     def usd(self, run: RecordedRun) -> float | None:
         """What all attempts of a run cost; None where that is not known."""
         return self.sum_of([run.usage])
+
+    def by_place(self, sources: Sequence[Source]) -> tuple[AtPlace, ...]:
+        """What the attempts at each place used, in the order of the places; none where no sweep has
+        several."""
+        used: dict[str, list[Usage]] = {}
+        seconds: dict[str, float] = {}
+        for run in (one.run for source in sources for one in source.runs):
+            if not isinstance(run, SweepRun) or not run.launch.backends:
+                continue
+            for place in run.launch.places:
+                used.setdefault(place, [])
+            for attempt in range(1, run.attempts + 1):
+                place = run.backend_of(attempt)
+                used.setdefault(place, []).append(run.used(attempt).usage)
+                took = run.ended(attempt).wall_s or 0.0
+                seconds[place] = seconds.get(place, 0.0) + took
+        return tuple(
+            AtPlace(
+                *(place, len(found), seconds.get(place, 0.0)),
+                *(total(found).counts.tokens, self.sum_of(found)),
+            )
+            for place, found in used.items()
+        )
 
     def of_sweep(self, sweep: Sweep) -> str | None:
         """What a sweep has used, and has yet to use; None where nothing was counted."""

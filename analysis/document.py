@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeper.analysis.behaviour import Behaviour, CellBehaviour
 from sweeper.analysis.blocks import rows
-from sweeper.analysis.cells import Cell
+from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.findings import method
 from sweeper.analysis.frames import RunData
@@ -23,39 +23,18 @@ __all__ = ["document", "flat_row"]
 
 def document(study: Study) -> dict[str, Any]:
     """The whole document, as any JSON reader takes it."""
-    data, ranking, verdict = study.data, study.ranking, study.verdict
+    data = study.data
     found = {
         "schema": 1,
         "sweep": data.name,
         "metric": None if data.metric is None else asdict(data.metric),
-        "verdict": {
-            "kind": verdict.kind,
-            "label": verdict.label,
-            "text": verdict.text(data.name),
-            "best": None if ranking.best is None else ranking.best.name,
-            "tied": [cell.name for cell in ranking.tied],
-            "told_apart": [cell.name for cell in ranking.apart],
-            "not_compared": [cell.name for cell in ranking.not_compared],
-            "lead": _lead(study),
-            "baseline": data.baseline,
-            "against": verdict.against,
-            "checkpoint": None if verdict.checkpoint is None else asdict(verdict.checkpoint),
-            "checks": [check._asdict() for check in verdict.checks],
-            "seeds_to_part": study.needed,
-            "next": list(verdict.steps),
-        },
-        "method": {
-            "scale": ranking.scale,
-            "interval": "Student t, 95 %; of the best the wider for having been chosen",
-            "noise": ranking.noise.document(),
-            "comparison": method(ranking.scale, ranking.noise),
-            "unstable": RULE,
-            "smoothed": f"mean of the last {SMOOTH:.0%} of the points",
-        },
+        "verdict": _verdict(study),
+        "method": _method(study.ranking),
         "completeness": {
             "planned": len(data.own_runs),
             "retired": data.retired,
             "used": data.used,
+            "places": [asdict(place) for place in data.places],
             "states": dict(sorted(Counter(run.state for run in data.own_runs).items())),
         },
         "failures": [
@@ -83,10 +62,41 @@ def document(study: Study) -> dict[str, Any]:
         "rollouts": None if study.behaviour is None else _behaviour(study.behaviour),
         "notes": [note._asdict() for note in data.noted.notes],
         "tags": {run: list(tags) for run, tags in data.noted.tags.items()},
-        "cells": [_cell_row(cell, study) for cell in ranking.cells],
+        "cells": [_cell_row(cell, study) for cell in study.ranking.cells],
         "runs": [_run_row(run, study.prices) for run in data.runs],
     }
     return strict(found)
+
+
+def _verdict(study: Study) -> dict[str, object]:
+    data, ranking, verdict = study.data, study.ranking, study.verdict
+    return {
+        "kind": verdict.kind,
+        "label": verdict.label,
+        "text": verdict.text(data.name),
+        "best": None if ranking.best is None else ranking.best.name,
+        "tied": [cell.name for cell in ranking.tied],
+        "told_apart": [cell.name for cell in ranking.apart],
+        "not_compared": [cell.name for cell in ranking.not_compared],
+        "lead": _lead(study),
+        "baseline": data.baseline,
+        "against": verdict.against,
+        "checkpoint": None if verdict.checkpoint is None else asdict(verdict.checkpoint),
+        "checks": [check._asdict() for check in verdict.checks],
+        "seeds_to_part": study.needed,
+        "next": list(verdict.steps),
+    }
+
+
+def _method(ranking: Ranking) -> dict[str, object]:
+    return {
+        "scale": ranking.scale,
+        "interval": "Student t, 95 %; of the best the wider for having been chosen",
+        "noise": ranking.noise.document(),
+        "comparison": method(ranking.scale, ranking.noise),
+        "unstable": RULE,
+        "smoothed": f"mean of the last {SMOOTH:.0%} of the points",
+    }
 
 
 def _held_out(found: HeldOut | None) -> dict[str, Any] | None:

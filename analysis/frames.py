@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sweeper.analysis.confirming import Confirmed, confirmation
-from sweeper.analysis.costs import Cost, Priced, clock, steps_done, token_columns, token_keys
+from sweeper.analysis.costs import (
+    AtPlace,
+    Cost,
+    Priced,
+    clock,
+    steps_done,
+    token_columns,
+    token_keys,
+)
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
 from sweeper.analysis.noted import NOBODY, Noted, read_noted
@@ -124,7 +132,8 @@ class SweepData:
     their noise, by sweep; `confirmed` says which of the sweeps repeat cells of another; `ends` why
     a mean of the last values is judged by that nobody asked for; `baseline` is the cell that the
     best is compared with, `unmet` why there is none though one is asked for, and `borrowed` the
-    cells of other sweeps; `used` says what its runs have used of their service; `root` is where the
+    cells of other sweeps; `used` says what its runs have used of their service, `places` where, if
+    it has several; `root` is where the
     first sweep is kept ("" for a folder), `paths` are the folders of all. `noted` is what people
     noted of it."""
 
@@ -151,6 +160,7 @@ class SweepData:
     borrowed: frozenset[str] = frozenset()
     noted: Noted = NOBODY
     used: str | None = None
+    places: tuple[AtPlace, ...] = ()
 
     @property
     def own_runs(self) -> tuple[RunData, ...]:
@@ -265,6 +275,7 @@ def read(
         confirmed=again,
         noted=read_noted(found),
         used=priced.told(found),
+        places=priced.by_place(found),
     )
 
 

@@ -19,8 +19,9 @@ that have several, so that d is the sum of their R - 1; a cell whose own is larg
 interval is one over items, and says nothing of another seed.
 """
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -32,6 +33,9 @@ from sweeper.analysis.distributions import student_quantile, student_tail, upper
 from sweeper.analysis.inference import CONFIDENCE
 
 __all__ = [
+    "PAIRED",
+    "SOLVED",
+    "Alone",
     "Compared",
     "Item",
     "ItemCell",
@@ -48,7 +52,14 @@ __all__ = [
 Floats = NDArray[np.float64]
 Over = Literal["items", "items and runs"]
 
+SOLVED = 0.5
+"""An item is solved by a mean score of its answers of at least so much."""
+
+PAIRED = 6
+"""The first cells, of which each is laid beside each other one."""
+
 _SHOWN = 12
+_ALONE = 8
 
 
 class Parts(NamedTuple):
@@ -128,11 +139,24 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Alone:
+    """The items, `count` of them, that `cell` solves and `other` does not; by their ids those of
+    which the scores differ most."""
+
+    cell: str
+    other: str
+    count: int
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Compared:
     """Cells by the items of a task that all their runs have answered, the best first, of `known`
     that any has. `apart` are the items on which cells differ most, `unsolved` those without a
     score above 0 in any run, `solved` how many have the full score in all. `errors` are answers
-    that ended in an error, `clusters` groups of items that belong together (0: each by itself)."""
+    that ended in an error, `clusters` groups of items that belong together (0: each by itself).
+    `alone` has what each of the first cells solves and another of them does not, where scores are
+    shares."""
 
     task: str
     items: int
@@ -147,6 +171,7 @@ class Compared:
     clusters: int
     training: bool
     shares: bool
+    alone: tuple[Alone, ...] = ()
 
 
 class Luck(NamedTuple):
@@ -253,15 +278,34 @@ def _stands_out(own: _Squares, others: Sequence[_Squares], cells: int) -> bool:
 
 
 def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, float]:
-    """The variance of the mean of `values`, and its degrees of freedom: items that belong together
-    count together (Liang and Zeger, *Biometrika* 73(1), 1986; the factor is that of Stata)."""
+    """The variance of the mean of `values`, and its degrees of freedom. Items that belong together
+    count together (Liang and Zeger, *Biometrika* 73(1), 1986), the groups corrected by how much of
+    all they are (CR2 of Bell and McCaffrey, *Survey Methodology* 28(2), 2002); where they are
+    alike in size, that is the factor of Stata. Degrees of freedom are Satterthwaite's for groups
+    whose items are as alike as these are (Imbens and Kolesar, *Review of Economics and Statistics*
+    98(4), 2016): a few large groups among many small ones tell little."""
     count = len(values)
     if clusters is None:
         return float(values.var(ddof=1)) / count, count - 1.0
-    sums = np.zeros(max(clusters) + 1)
-    np.add.at(sums, np.asarray(clusters), values - values.mean())
-    groups = len(sums)
-    return float((sums**2).sum()) / count**2 * groups / (groups - 1), groups - 1.0
+    of = np.asarray(clusters)
+    rest, sizes = values - values.mean(), np.bincount(of).astype(float)
+    sums = np.bincount(of, rest).astype(float)
+    expected = sizes * (1 + _alike(rest, of, sums, sizes) * (sizes - 1))
+    df = float(expected.sum() ** 2 / (expected**2).sum()) - 1
+    return float((sums**2 / (1 - sizes / count)).sum()) / count**2, max(df, 1.0)
+
+
+def _alike(rest: Floats, of: NDArray[np.intp], sums: Floats, sizes: Floats) -> float:
+    """How alike the items of a group are: the correlation within groups, from 0 to 1, by a one-way
+    analysis of variance."""
+    count, groups = len(rest), len(sizes)
+    if count == groups:
+        return 0.0
+    between = float((sums**2 / sizes).sum()) / (groups - 1)
+    within = float(((rest - (sums / sizes)[of]) ** 2).sum()) / (count - groups)
+    usual = (count - float((sizes**2).sum()) / count) / (groups - 1)
+    whole = between + (usual - 1) * within
+    return min(max((between - within) / whole, 0.0), 1.0) if whole > 0 else 0.0
 
 
 def compare(
@@ -316,7 +360,22 @@ def compare(
         clusters=0 if groups is None else max(groups) + 1,
         training=training,
         shares=shares,
+        alone=tuple(_alone(order[:PAIRED], means, shared)) if shares else (),
     )
+
+
+def _alone(
+    cells: Sequence[str], means: Sequence[Sequence[float]], items: Sequence[str]
+) -> Iterator[Alone]:
+    """What each of these cells solves and another does not."""
+    scores = np.array(means[: len(cells)])
+    for own, other in itertools.permutations(range(len(cells)), 2):
+        places = np.flatnonzero((scores[own] >= SOLVED) & (scores[other] < SOLVED))
+        if len(places):
+            gaps = scores[own, places] - scores[other, places]
+            most: list[int] = places[np.argsort(-gaps, kind="stable")[:_ALONE]].tolist()
+            shown = tuple(items[place] for place in most)
+            yield Alone(cells[own], cells[other], len(places), shown)
 
 
 def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | None:

@@ -6,14 +6,13 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.figures import PALETTE, tones
 from sweeper.analysis.findings import short_name
-from sweeper.analysis.items import Compared, Item, ItemCell, Parted
+from sweeper.analysis.items import PAIRED, Compared, Item, ItemCell, Parted
 from sweeper.analysis.statistics import Summary
 from sweeper.analysis.study import Study
 
 __all__ = ["held_rows", "item_tables", "task_rows"]
 
 _ROWS = 40
-_CELLS = 6
 _PROMPT = 160
 _HELD = 20
 
@@ -88,7 +87,8 @@ def _table(found: Compared, names: Mapping[str, str], colours: Mapping[str, int]
         "about": _about(found),
         "rows": [_row(one, parted.get(one.cell), names, colours) for one in shown],
         "left": len(found.cells) - len(shown),
-        "names": [names[one.cell] for one in found.cells[:_CELLS]],
+        "names": [names[one.cell] for one in found.cells[:PAIRED]],
+        "beside": bool(found.alone),
         "lists": [
             _listed("The questions on which cells differ most", found.apart, open_=True),
             _listed(f"{labels.plural(found.unsolved_count, 'question')} that nobody solves",
@@ -144,7 +144,7 @@ def _listed(title: str, items: Sequence[Item], *, open_: bool = False) -> dict[s
         "items": [
             {
                 "prompt": item.prompt[:_PROMPT] + ("…" if len(item.prompt) > _PROMPT else ""),
-                "scores": [f"{score:.3g}" for score in item.scores[:_CELLS]],
+                "scores": [f"{score:.3g}" for score in item.scores[:PAIRED]],
             }
             for item in items
         ],

@@ -9,7 +9,7 @@ from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.items import Compared, ItemCell, Parted, compare
 from sweeper.results.items import Answered
 
-__all__ = ["by_items", "item_findings", "of_metric"]
+__all__ = ["by_items", "counting", "item_findings", "of_metric"]
 
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
@@ -31,7 +31,7 @@ def _of_task(data: SweepData, ranking: Ranking, task: str) -> Compared | None:
     cells: dict[str, list[dict[str, float]]] = {}
     answered: list[Answered] = []
     for cell in ranking.cells:
-        runs = _counting(data, cell.runs)
+        runs = counting(data, cell.runs)
         own = [one for run in runs for one in run.items if one.task == task]
         if runs and len(own) == len(runs):
             cells[cell.name] = [dict(one.scores) for one in own]
@@ -43,7 +43,7 @@ def _of_task(data: SweepData, ranking: Ranking, task: str) -> Compared | None:
     return compare(cells, task, prompts, clusters, errors, training=training)
 
 
-def _counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
+def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
     """Those that the comparison of cells counts; without a metric all that succeeded."""
     if data.metric is None:
         return [run for run in runs if run.state == "succeeded"]

@@ -171,6 +171,9 @@ def _complete(study: Study) -> Iterator[str]:
     yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {told or 'nothing'}.\n"
     if study.data.used:
         yield f"The runs {escape(study.data.used)}.\n"
+    if study.data.places:
+        told = "; ".join(place.text for place in study.data.places)
+        yield f"Where they ran: {escape(told)}.\n"
     yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in _LATER)
     for failure in study.failures[:12]:
         names = labels.listed([run.name for run in failure.runs], 6)

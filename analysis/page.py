@@ -49,6 +49,7 @@ from sweeper.analysis.tables import (
     strip_of_all,
     surface_rows,
 )
+from sweeper.analysis.transcripts import Transcripts, embedded
 from sweeper.errors import EnvironmentFailure
 from sweeper.model.metric import value_text
 
@@ -72,84 +73,126 @@ _STATES = (
 )
 
 
-def render(study: Study, panels: Sequence[Panel]) -> str:
-    """The whole page."""
-    from markupsafe import Markup
-
-    data, ranking = study.data, study.ranking
-    script = asset("report.js")
-    library, library_hash = _plotly() if panels else ("", None)
-    hashes = [_hash(script), *([library_hash] if library_hash else [])]
+def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] = ()) -> str:
+    """The whole page; `beside` has what was written, a task of the study's items each."""
     return (
         environment()
         .get_template("report.html.j2")
         .render(
-            policy=policy(hashes),
-            css=Markup(asset("report.css")),  # noqa: S704 - a file of ours
-            script=Markup(script),  # noqa: S704 - a file of ours
-            library=library,
-            embedded=_packed(_json(_embedded(study, panels))),
-            light=[*PALETTE, MUTED],
-            dark=[*DARK, DARK_MUTED],
-            study=study,
-            data=data,
-            ranking=ranking,
-            best=ranking.best,
-            findings=study.findings,
-            verdict=study.verdict,
-            panels=_by_section(panels),
-            figures=len(panels),
-            legend=_legend(ranking, panels),
-            states=[(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
-            failures=study.failures[:_FAILURES],
-            alarms=[(run, alarm) for run in data.runs for alarm in run.alarms],
-            alarms_shown=_ALARMS,
-            failed=sum(run.state == "failed" for run in data.runs),
-            table=cell_table(ranking),
-            first=first_cells(ranking, _FIRST),
-            all_strip=strip_of_all(ranking),
-            cells_shown=CELLS,
-            cells_first=FIRST_CELLS,
-            windows=[f"{share:.0%}".replace("%", " %") for share in WINDOWS],
-            groups=groups(ranking),
-            runs_shown=RUNS,
-            rows=run_rows(study),
-            common=common(study),
-            paired=paired_rows(study),
-            item_tables=item_tables(study),
-            held_rows=held_rows(study),
-            task_rows=task_rows(study),
-            episode_tables=episode_tables(study),
-            heats=[(pair, heat(pair, _sign(data))) for pair in study.pairs],
+            **_assets(study, panels, beside),
+            **_study(study),
+            **_runs(study),
+            **_tables(study),
+            **_figures(study, panels),
             axis_kinds=KINDS,
-            telling=telling(study),
-            undrawn=undrawn(study, panels),
-            lines=PARALLEL,
-            blocks=block_rows(study),
-            blocks_first=_BLOCKS,
             deals=DEALS,
-            model=surface_rows(study.surface),
-            rates=rate_rows(study.stability.rates),
             rule=RULE,
-            method=method(ranking.scale, ranking.noise),
-            noise=noise_text(ranking.noise),
-            judged_by=value_text("last" if data.metric is None else data.metric.at),
-            commands=reproducing(data, study.prices),
-            grid=data.plan and data.plan.grid_text,
-            grid_path=data.plan and data.plan.grid_path,
-            provenance=provenance(data),
-            retried=[run for run in data.runs if run.attempts > 1],
             short_name=short_name,
             labels=labels,
-            logs=reading_logs(data),
-            list_failed=listing(data, "failed") if data.root else None,
         )
     )
 
 
-def _embedded(study: Study, panels: Sequence[Panel]) -> dict[str, Any]:
+def _assets(
+    study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
+) -> dict[str, object]:
+    """Of the page itself: its styles, its scripts and what they work with."""
+    from markupsafe import Markup
+
+    script = asset("report.js")
+    library, library_hash = _plotly() if panels else ("", None)
+    hashes = [_hash(script), *([library_hash] if library_hash else [])]
+    return {
+        "policy": policy(hashes),
+        "css": Markup(asset("report.css")),  # noqa: S704 - a file of ours
+        "script": Markup(script),  # noqa: S704 - a file of ours
+        "library": library,
+        "embedded": _packed(_json(_embedded(study, panels, beside))),
+        "light": [*PALETTE, MUTED],
+        "dark": [*DARK, DARK_MUTED],
+    }
+
+
+def _study(study: Study) -> dict[str, object]:
+    """What was found, how, and how to do it again."""
+    data, ranking = study.data, study.ranking
+    return {
+        "study": study,
+        "data": data,
+        "ranking": ranking,
+        "best": ranking.best,
+        "findings": study.findings,
+        "verdict": study.verdict,
+        "method": method(ranking.scale, ranking.noise),
+        "noise": noise_text(ranking.noise),
+        "judged_by": value_text("last" if data.metric is None else data.metric.at),
+        "commands": reproducing(data, study.prices),
+        "grid": data.plan and data.plan.grid_text,
+        "grid_path": data.plan and data.plan.grid_path,
+        "provenance": provenance(data),
+    }
+
+
+def _runs(study: Study) -> dict[str, object]:
+    """How the runs ended."""
+    data = study.data
+    return {
+        "states": [(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
+        "failures": study.failures[:_FAILURES],
+        "failed": sum(run.state == "failed" for run in data.runs),
+        "retried": [run for run in data.runs if run.attempts > 1],
+        "alarms": [(run, alarm) for run in data.runs for alarm in run.alarms],
+        "alarms_shown": _ALARMS,
+        "logs": reading_logs(data),
+        "list_failed": listing(data, "failed") if data.root else None,
+    }
+
+
+def _tables(study: Study) -> dict[str, object]:
+    """The tables, and how many of their rows are shown at first."""
+    ranking = study.ranking
+    return {
+        "table": cell_table(ranking),
+        "first": first_cells(ranking, _FIRST),
+        "all_strip": strip_of_all(ranking),
+        "cells_shown": CELLS,
+        "cells_first": FIRST_CELLS,
+        "groups": groups(ranking),
+        "runs_shown": RUNS,
+        "rows": run_rows(study),
+        "common": common(study),
+        "paired": paired_rows(study),
+        "item_tables": item_tables(study),
+        "held_rows": held_rows(study),
+        "task_rows": task_rows(study),
+        "episode_tables": episode_tables(study),
+        "blocks": block_rows(study),
+        "blocks_first": _BLOCKS,
+        "model": surface_rows(study.surface),
+        "rates": rate_rows(study.stability.rates),
+    }
+
+
+def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
+    """The figures, what they leave out, and what stands below them."""
+    return {
+        "panels": _by_section(panels),
+        "figures": len(panels),
+        "legend": _legend(study.ranking, panels),
+        "windows": [f"{share:.0%}".replace("%", " %") for share in WINDOWS],
+        "heats": [(pair, heat(pair, _sign(study.data))) for pair in study.pairs],
+        "telling": telling(study),
+        "undrawn": undrawn(study, panels),
+        "lines": PARALLEL,
+    }
+
+
+def _embedded(
+    study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
+) -> dict[str, Any]:
     """What the page's script works with."""
     return {
+        "beside": embedded(beside),
         "figures": [{"name": panel.name, **panel.figure} for panel in panels],
         "runs": details(study),
         "groups": groups(study.ranking),

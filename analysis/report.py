@@ -15,11 +15,12 @@ from sweeper.analysis.baselines import with_baseline
 from sweeper.analysis.costs import parse_prices
 from sweeper.analysis.document import document, flat_row
 from sweeper.analysis.frames import SweepData, lend, read
-from sweeper.analysis.gallery import gallery
+from sweeper.analysis.gallery import Panel, gallery
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.page import render
 from sweeper.analysis.sources import find_sources, write_file
 from sweeper.analysis.study import Study, study
+from sweeper.analysis.transcripts import read_transcripts
 from sweeper.errors import UsageError
 from sweeper.model.metric import FAILED, is_noise, lenders
 from sweeper.results.registry import Registry
@@ -119,16 +120,8 @@ def analyze(
             found = replace(found, next=placed)
         panels = gallery(found)
         told = document(found)
-        files = {
-            "report.html": render(found, panels).encode("utf-8", "replace"),
-            "report.json": (json.dumps(told, indent=1, allow_nan=False) + "\n").encode(),
-        }
-        if found.next is not None:
-            files["next.yaml"] = found.next.yaml.encode("utf-8", "replace")
-        if pictures:
-            from sweeper.analysis.markdown import write
-
-            files |= write(found, panels)
+        page = render(found, panels, read_transcripts(found, sources))
+        files = _files(found, page, told, panels if pictures else None)
     written = {
         name: sources[0].write(name, content)
         if out is None
@@ -137,6 +130,23 @@ def analyze(
     }
     figures = {panel.name: panel.figure for panel in panels}
     return Report(_text(found), told, figures, written)
+
+
+def _files(
+    found: Study, page: str, told: Mapping[str, Any], panels: Sequence[Panel] | None
+) -> dict[str, bytes]:
+    """What is to be written, by names; without `panels` no Markdown."""
+    files = {
+        "report.html": page.encode("utf-8", "replace"),
+        "report.json": (json.dumps(told, indent=1, allow_nan=False) + "\n").encode(),
+    }
+    if found.next is not None:
+        files["next.yaml"] = found.next.yaml.encode("utf-8", "replace")
+    if panels is not None:
+        from sweeper.analysis.markdown import write
+
+        files |= write(found, panels)
+    return files
 
 
 def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str | None) -> SweepData:

@@ -8,13 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.analysis.items import Parts, difference
+from sweeper.analysis.items import SOLVED, Parts, difference
 from sweeper.results.items import Answer
 
 __all__ = ["Ahead", "Prompt", "Sides", "compare_sides", "page"]
-
-SOLVED = 0.5
-"""An item is solved by a mean score of its samples of at least so much."""
 
 
 class Prompt(NamedTuple):

@@ -86,14 +86,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
     if blocks is not None and blocks.asked:
         ranking, blocks = by_blocks(ranking, blocks, sign)
-    axes = find_axes(ranking, sign) if data.metric is not None else []
-    pairs = find_pairs(ranking, axes, sign)
-    trends = find_trends(axes, sign)
-    crossings = find_crossings(ranking, axes, sign)
-    surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
-    counted = {cell.name for cell in usable(ranking)}
-    left_out = [cell for cell in ranking.measured if cell.name not in counted]
-    told = AxesTold(axes, trends, crossings, surface, blocks, left_out)
+    told = _axes(data, ranking, sign, blocks)
     stability = assess(data, ranking.keys)
     behaviour = examine(data, ranking)
     answered, held = by_items(data, ranking), held_out(data, ranking)
@@ -122,10 +115,10 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
             told_with(verdict, held, answered, ranking),
             against=data.unmet or against(ranking, sign),
         ),
-        axes=tuple(axes),
-        trends=tuple(trends),
-        pairs=tuple(pairs),
-        surface=surface,
+        axes=tuple(told.axes),
+        trends=tuple(told.trends),
+        pairs=tuple(find_pairs(ranking, told.axes, sign)),
+        surface=told.surface,
         blocks=blocks,
         stability=stability,
         behaviour=behaviour,
@@ -141,6 +134,21 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         held_out=held,
         tasks=by_tasks(data, ranking),
         episodes=tuple(by_episodes(data, ranking)),
+    )
+
+
+def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None) -> AxesTold:
+    """What each axis does; nothing without a metric."""
+    axes = find_axes(ranking, sign) if data.metric is not None else []
+    surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
+    counted = {cell.name for cell in usable(ranking)}
+    return AxesTold(
+        axes,
+        find_trends(axes, sign),
+        find_crossings(ranking, axes, sign),
+        surface,
+        blocks,
+        [cell for cell in ranking.measured if cell.name not in counted],
     )
 
 

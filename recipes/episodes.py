@@ -25,7 +25,6 @@ _HEAD = {
     ),
 }
 """What an agent is told before the task, by its kind."""
-AGENTS = tuple(_HEAD)
 _LEAVE = ("exit", "logout")
 _SUMMARISE = (
     "You are about to run out of room: all of this will be gone. Say what was done, what was found "

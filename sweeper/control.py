@@ -7,12 +7,13 @@ created once, so who was killed while asking simply asks again.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.labels import held_of, plural
+from sweeper.model.plan import Plan
 from sweeper.model.states import State, fold, is_finished
 from sweeper.pausing import Steered, parallel, pause, resume, stop
 from sweeper.results.selectors import pick
@@ -117,14 +118,18 @@ def cancel_runs(
     from sweeper.storage.lock import holding_sweep, is_held
 
     plan = read_plan(store, sweep)
-    launch, retries = plan.launch, plan.launch.retries
+    retries = _retries(plan)
     if whole and plan.stages:
         ask_cancel(store, sweep)
-        now = (run.id for run in read_plan(store, sweep).runs if not run.retired)
+        plan = read_plan(store, sweep)
+        retries = _retries(plan)
+        now = (run.id for run in plan.runs if not run.retired)
         runs = list(dict.fromkeys([*runs, *now]))  # some came to be since they were listed
     events = read_events(store, sweep)
-    done = {run: request_cancel(store, sweep, run, events.get(run, set()), retries) for run in runs}
-    seconds = launch.grace_s + _STOP_SECONDS
+    done = {
+        run: request_cancel(store, sweep, run, events.get(run, set()), retries[run]) for run in runs
+    }
+    seconds = max(part.launch.grace_s for part in plan.parts) + _STOP_SECONDS
     deadline = time.monotonic() + seconds
     told = 0
     while left := _at_work(store, sweep, done, retries):
@@ -142,32 +147,36 @@ def cancel_runs(
         time.sleep(_POLL_SECONDS)
     if not is_held(store, sweep):
         with suppress(AnotherLauncher), holding_sweep(store, sweep):
-            _forget_environment(store, sweep, retries)
+            _forget_environment(store, sweep)
     events = read_events(store, sweep)
     return [_outcome(request, events.get(run, set())) for run, request in done.items()]
+
+
+def _retries(plan: Plan) -> dict[str, int]:
+    """How many failures of each run are made good for."""
+    return {run.id: plan.retries_of(run.stage) for run in plan.runs}
 
 
 def _stop(
     store: Store,
     sweep: str,
     runs: Collection[str],
-    retries: int,
+    retries: Mapping[str, int],
     deadline: float,
     tell: Callable[[str], None],
 ) -> None:
     """Be the launcher that stops runs and starts none."""
-    from sweeper.backends import open_backend, options_of
-    from sweeper.launcher.placement_guard import moved_from, place_of
+    from sweeper.backends import open_places
+    from sweeper.launcher.placement_guard import located, moved_from
     from sweeper.scheduler.context import Context
     from sweeper.scheduler.loop import Scheduler
 
     folder, plan = f"{store.root}/{sweep}", read_plan(store, sweep)
-    launch = plan.launch
-    backend = open_backend(launch.backend, sweep, folder, options_of(launch))
-    there = moved_from(store, sweep, plan, place_of(backend))
+    backends = open_places(plan.launch, sweep, folder, some=True)
+    there = moved_from(store, sweep, plan, located(backends))
     if there is not None:
         tell(f"the jobs are at {there}, out of reach from here: each ends once its worker sees it")
-    scheduler = Scheduler(Context(store, sweep, backend), starting=False)
+    scheduler = Scheduler(Context(store, sweep, backends), starting=False)
     said: str | None = None
     while time.monotonic() < deadline:
         summary = scheduler.step()
@@ -179,14 +188,15 @@ def _stop(
         time.sleep(_POLL_SECONDS)
 
 
-def _forget_environment(store: Store, sweep: str, retries: int) -> None:
+def _forget_environment(store: Store, sweep: str) -> None:
     """Remove the environment of runs when no run needs it any more: none is at work, and none is
     to be started by a launcher, which may just be on its way."""
     from sweeper.scheduler import environment
 
     events = read_events(store, sweep)
-    for run in read_plan(store, sweep).runs:
-        happened = events.get(run.id, set())
+    plan = read_plan(store, sweep)
+    for run in plan.runs:
+        happened, retries = events.get(run.id, set()), plan.retries_of(run.stage)
         if fold(happened).at_work or not is_finished(happened, retries, retired=run.retired):
             return
     if environment.is_needed_later(store, sweep):
@@ -195,14 +205,16 @@ def _forget_environment(store: Store, sweep: str, retries: int) -> None:
         environment.forget(service_of(store, sweep).env_file, f"{store.root}/{sweep}")
 
 
-def _at_work(store: Store, sweep: str, runs: Iterable[str], retries: int) -> list[str]:
+def _at_work(
+    store: Store, sweep: str, runs: Iterable[str], retries: Mapping[str, int]
+) -> list[str]:
     """Those of `runs` that may be at work. Asks again for what was taken back meanwhile: a launcher
     may have granted another attempt in the moment in which we asked that there be none."""
     events = read_events(store, sweep)
     left: list[str] = []
     for run in runs:
         happened = events.get(run, set())
-        request_cancel(store, sweep, run, happened, retries)
+        request_cancel(store, sweep, run, happened, retries[run])
         if fold(happened).at_work:
             left.append(run)
     return left

@@ -122,9 +122,9 @@ def _launcher(store: Store, sweep: str) -> bool:
 def _is_over(store: Store, sweep: str) -> bool:
     """Whether nothing of a sweep is at work or left to start."""
     plan, events = read_plan(store, sweep), read_events(store, sweep)
-    retries = plan.launch.retries
     return all(
-        is_finished(events.get(run.id, set()), retries, retired=run.retired) for run in plan.runs
+        is_finished(events.get(run.id, set()), plan.retries_of(run.stage), retired=run.retired)
+        for run in plan.runs
     )
 
 

@@ -8,7 +8,7 @@ dollars per million tokens (`"$1.87"`, or a number) as `prefill`, `cached_prefil
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from sweeper.errors import StoreError, UsageError
 from sweeper.model.parts import Part
@@ -139,7 +139,7 @@ def _price(row: Part) -> Price:
 
 
 def _dollars(row: Part, key: str) -> float | None:
-    value = cast(Any, row.document.get(key))
+    value = cast(object, row.document.get(key))
     if value is None or value == "":
         return None
     if isinstance(value, str):

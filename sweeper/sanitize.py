@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 __all__ = ["Writer", "guarded", "raw", "sanitize", "sanitize_json", "sanitize_lines"]
 
@@ -78,7 +78,7 @@ class Writer:
         for line in lines:
             self.write(line)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.below, name)
 
 

@@ -215,17 +215,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.Engin
 
 
 @pytest.fixture(scope="session")
-def batch_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    """`tests/support/batch.py`: `Batch(folder)`, AWS Batch emulated by moto and real processes."""
-    return load_support("batch")
-
-
-@pytest.fixture(scope="session")
 def batch_emulation(
-    batch_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
+    load_support: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """One for the whole session."""
-    with batch_support.Batch(tmp_path_factory.mktemp("batch")) as batch:
+    """`tests/support/batch.py`: AWS Batch emulated by moto and real processes. One for the whole
+    session."""
+    with load_support("batch").Batch(tmp_path_factory.mktemp("batch")) as batch:
         yield batch
 
 
@@ -287,3 +282,32 @@ def kube(kubernetes_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     yield kubernetes_cluster
     kubernetes_cluster.recover()
+
+
+@pytest.fixture(scope="session")
+def beaker_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
+    """`tests/support/beaker.py`: `Beaker(folder)`, a stand-in with real processes."""
+    return load_support("beaker")
+
+
+@pytest.fixture(scope="session")
+def beaker_service(
+    beaker_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """One for the whole session. gRPC reads once which roots a process trusts."""
+    with beaker_support.Beaker(tmp_path_factory.mktemp("beaker")) as service:
+        roots = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
+        os.environ[roots] = service.environment_of_launchers[roots]
+        yield service
+        del os.environ[roots]
+
+
+@pytest.fixture
+def beaker(beaker_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The same, found by this process and what it starts; as it is at first."""
+    monkeypatch.delenv("BEAKER_TOKEN", raising=False)
+    for name, value in beaker_service.environment_of_launchers.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield beaker_service
+    beaker_service.recover()

@@ -134,6 +134,48 @@ dialog.addEventListener("click", (event) => {
   if (event.target === dialog) dialog.close();  // beside it
 });
 
+// Answers of two cells to what one of them solves: put into the page when somebody looks at them.
+const answered = (kind, name, score, text) => {
+  const made = element("article", "", { class: `transcript ${kind}` });
+  made.append(element("p", `${name}: ${score}`, { class: "small" }), element("pre", text, { tabindex: "0" }));
+  return made;
+};
+const sides = (place, task) => {
+  const [solves, fails] = [place.querySelector(".solves"), place.querySelector(".fails")];
+  for (const choice of [solves, fails]) {
+    choice.append(...task.cells.map((name, at) => element("option", name, { value: String(at) })));
+  }
+  [solves.value, fails.value] = [String(task.pairs[0].solves), String(task.pairs[0].fails)];
+  const list = () => {
+    const [own, other] = [Number(solves.value), Number(fails.value)];
+    const pair = task.pairs.find((one) => one.solves === own && one.fails === other);
+    const count = pair?.count ?? 0;
+    const said = `${count === 1 ? "1 question" : `${count} questions`}`;
+    const shown = pair?.items ?? [];
+    place.querySelector("[role=status]").textContent =
+      shown.length < count ? `${said}, of which ${shown.length} are here` : said;
+    place.querySelector(".answers").replaceChildren(...shown.map((item) => {
+      const made = element("details", "");
+      made.append(element("summary", item.prompt.slice(0, 160) || item.item));
+      made.addEventListener("toggle", () => {
+        if (made.childElementCount > 1) return;
+        const both = element("div", "", { class: "transcripts" });
+        both.append(
+          answered("best", task.cells[own], item.scores[0], item.solved),
+          answered("worst", task.cells[other], item.scores[1], item.failed),
+        );
+        if (item.prompt) made.append(element("pre", item.prompt, { class: "prompt", tabindex: "0" }));
+        if (item.right) made.append(element("p", `wanted: ${item.right}`, { class: "small" }));
+        made.append(both);
+      });
+      return made;
+    }));
+  };
+  solves.addEventListener("change", list);
+  fails.addEventListener("change", list);
+  list();
+};
+
 const start = async () => {
   const drawing = document.getElementById("library") !== null;
   const library = drawing ? unpack("library") : null;  // at the same time
@@ -142,6 +184,7 @@ const start = async () => {
   for (const button of all("button[data-run]")) {
     button.addEventListener("click", () => show(runs.get(button.dataset.run)));
   }
+  for (const place of all(".beside")) sides(place, embedded.beside[Number(place.dataset.task)]);
   if (!drawing) return;
   document.head.append(element("script", await library));
   await figures(embedded, runs);

@@ -12,7 +12,7 @@ both are refused.
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import NotFound, UsageError
 from sweeper.model.parts import SCHEMA, Part
@@ -155,6 +155,6 @@ def _spent(store: Store, sweep: str) -> tuple[dict[str, float], bool]:
     table = prices.load()
     whole = together((spent(run, table) for run in found.runs if run.attempts), table)
     hours = sum(run.times["wall_s"] or 0.0 for run in found.runs if run.attempts) / 3600
-    told: dict[str, Any] = {"tokens": float(whole.usage.counts.tokens), "usd": whole.amount.usd}
+    told: dict[str, float] = {"tokens": float(whole.usage.counts.tokens), "usd": whole.amount.usd}
     status = read_status(found)
     return {**told, "hours": hours}, status.finished and not status.at_work

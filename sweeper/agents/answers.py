@@ -3,7 +3,7 @@ programs marked as what they are."""
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.sanitize import sanitize_lines
@@ -21,19 +21,20 @@ NOTICE = (
 )
 
 
-class Page(NamedTuple):
+class Page(NamedTuple, Generic[T]):
     """Some of several: `next` is the number of the page that follows, None at the end."""
 
-    items: list[Any]
+    items: list[T]
     total: int
     next: int | None
 
-    def under(self, name: str) -> dict[str, Any]:
-        """As an answer has it."""
-        return {name: self.items, "total": self.total, "next_page": self.next}
+    def under(self, name: str, shown: Sequence[object] | None = None) -> dict[str, object]:
+        """As an answer has it, with what is `shown` of each."""
+        items = self.items if shown is None else shown
+        return {name: items, "total": self.total, "next_page": self.next}
 
 
-def page(items: Sequence[T], number: int, size: int) -> Page:
+def page(items: Sequence[T], number: int, size: int) -> Page[T]:
     """The page of that number, 1 the first."""
     begin = (number - 1) * size
     more = begin + size < len(items)

@@ -12,7 +12,9 @@ _DATA = re.compile(r"(^|[._])(task|data|dataset|eval|test|bench\w*|suite|prompts
 """Settings by which runs are judged on other data."""
 
 
-def check_claim(registry: Registry, better: str, worse: str, metric: str | None) -> dict[str, Any]:
+def check_claim(
+    registry: Registry, better: str, worse: str, metric: str | None
+) -> dict[str, object]:
     """Check the claim that the cell `better` (sweep/cell) beats `worse`. The answer has `holds`
     (None: cannot be told), `because`, and the figures. Raises `NotFound`, `UsageError`."""
     from sweeper import analysis
@@ -24,7 +26,7 @@ def check_claim(registry: Registry, better: str, worse: str, metric: str | None)
         raise UsageError("these are not two cells that can be compared")
     row, minimize = found.rows[0], found.metric.goal == "minimize"
     a, b = row.a.summary, row.b.summary
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         "metric": found.metric.name,
         "goal": found.metric.goal,
         "better": {"cell": found.a, "n": a.n, "mean": a.mean},

@@ -1,7 +1,7 @@
 """The tools by which agents see what came of it: each over the functions that the verb of its name
 calls. What a tool says of itself, and of its arguments, is what an agent reads."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -29,16 +29,16 @@ class Reading:
         ] = None,
         number: Number = 1,
         size: Size = 20,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """A page of the runs of a sweep: state, value of its metric, settings, tags."""
         found = self._desk.registry.sweep(sweep)
         chosen = page(pick(found.runs, selectors, None, where), number, size)
         kept = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
                 "wall_s", "config")  # fmt: skip
         records = [run.record() for run in chosen.items]
-        return chosen._replace(items=[{k: one[k] for k in kept} for one in records]).under("runs")
+        return chosen.under("runs", [{k: one[k] for k in kept} for one in records])
 
-    def verdict(self, sweep: Name, metric: Metric = None) -> dict[str, Any]:
+    def verdict(self, sweep: Name, metric: Metric = None) -> dict[str, object]:
         """What won in a sweep, by how much, and whether that can be believed: the text, the best
         cells with their intervals over seeds, what is doubtful, what to run next (`sweep/stage` for
         one of a sweep with stages). Also writes the report."""
@@ -63,7 +63,7 @@ class Reading:
             "report": report.html_path,
         }
 
-    def compare(self, a: Either, b: Either, metric: Metric = None) -> dict[str, Any]:
+    def compare(self, a: Either, b: Either, metric: Metric = None) -> dict[str, object]:
         """Two sweeps cell by cell, or two cells (sweep/cell) seed by seed, with intervals."""
         from sweeper import analysis
 
@@ -77,7 +77,7 @@ class Reading:
         better: Cell,
         worse: Cell,
         metric: Metric = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Claim that one cell is better than another, or than a baseline. The claim is checked
         (seeds, an interval, the same data) and noted with the sweep together with what came of the
         check. `holds` is true, false, or null where the runs do not show it: then say so, and do
@@ -86,7 +86,8 @@ class Reading:
         from sweeper.noting import note
 
         found = check_claim(self._desk.registry, better, worse, metric)
-        word = {True: "holds", False: "does not hold", None: "is not shown"}[found["holds"]]
+        words: dict[object, str] = {True: "holds", False: "does not hold", None: "is not shown"}
+        word = words[found["holds"]]
         text = f"claim: {claim}\nchecked: it {word}: {found['because']}"
         note(better.partition("/")[0], text, root=self._desk.root, by=self._desk.by)
         return found
@@ -100,7 +101,7 @@ class Reading:
         search: Annotated[str, Field(max_length=300, description="only with this text")] = "",
         number: Number = 1,
         size: Annotated[int, Field(ge=1, le=10)] = 3,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """What a run sampled while it trained: conversations with their rewards, a page at a time.
         Read some of every run before you believe its metric."""
         from sweeper.metrics import as_float
@@ -130,11 +131,11 @@ class Reading:
             }
             for one in chosen.items
         ]
-        return {"notice": NOTICE, **chosen._replace(items=shown).under("rollouts")}
+        return {"notice": NOTICE, **chosen.under("rollouts", shown)}
 
     def items(
         self, run: RunName, only_wrong: bool = True, number: Number = 1, size: Size = 10
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """What a run answered at its last evaluations, question by question, with scores."""
         marker = Marker()
         rows = self._desk.registry.item_rows(run)
@@ -152,16 +153,18 @@ class Reading:
             }
             for row in chosen.items
         ]
-        return {"notice": NOTICE, **chosen._replace(items=shown).under("items")}
+        return {"notice": NOTICE, **chosen.under("items", shown)}
 
-    def logs(self, run: RunName, lines: Annotated[int, Field(ge=1, le=200)] = 40) -> dict[str, Any]:
+    def logs(
+        self, run: RunName, lines: Annotated[int, Field(ge=1, le=200)] = 40
+    ) -> dict[str, object]:
         """The last lines that a run printed, its errors among them."""
         found = self._desk.registry.run(run)
         text = "\n".join(found.log_tail(lines))
         told = {"run": f"{found.sweep}/{found.name}", "state": found.state.value}
         return {"notice": NOTICE, **told, "log": Marker().mark(text, 20_000)}
 
-    def checkpoints(self, run: RunName) -> dict[str, Any]:
+    def checkpoints(self, run: RunName) -> dict[str, object]:
         """The checkpoints that a run has recorded, the last first."""
         found = self._desk.registry.run(run)
         kept = ("attempt", "name", "batch", "epoch", "sampler_path", "state_path", "final")
@@ -178,7 +181,7 @@ class Reading:
         tag: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
         untag: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
         star: bool | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Write down what you expected, saw and conclude, with the sweep or the run that it is
         about; or read what is noted."""
         from sweeper.noting import note
@@ -186,6 +189,8 @@ class Reading:
         found = note(
             target, text, root=self._desk.root, tag=tag, untag=untag, star=star, by=self._desk.by
         )
-        marker, record = Marker(), found.record()
-        shown = [{**one, "text": marker.mark(one["text"])} for one in record["notes"][-MOST:]]
-        return {"notice": NOTICE, **record, "notes": shown}
+        marker = Marker()
+        kept = found._replace(
+            notes=tuple(one._replace(text=marker.mark(one.text)) for one in found.notes[-MOST:])
+        )
+        return {"notice": NOTICE, **kept.record()}

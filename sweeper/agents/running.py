@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -29,7 +29,7 @@ class Running:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    def plan(self, grid: Grid, overrides: Overrides = []) -> dict[str, Any]:  # noqa: B006 - the protocol's default
+    def plan(self, grid: Grid, overrides: Overrides = []) -> dict[str, object]:  # noqa: B006 - the protocol's default
         """What a launch of a grid would start and about what it costs, what of it has been run
         already, and what is left of the budget. Starts nothing. Mistakes in the grid are told with
         their lines. A grid that is not there is answered with those that are."""
@@ -65,7 +65,7 @@ class Running:
         again: Annotated[
             bool, Field(description="run also what has succeeded in another sweep")
         ] = False,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Start a grid and return at once; its runs go on without this server. Refused beyond the
         budget that a person has set. `tokens`, `usd`, `hours`: what the sweep may use at most
         (default: all that is left). Runs whose configuration and seed have succeeded in another
@@ -86,9 +86,9 @@ class Running:
         told = {"launched": True, "sweep": name, "runs_started": started, "reused": reused}
         return {**told, "budget_left": left}
 
-    def _reused(self, looked: Looked) -> list[dict[str, Any]]:
+    def _reused(self, looked: Looked) -> list[dict[str, object]]:
         """What the runs reached that have been run in other sweeps."""
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, object]] = []
         sweeps: dict[str, dict[str, RecordedRun]] = {}
         for one in list(looked.reused.values())[:MOST]:
             if one.sweep not in sweeps:
@@ -103,7 +103,7 @@ class Running:
         sweep: Annotated[str | None, Field(max_length=300, description="one; none: all")] = None,
         number: Number = 1,
         size: Size = 20,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Where a sweep stands: its runs by state, what its launcher observes, whether it is over.
         Without a sweep a page of all of them."""
         if sweep is None:
@@ -112,7 +112,7 @@ class Running:
             return page(newest, number, size).under("sweeps")
         return self._standing(self._desk.registry.sweep(sweep))
 
-    def _standing(self, sweep: Sweep) -> dict[str, Any]:
+    def _standing(self, sweep: Sweep) -> dict[str, object]:
         found = read_status(sweep)
         names = {run.id: run.name for run in sweep.runs}
         observed = {names.get(run, run): said for run, said in found.observed.items()}
@@ -138,7 +138,7 @@ class Running:
         changed: Annotated[
             str, Field(max_length=200, description="`changed` of the last answer")
         ] = "",
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Wait until something has changed in a sweep since the answer whose `changed` is given (a
         run began or ended, an alarm, the sweep is over), or the time is up. Never longer than 300
         seconds: call it again. `timed_out` tells which it was."""
@@ -147,13 +147,13 @@ class Running:
             begun = time.monotonic()
             found = await asyncio.to_thread(self.status, sweep)
             left = deadline - time.monotonic()
-            changed = changed or found["changed"]
+            changed = changed or str(found["changed"])
             over = not found["at_work"]
             if over or found["changed"] != changed or left <= 0:
                 return {**found, "timed_out": not over and found["changed"] == changed}
             await asyncio.sleep(min(left, max(_LOOK_SECONDS, 10 * (time.monotonic() - begun))))
 
-    def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, Any]:
+    def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, object]:
         """What is wrong with the runs of a sweep, by what evidence, and what to do about it."""
         found = self._desk.registry.sweep(sweep)
         marker = Marker()
@@ -164,14 +164,14 @@ class Running:
         ]  # fmt: skip
         return {"notice": NOTICE, **page(raised, number, size).under("alarms")}
 
-    async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, Any]:  # noqa: B006
+    async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
         """Stop runs of a sweep that an agent has launched, for good; []: all of them. Returns after
         30 seconds at most, when some may still be stopping."""
-        from sweeper.control import cancel
+        from sweeper.control import Requested, cancel
 
         self._desk.require_ours(sweep)
         task = asyncio.create_task(asyncio.to_thread(cancel, sweep, runs, root=self._desk.root))
-        done: list[Any] | None = None
+        done: list[Requested] | None = None
         with contextlib.suppress(TimeoutError):
             done = await asyncio.wait_for(asyncio.shield(task), _CANCEL_SECONDS)
         if done is None:
@@ -180,7 +180,7 @@ class Running:
         told = dict(Counter(one.why for one in done))
         return {"sweep": sweep, "still_stopping": False, "runs": told}
 
-    def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, Any]:  # noqa: B006
+    def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
         """Start runs again that failed, of a sweep that an agent has launched; []: all that failed.
         Each counts as one more run of the budget, and the sweep's own budget holds for them."""
         done = self._desk.retry(sweep, runs)
@@ -198,7 +198,7 @@ def _mark_of(sweep: Sweep) -> str:
     return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _forget(task: "asyncio.Task[Any]") -> None:
+def _forget(task: "asyncio.Task[object]") -> None:
     """A cancel that goes on after its answer: what it says at its end nobody hears."""
     with contextlib.suppress(BaseException):
         task.exception()

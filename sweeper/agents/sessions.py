@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from sweeper.agents.desk import Desk, Looked
 from sweeper.agents.grids import find_below
@@ -78,7 +78,7 @@ class Spec(NamedTuple):
     name: str
     seed: int
     service: Service
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     problems: Sequence[Mapping[str, str]] = ()
     data: str | None = None
     grading: Grading | None = None
@@ -147,7 +147,7 @@ class Sessions:
         self._desk.require_ours(sweep)
         return found
 
-    def _settings(self, spec: Spec, made: list[str]) -> dict[str, Any]:
+    def _settings(self, spec: Spec, made: list[str]) -> dict[str, object]:
         """The recipe's settings. The files that they name are put into the root; `made` gets those
         that were not there."""
         for key in spec.settings:
@@ -239,7 +239,7 @@ class Sessions:
         names = self._desk.store.names(f"{talk.folder}/orders")
         return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
 
-    def order(self, talk: Talk, order: Mapping[str, Any]) -> int | None:
+    def order(self, talk: Talk, order: Mapping[str, object]) -> int | None:
         """Order something, and give the order's number; None while another one is at work."""
         last = self.last(talk)
         if last and self.answer(talk, last) is None:
@@ -251,29 +251,29 @@ class Sessions:
             return None
         return last + 1
 
-    def ordered(self, talk: Talk, number: int) -> dict[str, Any]:
+    def ordered(self, talk: Talk, number: int) -> dict[str, object]:
         """What was ordered. Raises `NotFound`."""
         return _document(read_json(self._desk.store, f"{talk.folder}/orders/{number:06d}.json"))
 
-    def answer(self, talk: Talk, number: int) -> dict[str, Any] | None:
+    def answer(self, talk: Talk, number: int) -> dict[str, object] | None:
         """What came of an order; None while that is not known."""
         path = f"{talk.folder}/answers/{number:06d}.json"
         with suppress(NotFound):
             return _document(read_json(self._desk.store, path))
         return None
 
-    def progress(self, talk: Talk) -> dict[str, Any] | None:
+    def progress(self, talk: Talk) -> dict[str, object] | None:
         """Where its program is; None before it has begun."""
         with suppress(NotFound):
             return _document(read_json(self._desk.store, f"{talk.folder}/progress.json"))
         return None
 
 
-def _document(found: Any) -> dict[str, Any]:
+def _document(found: Mapping[str, object]) -> dict[str, object]:
     return {key: found[key] for key in found if key != "schema"}
 
 
-def _planned(spec: Spec, settings: Mapping[str, Any], before: Plan | None) -> Plan:
+def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) -> Plan:
     """The plan of the session's sweep, with the seeds that it has already. Raises `UsageError`
     where it has other settings (`GridError` for settings that are wrong)."""
     from sweeper.planner.plan import plan

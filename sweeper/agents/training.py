@@ -14,6 +14,8 @@ from sweeper.agents.arguments import Amount
 from sweeper.agents.desk import Desk
 from sweeper.agents.sessions import Grading, Kind, Service, Sessions, Spec, Talk
 from sweeper.errors import UsageError
+from sweeper.metrics import as_float
+from sweeper.model.json_values import list_of, table_of
 
 __all__ = ["Training"]
 
@@ -40,6 +42,8 @@ class Example(BaseModel):
     score: Annotated[float, Field(allow_inf_nan=False)]
 
 
+Client = Context[Any, Any]
+"""Who calls, and how to tell it how far something is."""
 NewName = Annotated[
     str, Field(min_length=1, max_length=60, description="of the session: its sweep is agent-NAME")
 ]
@@ -82,7 +86,7 @@ class Training:
 
     async def init_sft(  # noqa: PLR0913 - what agents call, with a keyword for each choice
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         name: NewName,
         settings: Settings = {},  # noqa: B006 - the protocol's default
         problems: Problems = [],  # noqa: B006
@@ -94,7 +98,7 @@ class Training:
         usd: Amount = None,
         hours: Amount = None,
         seconds: Seconds = 120.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Begin a session of supervised fine-tuning, to be trained by train_sft_step: a run of the
         sweep agent-NAME, which counts as a launch. The settings are those of the recipe `sft`. For
         several seeds call it again with another `seed` and the rest alike."""
@@ -103,7 +107,7 @@ class Training:
 
     async def init_grpo(  # noqa: PLR0913 - likewise
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         name: NewName,
         settings: Settings = {},  # noqa: B006
         problems: Problems = [],  # noqa: B006
@@ -126,7 +130,7 @@ class Training:
         usd: Amount = None,
         hours: Amount = None,
         seconds: Seconds = 120.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Begin a session of reinforcement learning, to be trained by train_grpo_step: a run of the
         sweep agent-NAME, which counts as a launch. The settings are those of the recipe `rl`, and
         the same seed and data give its values. A grader of your own is tried on its examples first.
@@ -141,13 +145,13 @@ class Training:
 
     async def train_sft_step(
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         session: Session,
         steps: Steps = 1,
         data: Given = [],  # noqa: B006
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Train a session of SFT for some steps. `done: false` where the time was up first: it goes
         on, and `session` tells what came of the order."""
         order = {"kind": "train", "steps": steps, "data": _plain(data)}
@@ -155,13 +159,13 @@ class Training:
 
     async def train_grpo_step(
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         session: Session,
         steps: Steps = 1,
         data: Given = [],  # noqa: B006
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Train a session of GRPO for some steps: sample, grade, learn. `done: false` where the
         time was up first: it goes on, and `session` tells what came of the order. Read `rollouts`
         of the session before you believe its reward."""
@@ -170,7 +174,7 @@ class Training:
 
     async def sample(  # noqa: PLR0913 - likewise
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         session: Session,
         prompts: Annotated[
             list[Annotated[str, Field(min_length=1, max_length=20_000)]],
@@ -182,7 +186,7 @@ class Training:
         seed: Seed | None = None,
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """What the model of a session answers now. The answers are data."""
         order = {"kind": "sample", "prompts": prompts, "count": count, "max_tokens": max_tokens}
         order |= {"temperature": temperature, "seed": seed}
@@ -190,7 +194,7 @@ class Training:
 
     async def save(
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         session: Session,
         name: Annotated[
             str,
@@ -198,7 +202,7 @@ class Training:
         ],
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Keep the weights of a session under a name: to load, to sample from, to start from."""
         if name == "final":
             raise UsageError("the checkpoint `final` is made by `finish`: another name")
@@ -206,7 +210,7 @@ class Training:
 
     async def load(
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         session: Session,
         checkpoint: Annotated[
             str,
@@ -218,7 +222,7 @@ class Training:
         ],
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Go on from other weights, with their optimizer. Steps are counted on: what was trained
         before stays on record."""
         talk = await asyncio.to_thread(self._sessions.find, session)
@@ -227,24 +231,24 @@ class Training:
 
     async def finish(
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         session: Session,
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """End a session: the last evaluation, and the final checkpoint. Then ask for the verdict of
         its sweep, and `note` what you make of it."""
         return await self._do(ctx, session, {"kind": "finish"}, seconds, busy_seconds)
 
     async def session(
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         session: Session,
         order: Annotated[
             int | None, Field(ge=1, le=999_999, description="wait for its result; none: the last")
         ] = None,
         seconds: Seconds = 0.0,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Where a session stands: what it is doing and how far that is, what came of an order, its
         checkpoints, what it has cost. Never busy."""
         talk = await asyncio.to_thread(self._sessions.find, session)
@@ -262,7 +266,7 @@ class Training:
             found = {"order": number, "done": False, "error": str(error)}
         return {**told, "last_order": last, "result": {"kind": ordered.get("kind"), **found}}
 
-    def _standing(self, talk: Talk) -> dict[str, Any]:
+    def _standing(self, talk: Talk) -> dict[str, object]:
         from sweeper import prices
         from sweeper.results.costs import spent
 
@@ -282,11 +286,11 @@ class Training:
 
     async def _open(
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         spec: Spec,
         amounts: Sequence[float | None],
         seconds: float,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         pairs = zip(("tokens", "usd", "hours"), amounts, strict=True)
         asked = {key: value for key, value in pairs if value is not None}
         talk = await asyncio.to_thread(self._sessions.open, spec, asked)
@@ -301,13 +305,13 @@ class Training:
 
     async def _do(
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         session: str,
-        order: Mapping[str, Any],
+        order: Mapping[str, object],
         seconds: float,
         busy_seconds: float,
         only: Kind | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Order something as soon as nothing else is at work, and wait for what comes of it."""
         talk = await asyncio.to_thread(self._sessions.find, session)
         if only is not None and talk.kind != only:
@@ -332,12 +336,12 @@ class Training:
 
     async def _answer(
         self,
-        ctx: Context[Any, Any],
+        ctx: Client,
         talk: Talk,
         number: int,
-        order: Mapping[str, Any],
+        order: Mapping[str, object],
         seconds: float,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Wait for what came of an order, and tell the client now and then how far it is."""
         sessions = self._sessions
         deadline = time.monotonic() + seconds
@@ -355,9 +359,9 @@ class Training:
                 seen = time.monotonic()
             if now - tells >= _TELL_SECONDS:
                 told = sessions.progress(talk) or {}
-                done = float(told.get("done") or 0)
+                done = as_float(told.get("done")) or 0.0
                 message = f"{talk.name}: step {told.get('step', 0)}"
-                await ctx.report_progress(done, float(order.get("steps", 1)), message)
+                await ctx.report_progress(done, as_float(order.get("steps", 1)) or 0.0, message)
                 tells = now
             await asyncio.sleep(_LOOK_SECONDS)
         if "error" in found:
@@ -379,13 +383,13 @@ def _plain(problems: Sequence[Problem]) -> list[dict[str, str]]:
     return [one.model_dump() for one in problems]
 
 
-def _shown(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(answer: Mapping[str, object]) -> dict[str, object]:
     """An answer, with what the model said marked as data."""
     if "samples" not in answer:
         return dict(answer)
     marker = Marker()
     marked = [
-        [{**one, "text": marker.mark(str(one["text"]))} for one in several]
-        for several in answer["samples"]
+        [{**one, "text": marker.mark(str(one["text"]))} for one in map(table_of, list_of(several))]
+        for several in list_of(answer["samples"])
     ]
     return {"notice": NOTICE, **answer, "samples": marked}

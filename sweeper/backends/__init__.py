@@ -4,35 +4,45 @@ a backend anywhere, whoever wrote it."""
 
 import functools
 import importlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from sweeper.backends.base import Backend, BackendType, Capabilities
-from sweeper.errors import UsageError
+from sweeper.backends.base import Backend, BackendType, Capabilities, JobSpec, JobStatus
+from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
 from sweeper.model.plan import Launch
 
 __all__ = [
+    "Away",
     "BackendType",
     "Capabilities",
     "backend_names",
     "backend_type",
+    "capabilities_at",
     "capabilities_of",
+    "capabilities_together",
     "every_backend",
     "may_restart",
     "open_backend",
+    "open_places",
     "options_of",
+    "restarts_at",
     "with_key",
 ]
 
 _BUILT_IN = {
     "aws-batch": "sweeper.backends.aws_batch:BACKEND",
+    "beaker": "sweeper.backends.beaker:BACKEND",
     "kubernetes": "sweeper.backends.kubernetes:BACKEND",
     "local": "sweeper.backends.local:BACKEND",
     "ray": "sweeper.backends.ray:BACKEND",
     "slurm": "sweeper.backends.slurm:BACKEND",
     "tmux": "sweeper.backends.tmux:BACKEND",
 }
+_AGAIN_SECONDS = 30.0
+"""How long a place is left alone that could not be opened."""
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -84,9 +94,9 @@ def with_key(key: str) -> BackendType | None:
     return None
 
 
-def options_of(launch: Launch) -> Mapping[str, object]:
-    """A plan's options of its backend."""
-    return launch.options.get(launch.backend.replace("-", "_"), _NO_OPTIONS)
+def options_of(launch: Launch, place: str) -> Mapping[str, object]:
+    """A plan's options of one of its places."""
+    return launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
 
 
 def open_backend(
@@ -99,17 +109,124 @@ def open_backend(
     return backend_type(name).open(sweep, folder, options)
 
 
+def open_places(
+    launch: Launch,
+    sweep: str,
+    folder: str,
+    *,
+    some: bool = False,
+    accept: Callable[[str, Backend], None] | None = None,
+) -> dict[str, Backend]:
+    """The backends of a plan, by the names of its places. Raises as `open_backend` does. `some`: of
+    several places one that cannot be opened is there all the same, as `Away`; so is one for which
+    `accept` raises `EnvironmentFailure`."""
+    found: dict[str, Backend] = {}
+    for place in launch.places:
+        opened = partial(open_backend, place, sweep, folder, options_of(launch, place))
+        if not (some and launch.backends):
+            found[place] = opened()
+            continue
+
+        def accepted(place: str = place, opened: Callable[[], Backend] = opened) -> Backend:
+            backend = opened()
+            if accept is not None:
+                accept(place, backend)
+            return backend
+
+        try:
+            found[place] = accepted()
+        except EnvironmentFailure as error:
+            found[place] = Away(place, accepted, str(error))
+    return found
+
+
+class Away(Backend):
+    """A place that could not be opened, and why. It is tried again now and then when it is asked
+    for something, and until it can be opened it does not answer."""
+
+    def __init__(
+        self,
+        name: str,
+        opened: Callable[[], Backend],
+        why: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name, self.why = name, why
+        self._open, self._clock = opened, clock
+        self._again = clock() + _AGAIN_SECONDS
+        self._found: Backend | None = None
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        self._there().submit(jobs)
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        return self._there().find(tokens)
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        return self._there().poll(tokens)
+
+    def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
+        return self._there().cancel(tokens)
+
+    def logs(self, token: str) -> Iterator[str]:
+        return self._there().logs(token)
+
+    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
+        self._there().preflight(asked)
+
+    def location(self) -> Mapping[str, str]:
+        return {} if self._found is None else self._found.location()
+
+    def _there(self) -> Backend:
+        if self._found is None:
+            if self._clock() < self._again:
+                raise Unreachable(self.why)
+            try:
+                self._found = self._open()
+            except EnvironmentFailure as error:
+                self.why = str(error)
+                self._again = self._clock() + _AGAIN_SECONDS
+                raise Unreachable(self.why) from error
+        return self._found
+
+
 def capabilities_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Capabilities:
     """What jobs of the backend called `name` can do, as far as a launch has to know. Raises
     `UsageError` for an unknown name, and for options that lack something."""
     return backend_type(name).capabilities(options)
 
 
+def capabilities_at(launch: Launch, place: str) -> Capabilities:
+    """What jobs of a plan can do at one of its places. Raises `UsageError`."""
+    return capabilities_of(place, options_of(launch, place))
+
+
+def capabilities_together(launch: Launch) -> Capabilities:
+    """What all jobs of a plan can do, wherever they go: of what differs between its places that
+    which is true of each. Raises `UsageError`."""
+    found = [capabilities_at(launch, place) for place in launch.places]
+    if len(found) == 1:
+        return found[0]
+    secrets = (one.secrets for one in found)
+    return Capabilities(
+        here=all(one.here for one in found),
+        files=all(one.files for one in found),
+        secrets=frozenset[str].intersection(*secrets),
+        restarts=next((one.restarts for one in found if one.restarts is not None), None),
+        credentials=tuple(dict.fromkeys(name for one in found for name in one.credentials)),
+    )
+
+
 def may_restart(launch: Launch) -> bool:
     """Whether jobs of a plan with this section `launch` may be started again by their backend
     itself, which asks no launcher. One that is not to be found here might."""
+    return any(restarts_at(launch, place) for place in launch.places)
+
+
+def restarts_at(launch: Launch, place: str) -> bool:
+    """The same of its jobs at one place."""
     try:
-        return capabilities_of(launch.backend, options_of(launch)).restarts is not None
+        return capabilities_at(launch, place).restarts is not None
     except UsageError:
         return True
 

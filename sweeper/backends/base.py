@@ -9,7 +9,7 @@ queue)."""
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.sections import Field, Nested, Section
 
@@ -25,7 +25,7 @@ __all__ = [
     "Leftover",
 ]
 
-Options = Mapping[str, Any]
+Options = Mapping[str, object]
 """What a plan says to a backend: its section of `launch`, as the document has it."""
 _NOTHING = Section()
 
@@ -179,7 +179,7 @@ def _here(options: Options) -> Capabilities:
     return Capabilities()
 
 
-def _over(defaults: Options, given: Options) -> dict[str, Any]:
+def _over(defaults: Options, given: Options) -> dict[str, object]:
     return {**defaults, **given}
 
 
@@ -203,7 +203,7 @@ class BackendType(NamedTuple):
     section: Section = _NOTHING
     by_run: bool = False
     records_defaults: bool = True
-    merge: Callable[[Options, Options], dict[str, Any]] = _over
+    merge: Callable[[Options, Options], dict[str, object]] = _over
     capabilities: Callable[[Options], Capabilities] = _here
     checks: Callable[[Options], Iterable[Check]] = _no_checks
     leftovers: Callable[[str, Set[str], Set[str]], Iterable[Leftover]] = _no_leftovers

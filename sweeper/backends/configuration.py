@@ -1,7 +1,5 @@
 """The user's configuration file: a table for each backend, of what its jobs ask for by default."""
 
-from typing import Any
-
 from sweeper.backends import backend_names
 from sweeper.backends.base import BackendType
 from sweeper.fields import config_file
@@ -12,7 +10,7 @@ from sweeper.fields.nodes import Place, Problems
 __all__ = ["configured", "defaults_of"]
 
 
-def defaults_of(kind: BackendType, problems: Problems) -> dict[str, Any]:
+def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
     """What the table of a backend says, as a plan would have it; empty without one. What is wrong
     with it, or with the file, is noted, with a place that names the file."""
     path, document = config_file.file(), config_file.read_tables(problems)
@@ -28,7 +26,7 @@ def defaults_of(kind: BackendType, problems: Problems) -> dict[str, Any]:
     return kind.section.read(node, kind.key, problems).values
 
 
-def configured(kind: BackendType) -> dict[str, Any]:
+def configured(kind: BackendType) -> dict[str, object]:
     """The same for a backend that is being opened. Raises `EnvironmentFailure` for a table that
     cannot be used."""
     problems = Problems()

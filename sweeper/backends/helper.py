@@ -75,7 +75,7 @@ class Helper:
             self._patience.failed(failure)
             raise failure from error
 
-    def _ask(self, request: Mapping[str, Any]) -> Any:
+    def _ask(self, request: Mapping[str, object]) -> object:
         try:
             said: dict[str, Any] = json.loads(self._exchange(json.dumps(request).encode() + b"\n"))
         except (OSError, ValueError) as error:

@@ -74,7 +74,7 @@ def _of(name: str, grid: str | None, root: str) -> list[Look]:
         defaults = defaults_of(backend, problems) if backend.records_defaults else {}
         problems.raise_any()
         launch, service, secrets = Launch(name, options={backend.key: defaults}), "none", ()
-    options = options_of(launch)
+    options = options_of(launch, name)
     found = list(backend.checks(options))
     try:
         elsewhere = not backend.capabilities(options).files

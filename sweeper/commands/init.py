@@ -40,7 +40,7 @@ _METRICS = {
 }
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:-]*(?<!:)\Z")
 _CHOICES = re.compile(r"Literal\[(.*)\]")
-_PLACEHOLDERS: Mapping[str, Any] = {"str": "FILL ME IN", "int": 1, "float": 0.1, "bool": False}
+_PLACEHOLDERS: Mapping[str, object] = {"str": "FILL ME IN", "int": 1, "float": 0.1, "bool": False}
 
 
 class Field(NamedTuple):
@@ -52,16 +52,16 @@ class Field(NamedTuple):
     default: str | None
     doc: str
     required: bool
-    choices: tuple[Any, ...]
-    value: Any
+    choices: tuple[object, ...]
+    value: object
 
 
 class Guess(NamedTuple):
     """What a starter grid sets: an axis, and what the recipe needs. `lacks` are sentences about
     what else it needs."""
 
-    axis: tuple[str, list[Any]] | None
-    needed: dict[str, Any]
+    axis: tuple[str, list[object]] | None
+    needed: dict[str, object]
     lacks: list[str]
 
 
@@ -349,7 +349,7 @@ def _in_order(fields: list[Field]) -> list[Field]:
     return sorted((field for field in fields if field.key != seed), key=rank)
 
 
-def _values(field: Field) -> list[Any]:
+def _values(field: Field) -> list[object]:
     """Values of a field worth comparing, its default among them; none for a field without any."""
     value = field.value
     if len(field.choices) > 1:

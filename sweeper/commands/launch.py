@@ -59,10 +59,10 @@ def run(arguments: Namespace) -> int:
             return 0
         if launched.taken_up:
             say("the launcher at work goes on with it")
-        attach = f" or `sweeper attach {where}`" if planned.launch.backend == "tmux" else ""
+        attach = f" or `sweeper attach {where}`" if "tmux" in planned.launch.places else ""
         say(f"launched; watch it with `sweeper watch {where}`{attach}")
         return 0
-    if planned.launch.backend == "tmux":
+    if "tmux" in planned.launch.places:
         say(f"watch it with `sweeper attach {where}` from another terminal", flush=True)
     root = arguments.root or default_root()
     try:
@@ -132,7 +132,7 @@ def _left_alone(root: str, planned: "Plan") -> int:
         return 0  # it was never launched
     return sum(
         fold(events[run.id]).state is State.FAILED
-        and is_finished(events[run.id], planned.launch.retries)
+        and is_finished(events[run.id], planned.retries_of(run.stage))
         for run in planned.runs
         if run.id in events
     )

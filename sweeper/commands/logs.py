@@ -23,7 +23,6 @@ from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.model.states import ENDED, OPEN, Event
 from sweeper.results.logs import Line, Tail, files_of
 from sweeper.results.problems import Problems, tell_problems
-from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun, SweepRun
 from sweeper.results.selectors import check_states
 from sweeper.results.tables.sources import Files
@@ -155,7 +154,7 @@ class _Reader:
         self._removed: set[tuple[str, str]] = set()
         self._asked: set[tuple[_Key, int]] = set()
         self._idle_since: float | None = None
-        self._backends = _Backends(self._registry)
+        self._backends = _Backends()
 
     @property
     def problems(self) -> Problems:
@@ -380,24 +379,21 @@ class _Reader:
 class _Backends:
     """The backends of sweeps, opened when needed; one that cannot be opened is told once."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._open: dict[tuple[str, str], Backend | None] = {}
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str, str], Backend | None] = {}
 
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
         """The lines that the backend has kept of an attempt."""
         from sweeper.backends import open_backend, options_of
         from sweeper.storage.layout import token
-        from sweeper.storage.sweeps import read_plan
 
-        place = (run.root, run.sweep)
+        at = run.backend_of(attempt)
+        place = (run.root, run.sweep, at)
         try:
             if place not in self._open:
                 self._open[place] = None
-                launch = read_plan(run.store, run.sweep).launch
-                folder = f"{run.root}/{run.sweep}"
-                found = open_backend(launch.backend, run.sweep, folder, options_of(launch))
-                self._open[place] = found
+                options = options_of(run.launch, at)
+                self._open[place] = open_backend(at, run.sweep, f"{run.root}/{run.sweep}", options)
             backend = self._open[place]
             if backend is not None:
                 lines = [line.rstrip("\n") for line in backend.logs(token(run.id, attempt))]

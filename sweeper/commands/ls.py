@@ -65,12 +65,14 @@ def run(arguments: Namespace) -> int:
         columns = columns[:-2]
     told = [shown_marks(r["tags"], starred=r["starred"]) for r in records]
     shown = ["noted"] if any(told) else []
+    several = ["backend"] if any("backend" in record for record in records) else []
     print_table(
-        [*columns, *asked, *shown],
+        [*columns, *several, *asked, *shown],
         [
             (
                 *(r["sweep"], r["name"], r["state"], r["attempts"]),
                 *(duration(r["wall_s"]), r["metric"], r["value"])[: len(columns) - 4],
+                *([r.get("backend")] if several else []),
                 *(r["metrics"][key] for key in asked),
                 *([words] if shown else []),
             )

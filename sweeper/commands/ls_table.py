@@ -3,7 +3,6 @@ a key and a column for each stage, or sweep."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from sweeper.grid.naming import canonical
 from sweeper.model.states import State
@@ -23,7 +22,7 @@ def print_by(
     kept = _placed([run for run in runs if not run.retired])
     names = list(dict.fromkeys(column for column, _ in kept))
     rows: dict[str, dict[str, _Cell]] = {}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for column, run in kept:
         text = canonical(run.config[key]) if key in run.config else ""
         values[text] = run.config.get(key)
@@ -65,11 +64,11 @@ def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
 def _document(
     key: str,
     names: Sequence[str],
-    values: dict[str, Any],
+    values: dict[str, object],
     rows: dict[str, dict[str, _Cell]],
     failed: Sequence[tuple[str, RecordedRun]],
     problems: Sequence[str],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "schema": 1,
         "by": key,

@@ -114,6 +114,7 @@ def full(found: LaunchPreview, store: Store) -> Iterator[str]:
         "recipe": recipe.reference,
         "class": recipe.config_class,
         **{f"stage {s.name}": of_stage(s) for s in plan.stages},
+        **{f"launch of {s.name}": flow(dict(s.launch)) for s in plan.stages if s.launch},
         "python": recipe.python,
         "cwd": recipe.cwd,
         "log_path": log_path(plan.name, "<run id>", 0, store).removesuffix(".0") + ".<attempt>",

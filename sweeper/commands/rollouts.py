@@ -15,7 +15,7 @@ from sweeper.results.problems import tell_problems
 from sweeper.results.rollouts import Found, Words, read
 from sweeper.results.runs import RecordedRun
 from sweeper.results.tables.rollouts import SummaryFile, summary_files
-from sweeper.results.tables.summaries import COLUMNS
+from sweeper.results.tables.summary_rows import COLUMNS
 from sweeper.sanitize import sanitize_lines
 from sweeper.terminal import number, print_json, print_table, say, warn
 

@@ -8,7 +8,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.results.rollouts import Found
@@ -62,7 +61,7 @@ def _address(collector: str) -> str:
     return collector if parts.path.strip("/") else collector.rstrip("/") + "/v1/traces"
 
 
-def _send(url: str, body: Mapping[str, Any]) -> None:
+def _send(url: str, body: Mapping[str, object]) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "sweeper", **_headers()}
     data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - http, as was seen before

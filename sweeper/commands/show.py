@@ -49,9 +49,10 @@ def run(arguments: Namespace) -> int:
             for a in document["lineage"]]  # fmt: skip
     _section("goes on from", ("run", "state", "metric", "value", "time"), rows)
     _section("configuration", ("key", "value"), dotted(run.config))
-    rows = [(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"])
-            for a in document["attempts"]]  # fmt: skip
-    _section("attempts", ("attempt", "events", "time", "reason", "host"), rows)
+    several = ["backend"] if any("backend" in a for a in document["attempts"]) else []
+    rows = [(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"],
+             *(a[key] for key in several)) for a in document["attempts"]]  # fmt: skip
+    _section("attempts", ("attempt", "events", "time", "reason", "host", *several), rows)
     metrics = document["last_metrics"]
     _section("last metrics", ("key", "step", "value"),
              [(key, point["step"], point["value"]) for key, point in metrics.items()])  # fmt: skip
@@ -125,7 +126,8 @@ def _attempts(run: RecordedRun) -> list[dict[str, object]]:
         ended = run.ended(attempt)
         events = [event.value for number_, event in run.events if number_ == attempt]
         kept = ("started", "ended", "wall_s", "reason", "code", "signal", "host", "max_rss_bytes")
-        known = {key: getattr(ended, key) for key in kept}
+        known: dict[str, object] = {key: getattr(ended, key) for key in kept}
+        known |= {"backend": run.backend_of(attempt)} if run.launch.backends else {}
         attempts.append({"attempt": attempt, "events": events, **known})
     return attempts
 

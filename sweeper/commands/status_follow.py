@@ -159,7 +159,7 @@ class _Told:
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
         self._said: dict[str, Said] = {}
-        self._seen: dict[str, Any] = {}
+        self._seen: dict[str, object] = {}
         self._alarms: set[tuple[str, int, str]] = set()
         self._began = False
         self._counts: Counter[str] = Counter()

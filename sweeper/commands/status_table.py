@@ -98,17 +98,28 @@ def _print_table(
     judged: Mapping[str, str] | None,
 ) -> None:
     metric = (judged or {}).get("name")
+    several = ["backend"] if sweep.plan.launch.backends else []
     rows: list[tuple[object, ...]] = []
     for run in runs:
         record = run.record()
         state = run.state.value + (f" ({observed[run.id]})" if run.id in observed else "")
         step = run.readable(partial(reached, run), Reached()).step
         spent = duration(_seconds(sweep, run, record))
-        row = (run.name, state, run.attempts, step, spent)
+        row = (run.name, state, *([run.backend] if several else []), run.attempts, step, spent)
         why = shortened(run.explained or "", _REASON)
         rows.append((*row, *((record["value"],) if metric else ()), why))
     print_table(
-        ["run", "state", "attempts", "step", "time", *([metric] if metric else []), "reason"], rows
+        [
+            "run",
+            "state",
+            *several,
+            "attempts",
+            "step",
+            "time",
+            *([metric] if metric else []),
+            "reason",
+        ],
+        rows,
     )
 
 

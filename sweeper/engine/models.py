@@ -61,7 +61,7 @@ class Model:
         """Tokens to text, special tokens included; read when a client first stops on text."""
         from tokenizers import Tokenizer
 
-        tokenizer: Any = Tokenizer.from_file(os.path.join(self.directory, "tokenizer.json"))
+        tokenizer: object = Tokenizer.from_file(os.path.join(self.directory, "tokenizer.json"))
         return lambda tokens: tokenizer.decode(tokens, skip_special_tokens=False)
 
 

@@ -1,8 +1,14 @@
 """Who waits for what: promises, and lanes of jobs that a few worker threads take turns at.
 
 A lane holds the requests of one training client, which run one at a time and in the order of
-their sequence numbers, however they arrive; or those of one sampler, in any order. Lanes take
+their sequence numbers, however they arrive; or those of one sampler, the newest first. Lanes take
 turns, so a client with many requests does not starve the others.
+
+The newest first, since the next turn of an episode begins with what was read a moment ago for its
+last one (`prefixes.py`). Of hundreds of episodes that are begun at once few are then under way at a
+time, and what these begin with is still kept; in the order of arrival all of them are, each turn of
+one after a turn of every other, by which time it is not. So that none waits for ever, every so many
+times the oldest is taken.
 """
 
 import collections
@@ -110,15 +116,21 @@ class Promises:
                     del self._open[name]
 
 
+_OLDEST = 8
+"""Of so many requests of a sampler that are taken one is the oldest."""
+
+
 class _Job(NamedTuple):
     future: Future[Reply]
     work: Work
 
 
 class Lane:
-    """Jobs that belong together. `ordered`: by sequence number, from 1, one at a time."""
+    """Jobs that belong together. `ordered`: by sequence number, from 1, one at a time; else the
+    newest first."""
 
     def __init__(self, *, ordered: bool) -> None:
+        self._ordered, self._taken = ordered, 0
         self.limit = 1 if ordered else 1_000_000
         self.next = 1
         self.early: list[tuple[int, int, _Job]] = []
@@ -127,6 +139,12 @@ class Lane:
         self.running = 0
         self.listed = False
         self.closed = False
+
+    def take(self) -> _Job:
+        """The job that is next; there is one."""
+        self._taken += 1
+        oldest = self._ordered or self._taken % _OLDEST == 0
+        return self.queue.popleft() if oldest else self.queue.pop()
 
 
 class Scheduler:
@@ -223,7 +241,7 @@ class Scheduler:
                     lane = self._ready.popleft()
                     lane.listed = False
                     if lane.queue:
-                        job = lane.queue.popleft()
+                        job = lane.take()
                         lane.running += 1
                         self._list(lane)
                         return lane, job

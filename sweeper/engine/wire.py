@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-def _messages() -> Any:
+def _messages() -> object:
     """The SDK's generated module, loaded by path: importing `tinker` itself costs half a second
     and 60 MB, and none of the rest of it is needed here."""
     name = "tinker.proto.tinker_public_pb2"

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from sweeper.environments.base import Died, Made, NotThere
-from sweeper.environments.shell import InShell, Shell, supervisor
+from sweeper.environments.shell import InShell, Shell, close_pipes, supervisor
 from sweeper.environments.watch import Watched, below, unwatch, watch
 
 __all__ = ["Bubblewrap", "missing"]
@@ -190,10 +190,7 @@ class Bubblewrap(InShell):
         if process is not None:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                with suppress(OSError):
-                    if pipe is not None:
-                        pipe.close()
+            close_pipes(process)
 
 
 def _file_system(made: Made) -> list[str]:

@@ -16,7 +16,7 @@ import uuid
 from contextlib import suppress
 
 from sweeper.environments.base import Died, Made, NotThere
-from sweeper.environments.shell import InShell, Shell, supervisor
+from sweeper.environments.shell import InShell, Shell, close_pipes, supervisor
 
 __all__ = ["Container", "missing"]
 
@@ -159,10 +159,7 @@ class Container(InShell):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            with suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
+        close_pipes(process)
 
 
 def _fingerprint(folder: str) -> str:

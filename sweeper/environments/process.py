@@ -10,10 +10,9 @@ import secrets
 import signal
 import subprocess
 import tempfile
-from contextlib import suppress
 
 from sweeper.environments.base import Died, Made
-from sweeper.environments.shell import InShell, Shell, supervisor
+from sweeper.environments.shell import InShell, Shell, close_pipes, supervisor
 
 __all__ = ["Process"]
 
@@ -75,10 +74,7 @@ class Process(InShell):
         for each in (cleaner, process):  # the first ends the second
             if each is None:
                 continue
-            for pipe in (each.stdin, each.stdout):
-                with suppress(OSError):
-                    if pipe is not None:
-                        pipe.close()
+            close_pipes(each)
             try:
                 each.wait(10.0)
             except subprocess.TimeoutExpired:

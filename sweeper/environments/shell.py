@@ -19,7 +19,7 @@ from io import BytesIO
 
 from sweeper.environments.base import Died, Ended, Limits, Result
 
-__all__ = ["InShell", "Output", "Shell", "supervisor"]
+__all__ = ["InShell", "Output", "Shell", "close_pipes", "supervisor"]
 
 _WORD = 12
 _SHELLS = 64
@@ -283,12 +283,13 @@ class Shell:
         )
         return found.output if found.code == 0 else None
 
-    def close(self) -> None:
-        """Let go of the pipes, once the process has been ended."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
+
+def close_pipes(process: "subprocess.Popen[bytes]") -> None:
+    """Let go of the pipes of a process that has been ended."""
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        with suppress(OSError):
+            if pipe is not None:
+                pipe.close()
 
 
 class InShell:

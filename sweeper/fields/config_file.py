@@ -2,7 +2,6 @@
 sweeps. What a table may hold is declared by whoever reads it."""
 
 import os
-from typing import Any
 
 from sweeper.errors import EnvironmentFailure
 from sweeper.fields.data import from_python
@@ -20,7 +19,7 @@ def file() -> str:
     return os.path.join(folder, "sweeper", "config.toml")
 
 
-def read_tables(problems: Problems) -> dict[str, Any]:
+def read_tables(problems: Problems) -> dict[str, object]:
     """All of it; empty without a file. One that cannot be read is noted."""
     try:
         with open(file(), "rb") as opened:

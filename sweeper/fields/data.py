@@ -1,7 +1,7 @@
 """Python data -> nodes, by the same limits as from text."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 from sweeper.fields.nodes import (
     MAX_DEPTH,
@@ -35,7 +35,7 @@ class _FromPython:
         self.problems = problems
         self.count = 0
 
-    def node(self, value: Any, path: str, depth: int) -> Node:
+    def node(self, value: object, path: str, depth: int) -> Node:
         """The node of `value`. Recursion is bounded by MAX_DEPTH."""
         place = Place(path or "grid")
         self._spend(place)
@@ -43,9 +43,9 @@ class _FromPython:
             self.problems.add(place, f"nested more than {MAX_DEPTH} deep")
             raise Stop
         if isinstance(value, Mapping):
-            return Node(self._entries(cast("Mapping[object, Any]", value), path, depth), place)
+            return Node(self._entries(cast("Mapping[object, object]", value), path, depth), place)
         if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
-            items = enumerate(cast("Sequence[Any]", value))
+            items = enumerate(cast("Sequence[object]", value))
             return Node([self.node(v, f"{path}[{i}]", depth + 1) for i, v in items], place)
         return Node(_python_scalar(value, place, self.problems), place)
 

@@ -50,7 +50,7 @@ class Kind(Protocol):
         """The value; None for one that is wrong, which is noted."""
         ...
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         """The same as a JSON Schema."""
         ...
 
@@ -100,7 +100,7 @@ class Text:
             return value
         return None
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         limit = {"pattern": whole(self._pattern)} if self._pattern else {"minLength": 1}
         return {"type": ["string", "integer"] if self._numbers else "string", **limit}
 
@@ -124,7 +124,7 @@ class Choice:
             return node.value
         return None
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         return {"enum": list(self.choices)}
 
 
@@ -137,7 +137,7 @@ class Flag:
         wrong(node, where, "true or false", problems)
         return None
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         return {"type": "boolean"}
 
 
@@ -160,9 +160,9 @@ class Integer:
             return value
         return None
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         bounds = {"minimum": self._least, "maximum": self._most}
-        return {"type": "integer"} | {k: v for k, v in bounds.items() if v is not None}
+        return {"type": "integer", **{k: v for k, v in bounds.items() if v is not None}}
 
 
 class Number:
@@ -184,7 +184,7 @@ class Number:
         problems.add(node.place, f"{where} is {told}; it takes a number {bounds}")
         return None
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         low = "exclusiveMinimum" if self._above else "minimum"
         return {"type": "number", low: self._least, "maximum": self._most}
 
@@ -210,9 +210,9 @@ class Duration:
             return None
         return found
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         text = {"type": "string", "minLength": 1, "maxLength": _MAX_DURATION}
-        written: dict[str, Any] = {**text, "pattern": whole(_DURATION)}
+        written: dict[str, object] = {**text, "pattern": whole(_DURATION)}
         if self._unit:
             return written
         number = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": _MAX_SECONDS}
@@ -236,7 +236,7 @@ class Item(NamedTuple):
     """What a string in a list may be: its JSON Schema, and what gives a line for one that is wrong.
     With `numbers` an integer counts as its digits."""
 
-    schema: Mapping[str, Any]
+    schema: Mapping[str, object]
     wrong_with: Callable[[str], str | None] = lambda _: None
     numbers: bool = False
 
@@ -282,8 +282,8 @@ class Texts:
                 found.append(text)
         return list(dict.fromkeys(found)) if self._unique else found
 
-    def schema(self) -> dict[str, Any]:
-        item: dict[str, Any] = {"type": "string", **self._item.schema}
+    def schema(self) -> dict[str, object]:
+        item: dict[str, object] = {"type": "string", **self._item.schema}
         if self._item.numbers:
             item = {"anyOf": [{"type": "integer"}, item]}
         found = {"type": "array", "minItems": self._least, "maxItems": self._most, "items": item}
@@ -338,11 +338,11 @@ class Names:
                 problems.add(item.place, told)
         return found
 
-    def schema(self) -> dict[str, Any]:
-        names: dict[str, Any] = {"pattern": whole(self._names.pattern)}
+    def schema(self) -> dict[str, object]:
+        names: dict[str, object] = {"pattern": whole(self._names.pattern)}
         if self._reserved:
             names["not"] = {"pattern": f"^({'|'.join(self._reserved)})"}
-        value: dict[str, Any] = {"type": ["string", "integer"]}
+        value: dict[str, object] = {"type": ["string", "integer"]}
         if self._values:
             value = {"type": "string", "pattern": whole(self._values.pattern)}
         limit = {} if self._most is None else {"maxProperties": self._most}
@@ -365,7 +365,7 @@ class Amounts:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         return {"type": "object", "additionalProperties": self._amount.schema()}
 
 
@@ -373,12 +373,12 @@ class Shape:
     """What has a reader of its own, beside its JSON Schema."""
 
     def __init__(
-        self, schema: Mapping[str, Any], read: Callable[[Node, str, Problems], Any]
+        self, schema: Mapping[str, object], read: Callable[[Node, str, Problems], Any]
     ) -> None:
         self._schema, self._read = schema, read
 
     def read(self, node: Node, where: str, problems: Problems) -> Any:
         return self._read(node, where, problems)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         return dict(self._schema)

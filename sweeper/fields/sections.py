@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sweeper.fields.kinds import Kind, hint
 from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.model.json_values import list_of
 
 __all__ = ["Field", "Nested", "Reading", "Section", "or_null"]
 
@@ -22,9 +23,9 @@ class Field(NamedTuple):
     examples: tuple[Any, ...] = ()
     key: str = ""
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         """What may stand there; null is the same as nothing."""
-        about: dict[str, Any] = {"description": self.doc} if self.doc else {}
+        about: dict[str, object] = {"description": self.doc} if self.doc else {}
         if self.default is not None:
             about["default"] = self.default
         if self.examples:
@@ -70,7 +71,7 @@ class Section:
         *fields: Field,
         needs: Mapping[str, str] | None = None,
         check: Callable[[Reading], None] | None = None,
-        more: Mapping[str, Any] | None = None,
+        more: Mapping[str, object] | None = None,
     ) -> None:
         self.fields = {field.name: field for field in fields}
         self.check = check
@@ -136,7 +137,7 @@ class Section:
             if isinstance(field.kind, Nested):
                 yield from field.kind.section.keys(f"{above}{field.name}.")
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         """The section as a JSON Schema. What it needs is said by `whole`."""
         properties = {field.name: field.schema() for field in self}
         return {
@@ -146,22 +147,22 @@ class Section:
             **self._more,
         }
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, object]:
         """A JSON Schema of what it needs, for grids that do not start from another one."""
         needed = {key: {"not": {"type": "null"}} for key in self._needs}
         return {"required": list(self._needs), "properties": needed}
 
 
-def or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+def or_null(schema: Mapping[str, object]) -> dict[str, object]:
     """The same, or null."""
     if "type" in schema:
-        given: str | list[str] = schema["type"]
-        types = [given] if isinstance(given, str) else given
+        given = schema["type"]
+        types = list_of(given) or [given]
         return {**schema, "type": list(dict.fromkeys([*types, "null"]))}
     if "enum" in schema:
-        return {**schema, "enum": [*schema["enum"], None]}
+        return {**schema, "enum": [*list_of(schema["enum"]), None]}
     if "anyOf" in schema:
-        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+        return {**schema, "anyOf": [*list_of(schema["anyOf"]), {"type": "null"}]}
     return dict(schema)
 
 
@@ -177,6 +178,6 @@ class Nested:
         reading = self.section.read(node, where, problems)
         return None if node.entries is None else reading.values
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         """The section's."""
         return self.section.schema()

@@ -1,8 +1,6 @@
 """The sections `alarms`, which changes what alarms watch for, and `on_alarm`, which says what is to
 be done about them. The rules and their defaults are in `sweeper.thresholds`."""
 
-from typing import Any
-
 from sweeper.fields.kinds import (
     Choice,
     Duration,
@@ -52,7 +50,7 @@ class _Rule:
         found = self._section.read(node, where, problems).values
         return {key: float(value) for key, value in found.items()}
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         return {"anyOf": [{"enum": ["off", "on", False, True]}, self._section.schema()]}
 
 
@@ -64,7 +62,7 @@ def _kind_of(threshold: Threshold) -> Kind:
     return Number(threshold.least, threshold.most)
 
 
-def _default(threshold: Threshold) -> Any:
+def _default(threshold: Threshold) -> object:
     return f"{threshold.default:g}s" if threshold.kind == "duration" else threshold.default
 
 
@@ -122,7 +120,7 @@ _ON_ALARM = Section(
     ),
     check=_check,
 )
-WHOLE: dict[str, Any] = {
+WHOLE: dict[str, object] = {
     "if": {"type": "object"},
     "then": {
         "anyOf": [

@@ -79,14 +79,28 @@ def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
 
 
 def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
-    """`launch.slurm.mem=8G` sets one key of a section within the section."""
+    """`launch.slurm.mem=8G` sets one key of a section within the section. `launch.backend=slurm` is
+    in place of all `backends`, of which that one's options stay, and the other way round."""
     first, _, rest = key.partition(".")
     if not rest:
+        if key == "backend" and "backends" in entries:
+            _leave_one(entries, str(change.node.value))
+        elif key == "backends":
+            entries.pop("backend", None)
         entries[key] = (change.place, change.node)
         return
     below = entries[first][1] if first in entries else Node(None, change.place)
     inside = {**(below.entries or {}), rest: (change.place, change.node)}
     entries[first] = (change.place, Node(inside, below.place))
+
+
+def _leave_one(entries: dict[str, tuple[Place, Node]], name: str) -> None:
+    """Take the places away, and put the options of one where those of a lone backend stand."""
+    for item in entries.pop("backends")[1].items or ():
+        for key, (place, inner) in (item.entries or {}).items():
+            options = {k: v for k, v in (inner.entries or {}).items() if k != "max_parallel"}
+            if key.replace("_", "-") == name and options:
+                entries[key.replace("-", "_")] = (place, Node(options, inner.place))
 
 
 def apply(grid: Grid, change: Override, problems: Problems) -> Grid:

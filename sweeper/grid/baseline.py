@@ -1,6 +1,6 @@
 """The section `baseline`: what the best is compared with in the end."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.kinds import Shape
 from sweeper.fields.nodes import Node, Place, Problems, kind
@@ -11,8 +11,8 @@ __all__ = ["BASELINE", "GridBaseline"]
 
 _SWEEP = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z][A-Za-z0-9_]{0,39})?$"
 _TAKES = "{cell: {...}}, {sweep: NAME} or base"
-_CELL: dict[str, Any] = {**VALUES, "type": "object"}
-_SCHEMA: dict[str, Any] = {
+_CELL: dict[str, object] = {**VALUES, "type": "object"}
+_SCHEMA: dict[str, object] = {
     "anyOf": [
         {"const": "base"},
         {

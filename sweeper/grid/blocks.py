@@ -33,11 +33,11 @@ __all__ = [
 
 
 NAMES = {"pattern": f"^{FIELD}$"}
-VALUES: dict[str, Any] = {"type": ["object", "null"], "propertyNames": NAMES}
-AXIS: dict[str, Any] = {"type": "array", "minItems": 1, "uniqueItems": True}
-AXES: dict[str, Any] = {**VALUES, "additionalProperties": AXIS}
+VALUES: dict[str, object] = {"type": ["object", "null"], "propertyNames": NAMES}
+AXIS: dict[str, object] = {"type": "array", "minItems": 1, "uniqueItems": True}
+AXES: dict[str, object] = {**VALUES, "additionalProperties": AXIS}
 _ZIPPED = {"type": "array", "minItems": 1}
-ZIP: dict[str, Any] = {
+ZIP: dict[str, object] = {
     "type": ["array", "null"],
     "items": {
         "type": "object",
@@ -46,7 +46,7 @@ ZIP: dict[str, Any] = {
         "additionalProperties": _ZIPPED,
     },
 }
-ENTRIES: dict[str, Any] = {
+ENTRIES: dict[str, object] = {
     "type": ["array", "null"],
     "items": {"type": "object", "propertyNames": NAMES, "minProperties": 1},
 }

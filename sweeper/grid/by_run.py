@@ -1,7 +1,7 @@
 """`overrides` in a backend's section of `launch`: what jobs ask for whose runs have some values,
 over what the section says of all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from sweeper.fields.kinds import Shape
@@ -9,6 +9,7 @@ from sweeper.fields.nodes import Node, Problems, kind
 from sweeper.fields.sections import Field, Section
 from sweeper.grid.blocks import read_settings
 from sweeper.grid.naming import canonical
+from sweeper.model.json_values import table_of
 
 __all__ = ["OVERRIDES", "asked_by", "overrides_of", "unmatched"]
 
@@ -55,7 +56,8 @@ class _Overrides:
     def schema(self) -> dict[str, Any]:
         """A list of them."""
         item = self._section.schema()
-        item["properties"]["if"] |= _CONDITION  # which cannot be null
+        condition = table_of(table_of(item["properties"])["if"])
+        condition.update(_CONDITION)  # which cannot be null
         return {"type": "array", "items": {**item, "required": ["if"], "minProperties": 2}}
 
 
@@ -66,13 +68,17 @@ def overrides_of(section: Section) -> Field:
     return Field(OVERRIDES, _Overrides(section), doc, examples=examples)
 
 
-def asked_by(options: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def asked_by(
+    options: Mapping[str, Any],
+    config: Mapping[str, Any],
+    merge: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]],
+) -> dict[str, Any]:
     """What the job of a run with this configuration asks for: the section, and over it every
-    override whose values the run has, in their order."""
+    override whose values the run has, in their order. `merge` is the backend's own."""
     asked = {key: value for key, value in options.items() if key != OVERRIDES}
     for entry in options.get(OVERRIDES, ()):
         if _meant(entry, config):
-            asked |= {key: value for key, value in entry.items() if key != "if"}
+            asked = merge(asked, {key: value for key, value in entry.items() if key != "if"})
     return asked
 
 
@@ -85,8 +91,8 @@ def unmatched(options: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) 
     ]
 
 
-def _meant(entry: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    wanted = cast("dict[str, list[Any]]", entry["if"])
+def _meant(entry: Mapping[str, object], config: Mapping[str, object]) -> bool:
+    wanted = cast("dict[str, list[object]]", entry["if"])
     return all(
         key in config and canonical(config[key]) in map(canonical, values)
         for key, values in wanted.items()

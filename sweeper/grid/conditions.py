@@ -7,7 +7,7 @@
 An entry's condition is asked of each cell that the entries before it have left.
 """
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from sweeper.fields.kinds import Shape
 from sweeper.fields.nodes import Node, Place, Problems, kind
@@ -36,7 +36,7 @@ MAX_WHENS = 100
 class Condition(NamedTuple):
     """What one key has to hold: one of `texts`, the canonical texts of `values`."""
 
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
     texts: frozenset[str]
     place: Place
 
@@ -97,7 +97,7 @@ def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Co
     found: dict[str, Condition] = {}
     for key, setting in read_settings(node, "if", problems).items():
         value = setting.value
-        values = cast("list[Any]", value) if isinstance(value, list) else [value]
+        values = cast("list[object]", value) if isinstance(value, list) else [value]
         if setting.refers:
             problems.add(setting.place, f"if: {key[:60]!r} is asked for by value, not by reference")
         elif not values:
@@ -124,7 +124,7 @@ def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Pr
 
 
 _NEEDS = "an if: the keys and values that it asks for"
-_IF: dict[str, Any] = {
+_IF: dict[str, object] = {
     "type": "object",
     "propertyNames": NAMES,
     "minProperties": 1,

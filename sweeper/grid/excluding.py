@@ -1,7 +1,6 @@
 """The section `exclude`, applied."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sweeper.grid.blocks import Setting
 from sweeper.grid.naming import canonical
@@ -21,7 +20,7 @@ class Exclusion:
             self._by_keys.setdefault(keys, {})[values] = number
         self.used: set[int] = set()
 
-    def takes(self, config: Mapping[str, Any]) -> bool:
+    def takes(self, config: Mapping[str, object]) -> bool:
         """Whether a rule takes the point out."""
         for keys, rules in self._by_keys.items():
             if all(key in config for key in keys):

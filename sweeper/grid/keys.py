@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from sweeper.fields.nodes import Node
 
@@ -26,7 +25,7 @@ def touches(key: str, keys: Iterable[str]) -> bool:
     return any(other == key or other.startswith(f"{key}.") for other in keys)
 
 
-def assign(config: dict[str, Any], key: str, given: Mapping[str, Any]) -> None:
+def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> None:
     """Set `key` in a configuration of dotted keys to what `given` holds. What stood below the
     key goes, and a value above it (`opt: null` when `opt.lr` is set) too."""
     below = f"{key}."

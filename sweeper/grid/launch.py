@@ -2,7 +2,7 @@
 to declare; see `sweeper.backends`."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweeper.backends import backend_type, every_backend, with_key
 from sweeper.backends.base import BackendType
@@ -11,11 +11,21 @@ from sweeper.errors import UsageError
 from sweeper.fields.kinds import Choice, Duration, Flag, Integer, Matching, Names, Number, Text
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
-from sweeper.grid.by_run import overrides_of
+from sweeper.grid.backends import BACKENDS, Entry, field_of
 from sweeper.grid.keys import FIELD
 from sweeper.model.plan import Launch
 
-__all__ = ["MIN_LEASE_SECONDS", "SECTION", "backend_fields", "field_of", "read_launch"]
+__all__ = [
+    "MIN_LEASE_SECONDS",
+    "SECTION",
+    "STAGE_SECTION",
+    "StageLaunch",
+    "backend_fields",
+    "field_of",
+    "read_launch",
+    "read_stage_launch",
+    "stage_backend_fields",
+]
 
 MIN_LEASE_SECONDS = 15.0
 """Three beats of a worker: with less, a worker that lives would be declared lost."""
@@ -32,6 +42,7 @@ SECTION = Section(
         "Where jobs execute.",
         _DEFAULT.backend,
     ),
+    BACKENDS,
     Field("max_parallel", Integer(1), "Most jobs at once.", _DEFAULT.max_parallel),
     Field("retries", Integer(0), "How many failures of a run are made good for.", _DEFAULT.retries),
     Field(
@@ -128,18 +139,66 @@ SECTION = Section(
     ),
 )
 
+_IN_STAGE = (
+    *("max_parallel", "retries", "timeout", "grace", "resume", "python", "cwd", "env"),
+    *("log_path_field", "window", "warm"),
+)
+STAGE_SECTION = Section(  # without defaults, since what is missing is as the sweep says
+    *(SECTION.fields[name]._replace(default=None) for name in _IN_STAGE)
+)
+"""What a stage may say of its own runs. The rest is of the launcher, the service or the backend,
+of which a sweep has one."""
 
-def field_of(kind: BackendType) -> Field | None:
-    """A backend's section as a field of `launch`; None for one without options."""
-    field = kind.field()
-    if field is None or not kind.by_run:
-        return field
-    return field._replace(kind=Nested(kind.section.extended(overrides_of(kind.section))))
+_OF_THE_SERVICE = ("TINKER_BASE_URL", "TINKER_API_KEY")
 
 
 def backend_fields() -> Iterator[Field]:
     """Those of every backend."""
     yield from filter(None, map(field_of, every_backend()))
+
+
+def stage_backend_fields() -> Iterator[Field]:
+    """Those of the backends whose jobs may differ in what they ask for."""
+    yield from filter(None, (field_of(kind) for kind in every_backend() if kind.by_run))
+
+
+class StageLaunch(NamedTuple):
+    """What a stage says of its own runs, in the shape of `Stage.launch`, and where each key
+    stands."""
+
+    values: dict[str, Any]
+    places: dict[str, Place]
+
+
+def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) -> StageLaunch:
+    """The section of a stage. `name` is what messages call it, `whole` what the sweep says. The
+    options of a backend that the sweep does not go to are read, as beside `stages`."""
+    section = STAGE_SECTION.extended(*stage_backend_fields())
+    entries: dict[str, tuple[Place, Node]] = {}
+    for key, (place, item) in (node.entries or {}).items():
+        if key not in section.fields and _is_of_all(key):
+            told = "is said of all stages together: it goes into launch beside stages"
+            problems.add(place, f"{name}.{key} {told}")
+        else:
+            entries[key] = place, item
+    read = node if node.entries is None else node._replace(value=entries)
+    reading = section.read(read, name, problems)
+    for variable in reading.values.get("env", {}):
+        if variable in _OF_THE_SERVICE:
+            told = f"{variable} is the service's, which is one for all stages"
+            problems.add(reading.entries["env"][1].place, f"{name}.env: {told}")
+    places = {key: item.place for key, (_, item) in reading.entries.items()}
+    return StageLaunch({key: _over(whole, key, v) for key, v in reading.values.items()}, places)
+
+
+def _over(whole: Launch, key: str, given: Any) -> Any:
+    """What a stage says; over what the sweep says, where that is a backend's options."""
+    kind = None if key in Launch._fields else with_key(key)
+    return given if kind is None else kind.merge(whole.options.get(key, {}), given)
+
+
+def _is_of_all(key: str) -> bool:
+    return key in SECTION.fields or any(field.name == key for field in backend_fields())
 
 
 def read_launch(node: Node, problems: Problems) -> Launch:
@@ -161,14 +220,47 @@ def read_launch(node: Node, problems: Problems) -> Launch:
     given = dict(reading.values)
     keys = [key for key in given if key not in Launch._fields]
     options: dict[str, Any] = {key: given.pop(key) for key in keys}
-    chosen = _chosen(reading, problems)
-    if chosen is None:
+    places: list[Entry] | None = given.pop("backends", None)
+    if "backends" in reading.entries and reading.given("backends") is not None:
+        _check_alone(reading, keys)
+        chosen = [entry.kind for entry in places or ()]
+        options = {entry.kind.key: entry.options for entry in places or () if entry.options}
+        given |= _together(places or [], given.get("max_parallel"))
+    else:
+        one = _chosen(reading, problems)
+        chosen = [] if one is None else [one]
+    if not chosen:
         given.pop("backend", None)
-    elif chosen.records_defaults and chosen.section.fields:
-        defaults = defaults_of(chosen, problems)
-        if defaults or chosen.key in options:
-            options[chosen.key] = chosen.merge(defaults, options.get(chosen.key, {}))
+    for kind in chosen:
+        if kind.records_defaults and kind.section.fields:
+            defaults = defaults_of(kind, problems)
+            if defaults or kind.key in options:
+                options[kind.key] = kind.merge(defaults, options.get(kind.key, {}))
     return Launch(**given, options=options)
+
+
+def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
+    """Note what says a second time where jobs go, or what is asked for there."""
+    if reading.given("backend") is not None:
+        reading.problem("backend", "launch has backend and backends: where jobs go is said by one")
+    for key in sections:
+        told = f"launch.{key}: with backends, what a place is asked for stands in its entry there"
+        reading.problem(key, told)
+
+
+def _together(places: list[Entry], most: int | None) -> dict[str, Any]:
+    """What follows for the whole sweep: as many jobs at once as its places may have together,
+    unless it says how many. A single place is as if it were the backend."""
+    shares = tuple(entry.share for entry in places)
+    if not shares:
+        return {}
+    if most is None:
+        most = sum(share.max_parallel or _DEFAULT.max_parallel for share in shares)
+    if len(shares) == 1:
+        one = shares[0]
+        return {"backend": one.backend, "max_parallel": min(most, one.max_parallel or most)}
+    named = "+".join(share.backend for share in shares)
+    return {"backend": named, "backends": shares, "max_parallel": most}
 
 
 def _chosen(reading: Reading, problems: Problems) -> BackendType | None:

@@ -33,7 +33,7 @@ class _WordOr:
         told = ",".join(cast(list[str], value)) if isinstance(value, list) else value
         return f"{self._field.name}={told}"
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         needs = {"required": [self._field.name], "minProperties": 1}
         return {"anyOf": [self._words.schema(), {**self._mapping.schema(), **needs}]}
 

@@ -1,6 +1,6 @@
 """A grid as read: what every step of planning is handed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from sweeper.fields.nodes import Place
@@ -82,11 +82,12 @@ class Grid(NamedTuple):
 
 
 class StageGrid(NamedTuple):
-    """A stage as read: a grid of its own, what it takes from others, and the references to others
-    in its values."""
+    """A stage as read: a grid of its own, what it takes from others, the references to others in
+    its values, and what it says itself of `launch`, as `Stage.launch` has it."""
 
     name: str
     place: Place
     grid: Grid
     takings: tuple[Taking, ...]
     references: tuple[Reference, ...]
+    launch: Mapping[str, object]

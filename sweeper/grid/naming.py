@@ -77,7 +77,7 @@ def canonical(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value)
     if isinstance(value, Mapping):
-        entries = cast("Mapping[str, Any]", value)
+        entries = cast("Mapping[str, object]", value)
         inside = ",".join(f"{json.dumps(k)}:{canonical(entries[k])}" for k in sorted(entries))
         return f"{{{inside}}}"
     return f"[{','.join(map(canonical, cast('Sequence[Any]', value)))}]"

@@ -127,7 +127,7 @@ def _email(found: dict[str, Any]) -> Email:
     return Email(tuple(found["to"]), found["server"], found["sender"], **more)
 
 
-WHOLE: dict[str, Any] = {
+WHOLE: dict[str, object] = {
     "if": {"type": "object", "not": {"properties": {"on": {"const": []}}, "required": ["on"]}},
     "then": {
         "anyOf": [

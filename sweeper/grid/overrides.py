@@ -47,10 +47,10 @@ def override_texts(overrides: Mapping[str, object] | Sequence[str]) -> tuple[str
     return tuple(f"{key}={flow(value)}" for key, value in overrides.items())
 
 
-def flow(value: Any) -> str:
+def flow(value: object) -> str:
     """Python data as YAML on one line; `read_yaml` reads it back the same."""
     if isinstance(value, Mapping):
-        entries = cast("Mapping[str, Any]", value)
+        entries = cast("Mapping[str, object]", value)
         # "? " marks a key of any length; without it a long one would not be seen as a key.
         pairs = (f"{'? ' * (len(k) > 100)}{_quoted(k)}: {flow(v)}" for k, v in entries.items())
         return f"{{{', '.join(pairs)}}}"

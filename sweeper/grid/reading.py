@@ -10,7 +10,7 @@ the axes, the command line. An override `launch.<key>=value` sets how the runs a
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sweeper.fields.data import from_python
 from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts
@@ -35,7 +35,7 @@ from sweeper.grid.blocks import (
 from sweeper.grid.budget import BUDGET
 from sweeper.grid.conditions import WHEN, When, check_whens
 from sweeper.grid.extending import GridText, decoded, extended, read_text
-from sweeper.grid.launch import ENV_NAME, read_launch
+from sweeper.grid.launch import ENV_NAME, STAGE_SECTION, StageLaunch, read_launch, read_stage_launch
 from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.metric import METRIC, made
 from sweeper.grid.model import Grid, StageGrid
@@ -65,6 +65,7 @@ __all__ = [
     "load_grid",
     "parse_grid",
     "read_grid",
+    "schema_of_stages",
 ]
 
 MAX_AXES = 200
@@ -72,7 +73,7 @@ MAX_ENTRIES = 10_000
 _SOME_SAMPLES = 100
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
-Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]
+Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
 
 def is_name(text: str) -> bool:
@@ -190,11 +191,17 @@ def _as_it_stands(node: Node, where: str, problems: Problems) -> Node:
     return node
 
 
-_IN_STAGE = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
+def schema_of_stages(launch: Section) -> dict[str, object]:
+    """What stages may be, as a JSON Schema, of which each may say `launch` itself."""
+    own = Field("launch", Nested(launch), "How its own runs are executed, over what all say.")
+    sections = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
+    return stages_schema({**sections, own.name: own.schema()})
+
+
 SECTION = _PROGRAM.extended(
     Field(
         "stages",
-        Shape(stages_schema(_IN_STAGE), _as_it_stands),
+        Shape(schema_of_stages(STAGE_SECTION), _as_it_stands),
         "Instead of a recipe: grids that go on from each other's runs.",
     ),
     Field(
@@ -226,7 +233,7 @@ def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
     return grid
 
 
-def grid_from_mapping(mapping: Mapping[str, Any], overrides: Overrides = ()) -> Grid:
+def grid_from_mapping(mapping: Mapping[str, object], overrides: Overrides = ()) -> Grid:
     """The same from Python data; a place in messages is the path of keys, and what it extends is
     looked for in the current folder. Raises `GridError`."""
     problems = Problems()
@@ -236,7 +243,7 @@ def grid_from_mapping(mapping: Mapping[str, Any], overrides: Overrides = ()) -> 
 
 
 def read_grid(
-    source: "str | os.PathLike[str] | Mapping[str, Any] | GridText",
+    source: "str | os.PathLike[str] | Mapping[str, object] | GridText",
     overrides: Overrides,
     problems: Problems,
 ) -> Grid:
@@ -308,12 +315,32 @@ def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> G
 
 
 def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Override]) -> StageGrid:
-    """One stage. How its runs are executed is said for all of them together."""
+    """One stage. What it does not say itself of how its runs are executed holds for all."""
     shared = {k: above.entries[k] for k in ("service", "launch", "secrets") if k in above.entries}
     reading = SECTION.read(Node({**shared, **node.entries}, node.place), "", above.problems)
     _check_program(reading, f"stages.{node.name}")
-    found = _applied(_grid(reading, grid.name), changes, above.problems)
-    return StageGrid(node.name, node.place, found, node.takings, node.references)
+    found = _grid(reading, grid.name)
+    own, changes = _own_launch(node, changes, found, above.problems)
+    launch = found.launch.under(own.values)
+    places = {**found.places, **{f"launch.{key}": place for key, place in own.places.items()}}
+    if node.launch is not None:
+        places["launch"] = node.launch.place
+    found = found._replace(launch=launch, places=places)
+    found = _applied(found, changes, above.problems)
+    return StageGrid(node.name, node.place, found, node.takings, node.references, own.values)
+
+
+def _own_launch(
+    node: StageNode, changes: Sequence[Override], whole: Grid, problems: Problems
+) -> tuple[StageLaunch, list[Override]]:
+    """What a stage says itself of `launch`, the command line in it, and the other changes."""
+    entries = {} if node.launch is None else {"launch": (node.launch.place, node.launch)}
+    top, others = apply_to_launch(Node(entries, node.place), list(changes), problems)
+    section = (top.entries or {}).get("launch")
+    if section is None:
+        return StageLaunch({}, {}), others
+    name = f"stages.{node.name}.launch"
+    return read_stage_launch(section[1], name, whole.launch, problems), others
 
 
 def _grid(reading: Reading, name: str) -> Grid:

@@ -12,6 +12,7 @@ from typing import Any, cast
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place
 from sweeper.grid.keys import is_key
 from sweeper.grid.naming import canonical
+from sweeper.model.json_values import table_of
 
 __all__ = ["MAX_MADE", "BrokenReference", "Resolver", "faults", "nested", "refers"]
 
@@ -22,7 +23,7 @@ _MAX_CONFIG = 3 * MAX_MADE
 _MAX_KEPT = 20_000_000
 _FILLED = 8
 _TOKEN = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
-_MISSING: Any = object()
+_MISSING: object = object()
 
 
 class BrokenReference(Exception):
@@ -38,13 +39,13 @@ class _Late(Exception):
     """The value depends on the seed, which is not known yet."""
 
 
-def refers(value: Any) -> bool:
+def refers(value: object) -> bool:
     """Whether there is a reference (or an escaped one) anywhere in a value."""
     if isinstance(value, str):
         return "${" in value
     if isinstance(value, dict):
-        return any(map(refers, cast("dict[str, Any]", value).values()))
-    return isinstance(value, list) and any(map(refers, cast("list[Any]", value)))
+        return any(map(refers, cast("dict[str, object]", value).values()))
+    return isinstance(value, list) and any(map(refers, cast("list[object]", value)))
 
 
 def faults(node: Node) -> Iterable[tuple[Place, str]]:
@@ -81,13 +82,13 @@ class Resolver:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, Any] = {}
-        self._by_id: dict[int, Any] = {}  # the same, which keeps the ids theirs
+        self._kept: dict[str, object] = {}
+        self._by_id: dict[int, object] = {}  # the same, which keeps the ids theirs
         self._spent = 0
         self.work = 0  # what resolving took, in the units of `product.MAX_WORK`
 
     def text(
-        self, config: Mapping[str, Any], key: str, keys: Collection[str], late: str | None
+        self, config: Mapping[str, object], key: str, keys: Collection[str], late: str | None
     ) -> str | None:
         """The canonical text of what `key` holds, the references in `keys` resolved. None for a
         value that depends on the key `late`. Raises `BrokenReference`."""
@@ -100,8 +101,8 @@ class Resolver:
             self.work += reading.work
 
     def fill(
-        self, config: Mapping[str, Any], value: Any, keys: Collection[str], late: str | None
-    ) -> Any:
+        self, config: Mapping[str, object], value: object, keys: Collection[str], late: str | None
+    ) -> object:
         """A value that stands for no key itself, references resolved; as it was when it depends
         on the key `late`. Raises `BrokenReference`."""
         reading = _Reading(config, keys, late)
@@ -113,14 +114,14 @@ class Resolver:
             self.work += reading.work
 
     def resolve(
-        self, config: dict[str, Any], keys: Collection[str], late: str | None
+        self, config: dict[str, object], keys: Collection[str], late: str | None
     ) -> tuple[tuple[str, ...], list[tuple[str, BrokenReference]]]:
         """Resolve `keys` of a configuration, in place. Those that depend on the key `late` stay
         as they are and are returned, and so are those that stand for nothing, with the reason."""
         reading = _Reading(config, keys, late)
         pending: list[str] = []
         broken: list[tuple[str, BrokenReference]] = []
-        made: dict[str, Any] = {}
+        made: dict[str, object] = {}
         for key in keys:
             if key in config:
                 try:
@@ -137,7 +138,7 @@ class Resolver:
             config.update(below)
         return tuple(pending), broken
 
-    def _keep(self, value: Any) -> Any:
+    def _keep(self, value: object) -> object:
         if id(value) in self._by_id:
             return value
         text = repr(value)
@@ -155,14 +156,16 @@ class Resolver:
 class _Reading:
     """One configuration, its values resolved as they are asked for."""
 
-    def __init__(self, config: Mapping[str, Any], keys: Collection[str], late: str | None) -> None:
+    def __init__(
+        self, config: Mapping[str, object], keys: Collection[str], late: str | None
+    ) -> None:
         self.config, self.keys, self.late = config, keys, late
-        self.done: dict[str, Any] = {}
+        self.done: dict[str, object] = {}
         self.failed: dict[str, tuple[str, str | None]] = {}  # no exceptions: they keep much alive
         self.spent = self.work = 0
         self._beneath: dict[str, list[str]] | None = None
 
-    def key(self, key: str, path: tuple[str, ...]) -> Any:
+    def key(self, key: str, path: tuple[str, ...]) -> object:
         """What a key holds. `path` are the keys whose values are being made."""
         if key in self.done:
             return self.done[key]
@@ -177,7 +180,7 @@ class _Reading:
             raise
         return value
 
-    def _made(self, key: str, path: tuple[str, ...]) -> Any:
+    def _made(self, key: str, path: tuple[str, ...]) -> object:
         if key in path:
             circle = " -> ".join([*path[path.index(key) :], key])
             raise BrokenReference(f"references in a circle: {circle[:200]}")
@@ -202,7 +205,7 @@ class _Reading:
                     end = other.rfind(".", 0, end)
         return self._beneath.get(key, [])
 
-    def fill(self, value: Any, path: tuple[str, ...]) -> Any:
+    def fill(self, value: object, path: tuple[str, ...]) -> object:
         """A value with its references resolved."""
         if not refers(value):
             return value
@@ -222,12 +225,12 @@ class _Reading:
             )
         return made
 
-    def _fill(self, value: Any, path: tuple[str, ...]) -> Any:
+    def _fill(self, value: object, path: tuple[str, ...]) -> object:
         if isinstance(value, dict):
-            entries = cast("dict[str, Any]", value)
+            entries = cast("dict[str, object]", value)
             return {key: self._fill(item, path) for key, item in entries.items()}
         if isinstance(value, list):
-            return [self._fill(item, path) for item in cast("list[Any]", value)]
+            return [self._fill(item, path) for item in cast("list[object]", value)]
         if not isinstance(value, str) or "${" not in value:
             return value
         whole = _TOKEN.fullmatch(value)
@@ -253,14 +256,14 @@ class _Reading:
         return "".join([*parts, text[end:]])
 
 
-def _size(value: Any, depth: int, limit: int) -> int:
+def _size(value: object, depth: int, limit: int) -> int:
     """Characters and values, more than `limit` for what is nested deeper than `depth`; counted no
     further than it takes to see that they are too many."""
     if isinstance(value, str):
         return len(value)
     if not isinstance(value, list | dict):
         return 1
-    items = cast("dict[str, Any] | list[Any]", value)
+    items = cast("dict[str, object] | list[object]", value)
     total = 1 if depth > 0 else limit + 1
     for item in items.values() if isinstance(items, dict) else items:
         if total > limit:
@@ -269,9 +272,9 @@ def _size(value: Any, depth: int, limit: int) -> int:
     return total
 
 
-def _leaves(key: str, value: Any) -> Iterable[tuple[str, Any]]:
+def _leaves(key: str, value: object) -> Iterable[tuple[str, object]]:
     """A value as dotted keys, as if it had been written out where the reference stands."""
-    entries = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    entries = table_of(value)
     if entries and all(is_key(f"_.{part}") for part in entries):
         for part, item in entries.items():
             yield from _leaves(f"{key}.{part}", item)

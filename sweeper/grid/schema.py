@@ -7,21 +7,23 @@ part, so what only a whole grid has to have stands under a condition.
 from typing import Any
 
 from sweeper.backends import backend_names
-from sweeper.fields.sections import Nested, Section
+from sweeper.fields.sections import Nested, Section, or_null
 from sweeper.grid import alarms, blocks, notify, sampling, seeds, stages, wandb
 from sweeper.grid.launch import SECTION as LAUNCH
-from sweeper.grid.launch import backend_fields
+from sweeper.grid.launch import STAGE_SECTION as STAGE_LAUNCH
+from sweeper.grid.launch import backend_fields, stage_backend_fields
 from sweeper.grid.metric import METRIC
-from sweeper.grid.reading import SECTION
+from sweeper.grid.reading import SECTION, schema_of_stages
 from sweeper.grid.stages import IN_STAGE
+from sweeper.model.json_values import table_of
 
 __all__ = ["grid_schema"]
 
-_HAS_STAGES: dict[str, Any] = {
+_HAS_STAGES: dict[str, object] = {
     "required": ["stages"],
     "properties": {"stages": {"type": "object"}},
 }
-_GIVEN: dict[str, Any] = {"not": {"type": "null"}}
+_GIVEN: dict[str, object] = {"not": {"type": "null"}}
 
 
 def grid_schema() -> dict[str, Any]:
@@ -34,7 +36,10 @@ def grid_schema() -> dict[str, Any]:
     axes = blocks.AXES["additionalProperties"]
     partly = {**blocks.AXES, "additionalProperties": {"anyOf": [axes, {"type": "null"}]}}
     schema = Section(*fields.values()).schema()
-    schema["properties"]["grid"] |= partly
+    properties = table_of(schema["properties"])
+    table_of(properties["grid"]).update(partly)
+    in_stage = STAGE_LAUNCH.extended(*stage_backend_fields())
+    table_of(properties["stages"]).update(or_null(schema_of_stages(in_stage)))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A sweeper grid",
@@ -56,7 +61,7 @@ def grid_schema() -> dict[str, Any]:
     }
 
 
-def _whole() -> dict[str, Any]:
+def _whole() -> dict[str, object]:
     """What a grid has to be that starts from nothing."""
     return {
         "anyOf": [

@@ -34,7 +34,8 @@ IN_STAGE = (
     *("recipe", "command", "base", "grid", "zip", "random", "when"),
     *("exclude", "include", "seeds", "metric", "baseline"),
 )
-"""The sections that a stage has, beside `from`."""
+"""The sections that a stage has, beside `from` and `launch`."""
+LAUNCH = "launch"
 
 MAX_STAGES = 50
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}\Z")
@@ -51,17 +52,20 @@ class Reference(NamedTuple):
 
 
 class StageNode(NamedTuple):
-    """A stage as it stands in the file: its sections, references escaped, and what it takes."""
+    """A stage as it stands in the file: its sections, references escaped, what it takes, and what
+    it says of how its runs are executed."""
 
     name: str
     place: Place
     entries: dict[str, tuple[Place, Node]]
     takings: tuple[Taking, ...]
     references: tuple[Reference, ...]
+    launch: Node | None = None
 
 
 def stages_schema(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """What stages may be, as a JSON Schema; `sections` has that of each section of a stage."""
+    """What stages may be, as a JSON Schema; `sections` has that of each section of a stage, but
+    where it takes from."""
     of = {"description": "Which runs of earlier stages it goes on from.", **FROM}
     stage = {
         "type": ["object", "null"],
@@ -133,16 +137,19 @@ def _read_stage(
     references: list[Reference] = []
     entries: dict[str, tuple[Place, Node]] = {}
     takings: tuple[Taking, ...] = ()
+    launch: Node | None = None
     for key, (where, node) in given.items():
         if key == PARENT:
             if node.value is not None:
                 takings = read_from(node, f"stages.{name}.from", problems)
+        elif key == LAUNCH:
+            launch = None if node.value is None else node
         elif key in IN_STAGE:
             entries[key] = where, _escaped(node, names, references, problems)
         else:
-            near = hint(key, [*IN_STAGE, PARENT], problems)
+            near = hint(key, [*IN_STAGE, PARENT, LAUNCH], problems)
             problems.add(where, f"unknown key {key[:100]!r} in stages.{name}{near}")
-    return StageNode(name, place, entries, takings, tuple(references))
+    return StageNode(name, place, entries, takings, tuple(references), launch)
 
 
 def _escaped(node: Node, names: Sequence[str], found: list[Reference], problems: Problems) -> Node:

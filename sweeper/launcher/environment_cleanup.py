@@ -2,7 +2,7 @@
 secrets that it kept for its jobs must not stay on this machine."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from sweeper.backends.base import Backend, JobState
 from sweeper.errors import NotFound, StoreError, Unreachable
@@ -25,7 +25,7 @@ _AT_WORK = (JobState.PENDING, JobState.RUNNING, JobState.STOPPING)
 def remove_unneeded_environment(
     store: Store,
     sweep: str,
-    backend: Backend,
+    backends: Iterable[Backend],
     mark: str | None,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -42,7 +42,7 @@ def remove_unneeded_environment(
         try:
             if not lease.is_elsewhere(store, sweep):
                 return
-            if not _is_needed(store, sweep, backend):
+            if not _is_needed(store, sweep, backends):
                 if environment.mark_of(path) == mark:  # asking took its time
                     environment.forget(path, folder)
                 return
@@ -53,8 +53,8 @@ def remove_unneeded_environment(
         sleep(_LOOK_SECONDS)
 
 
-def _is_needed(store: Store, sweep: str, backend: Backend) -> bool:
-    """Whether a job that this machine's backend knows has not beaten yet: a worker reads its
+def _is_needed(store: Store, sweep: str, backends: Iterable[Backend]) -> bool:
+    """Whether a job that a backend from here knows has not beaten yet: a worker reads its
     environment before its first beat."""
     layout, jobs = Layout(sweep), dict[str, str]()
     for run, happened in read_events(store, sweep).items():
@@ -63,6 +63,6 @@ def _is_needed(store: Store, sweep: str, backend: Backend) -> bool:
             jobs[token(run, state.attempt)] = layout.heartbeat(run, state.attempt)
         elif state.unacknowledged:
             jobs[token(run, state.opened)] = layout.heartbeat(run, state.opened)
-    statuses = backend.poll(list(jobs))
-    at_work = [job for job, status in statuses.items() if status.state in _AT_WORK]
+    statuses = [pair for backend in backends for pair in backend.poll(list(jobs)).items()]
+    at_work = [job for job, status in statuses if status.state in _AT_WORK]
     return not all(store.exists(jobs[job]) for job in at_work)

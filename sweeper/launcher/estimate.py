@@ -2,7 +2,7 @@
 `sweeper.results.forecast`); of runs that are like none of them, by what the recipe itself says."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.labels import plural
@@ -43,7 +43,7 @@ class Estimate(NamedTuple):
     abreast: int
     prices: str
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `plan --json` has it; `usd` is None where a model has no price."""
         usd = None if self.amount.unpriced else self.amount.usd
         known = {

@@ -6,12 +6,13 @@ it, as after a restart. Whoever is killed: a plan that lies there is taken up by
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from sweeper.backends import Capabilities
 from sweeper.errors import AnotherLauncher, NotFound
 from sweeper.launcher.manifest import keep_environment, merge, tell_changes, with_code
+from sweeper.launcher.placement_guard import Located
 from sweeper.launcher.trust import is_ours, sealed
 from sweeper.model.plan import Plan
 from sweeper.planner.plan import repeats_by_default
@@ -38,7 +39,7 @@ class Offer(NamedTuple):
 
     url: str | None
     capabilities: Capabilities
-    place: Mapping[str, str]
+    places: Located
     live: bool = False
 
 
@@ -87,7 +88,9 @@ def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
 
         elsewhere = is_elsewhere(store, plan.name)
     kept = environment.env_file(folder)
-    moved = service.place != {} and dict(service.place) != dict(found.place)
+    moved = bool(service.places) and list(map(dict, service.places)) != list(
+        map(dict, found.places)
+    )
     other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)
     if elsewhere or moved or other or service.env_file not in (kept, *_shared(store, plan)):
         raise AnotherLauncher(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.backends import capabilities_of, options_of
+from sweeper.backends import capabilities_at
 from sweeper.errors import GridError, NotFound, StoreError, UsageError
 from sweeper.fields.data import from_python
 from sweeper.fields.nodes import Problems
@@ -132,7 +132,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         happened = events.get(run.id, set())
         state = fold(happened)
         attempt = 0
-        if wants_attempt(happened, planned.launch.retries):
+        if wants_attempt(happened, planned.retries_of(run.stage)):
             attempt = state.opened + 1
         elif state.unacknowledged:  # submitted again unless the backend has it
             attempt = state.opened
@@ -197,7 +197,8 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
 
 def environment(planned: Plan) -> list[str]:
     """The names of the variables that sweeper or the grid sets for a run."""
-    given = {*GIVEN, *_SERVICE[planned.service], *planned.launch.env, *planned.secrets}
+    given = {*GIVEN, *_SERVICE[planned.service], *planned.secrets}
+    given |= {name for part in planned.parts for name in part.launch.env}
     if any(part.recipe.kind != "command" for part in planned.parts):
         given.add("SWEEPER_METER")
     if planned.wandb is not None:
@@ -218,20 +219,22 @@ def log_path(name: str, run: str, attempt: int, store: Store) -> str:
 
 
 def job(found: LaunchPreview, preview: RunPreview, store: Store) -> dict[str, object]:
-    """What would be submitted for a run: the backend's job, and the folder and (for a recipe that
-    is a command) the argv that the worker gives to the recipe."""
+    """What would be submitted for a run, were it to the first place: the backend's job, and the
+    folder and (for a recipe that is a command) the argv that the worker gives to the recipe."""
     name, run = found.plan.name, preview.run
     known = token(run.id, preview.attempt)
     folder = log_path(name, run.id, preview.attempt, store)
-    launch = found.plan.launch
-    capabilities = capabilities_of(launch.backend, options_of(launch))
+    launch = found.plan.launch_of(run.stage)
+    place = launch.places[0]
+    capabilities = capabilities_at(launch, place)
     return {
         "attempt": preview.attempt,
+        "place": place,
         "token": known,
         "title": run.name,
         "argv": worker_argv(capabilities, store, name, known, env_file(f"{store.root}/{name}")),
         "cwd": store.local_path(name) or "/",
-        "resources": dict(asked_by(launch, run.config)),
+        "resources": dict(asked_by(launch, place, run.config)),
         "log_path": folder,
         "command": command(found.plan, run, preview.attempt, folder),
     }

@@ -11,19 +11,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper import prices
-from sweeper.backends import Capabilities, may_restart, open_backend, options_of
+from sweeper.backends import Away, Capabilities, may_restart, open_places
+from sweeper.backends.base import Backend
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import hand_over, preflight, remote_recovery
 from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.launcher.hand_over import Offer, offer
 from sweeper.launcher.manifest import record, secret_names, write_environment
-from sweeper.launcher.placement_guard import place_of
+from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.trust import Agree, refuse, require
 from sweeper.model.parts import Part
 from sweeper.model.plan import Plan
@@ -105,7 +107,7 @@ class Launched(NamedTuple):
     summary: Summary | None
     taken_up: bool = False
 
-    def __await__(self) -> "Generator[Any, None, Status]":
+    def __await__(self) -> "Generator[object, None, Status]":
         """`await sweeper.launch(..., wait=False)`: how the sweep stands when nothing is at work on
         it any more."""
         from sweeper.results.waiting import wait_async
@@ -114,10 +116,10 @@ class Launched(NamedTuple):
 
 
 def launch(  # noqa: PLR0913 - what users call, with a keyword for each choice
-    source: "str | os.PathLike[str] | Mapping[str, Any] | Plan",
+    source: "str | os.PathLike[str] | Mapping[str, object] | Plan",
     root: str | None = None,
     *,
-    overrides: "Mapping[str, Any] | Sequence[str] | None" = None,
+    overrides: "Mapping[str, object] | Sequence[str] | None" = None,
     wait: bool = True,
     smoke: bool = False,
     live: bool = False,
@@ -155,10 +157,8 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
     capabilities = preflight.admit(launched, store, planned.service, names, live=live)
-    opened = open_backend(
-        planned.launch.backend, planned.name, f"{store.root}/{planned.name}", options_of(launched)
-    )
-    preflight.try_out(opened, launched, (run.config for run in planned.runs))
+    opened = open_places(launched, planned.name, f"{store.root}/{planned.name}")
+    preflight.try_out(opened, planned, planned.runs)
     environment.require_secrets(preflight.kept_here(capabilities, names))
     environment.refuse_if_folder_missing(store, planned.name)
     url = _engine(planned, capabilities, user.tell) if planned.service == "local" else None
@@ -168,17 +168,17 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         try:
             check = held.enter_context(lock.holding_sweep(store, planned.name))
         except AnotherLauncher:
-            found = Offer(url, capabilities, place_of(opened), live)
+            found = Offer(url, capabilities, located(opened), live)
             if offer(store, planned, found, user.tell):
                 return Launched(planned.name, store.root, None, taken_up=True)
             patience = lock.PATIENCE_SECONDS if not store.is_remote else _TAKE_OVER_SECONDS
             check = held.enter_context(lock.holding_sweep(store, planned.name, patience))
-        record(store, planned, url, place_of(opened), live=live, tell=user.tell)
+        record(store, planned, url, located(opened), live=live, tell=user.tell)
         _tell_pause(store, planned.name, user.tell)
         if wait:
             summary = _drive(store, planned.name, user.notify, smoke, check)
             return Launched(planned.name, store.root, summary)
-    _detach(store, planned.name, planned.launch.backend, smoke)
+    _detach(store, planned.name, launched.places, smoke)
     return Launched(planned.name, store.root, None)
 
 
@@ -205,7 +205,7 @@ class Ready(NamedTuple):
 
     plan: Plan
     capabilities: Capabilities
-    place: Mapping[str, str]
+    places: Located
 
 
 def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
@@ -220,13 +220,27 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     launched = plan.launch
     names = secret_names(plan.secrets, plan.service)
     capabilities = preflight.admit(launched, store, plan.service, names, live=False)
-    folder = f"{store.root}/{sweep}"
-    opened = open_backend(launched.backend, sweep, folder, options_of(launched))
+    opened, before = _open_again(store, sweep, plan)
     over = {run for run, s in read_states(store, sweep).items() if s.state is State.SUCCEEDED}
     left = [run for run in plan.runs if not run.retired and run.id not in over]
-    preflight.try_out(opened, launched, (run.config for run in left))
+    preflight.try_out(opened, plan, left, some=True)
     environment.require_secrets(preflight.kept_here(capabilities, names))
-    return Ready(plan, capabilities, place_of(opened))
+    return Ready(plan, capabilities, located(opened, before))
+
+
+def _open_again(store: Store, sweep: str, plan: Plan) -> tuple[dict[str, Backend], Located]:
+    """Open the places of a sweep that was launched before, and give what is on record of them. Of
+    several one may be away, which is tried again later. Raises `EnvironmentFailure` where all
+    are."""
+    before: Located = ()
+    with suppress(NotFound, StoreError):  # what is damaged is judged where it is written anew
+        before = service_of(store, sweep).places
+    accept = partial(refuse_another, before)
+    opened = open_places(plan.launch, sweep, f"{store.root}/{sweep}", some=True, accept=accept)
+    away = [backend.why for backend in opened.values() if isinstance(backend, Away)]
+    if len(away) == len(opened):
+        raise EnvironmentFailure("; ".join(dict.fromkeys(away)))
+    return opened, before
 
 
 def resume(
@@ -239,16 +253,16 @@ def resume(
 ) -> Launched:
     """Launch the rest of a sweep; `known` is what `ready` has found of it. Raises as `launch` does,
     `AnotherLauncher` when one is at work on it already."""
-    plan, capabilities, place = known or ready(store, sweep)
+    plan, capabilities, places = known or ready(store, sweep)
     url = None
     if plan.service == "local":
-        url = preflight.engine_url(capabilities) or _ensure_engine(plan.launch.backend).url
+        url = preflight.engine_url(capabilities) or _ensure_engine(plan.launch.places).url
     with lock.holding_sweep(store, sweep) as check:
-        write_environment(store, plan, url, capabilities, place)
+        write_environment(store, plan, url, capabilities, places)
         forget(store, sweep, "stop")
         if wait:
             return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
-    _detach(store, sweep, plan.launch.backend)
+    _detach(store, sweep, plan.launch.places)
     return Launched(sweep, store.root, None)
 
 
@@ -291,23 +305,24 @@ def _drive_plan(
 ) -> Summary:
     """Drive the plan that is on record, until all is over or the launcher is to end."""
     folder = f"{store.root}/{sweep}"
-    launched = read_plan(store, sweep).launch
+    plan = read_plan(store, sweep)
+    launched = plan.launch
     env_file = service_of(store, sweep).env_file
-    backend = open_backend(launched.backend, sweep, folder, options_of(launched))
+    backends, _ = _open_again(store, sweep, plan)
 
     def bring_home(*, over: bool = True) -> None:
         if store.is_remote:
             remote_recovery.recover(store, sweep, over=over)
 
     bring_home(over=False)
-    context = Context(store, sweep, backend)
+    context = Context(store, sweep, backends)
     scheduler = Scheduler(context, notify=notify, smoke=smoke, check=check, ending=bring_home)
     mark = environment.mark_of(environment.env_file(folder))
     try:
         summary = scheduler.run()
     except AnotherLauncher:
         if not may_restart(launched):
-            remove_unneeded_environment(store, sweep, backend, mark)
+            remove_unneeded_environment(store, sweep, backends.values(), mark)
         raise
     if summary.ends is not None:
         with suppress(StoreError):
@@ -326,8 +341,13 @@ def _engine(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None])
     url = preflight.engine_url(capabilities)
     if url is not None:
         return url
-    info = _ensure_engine(plan.launch.backend)
-    given = {item for run in plan.runs for item in run.config.items() if isinstance(item[1], str)}
+    info = _ensure_engine(plan.launch.places)
+    given = {
+        (key, value)
+        for run in plan.runs
+        for key, value in run.config.items()
+        if isinstance(value, str)
+    }
     for part in plan.parts:
         for key, about in part.recipe.takes.items():
             default = about.get("default")
@@ -342,7 +362,7 @@ def _engine(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None])
     return info.url
 
 
-def _ensure_engine(backend: str) -> "EngineInfo":
+def _ensure_engine(places: Collection[str]) -> "EngineInfo":
     """Find this user's engine, or start one."""
     from sweeper import paths
     from sweeper.engine import lifecycle
@@ -351,7 +371,7 @@ def _ensure_engine(backend: str) -> "EngineInfo":
     if found is not None:
         return found
     lifecycle.check_home()
-    if backend == "tmux":
+    if "tmux" in places:
         from sweeper.backends.tmux.backend import TmuxServer
 
         # Another home's engine on the same server has a session of its own.
@@ -366,7 +386,7 @@ def _ensure_engine(backend: str) -> "EngineInfo":
     return lifecycle.wait(timeout=_ENGINE_SECONDS)
 
 
-def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None:
+def _detach(store: Store, sweep: str, places: Collection[str], smoke: bool = False) -> None:
     """Start the launcher where it outlives this process, and wait until it has taken over."""
     layout = Layout(sweep)
     before = _published(store, layout)
@@ -374,7 +394,7 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
     command += ["--smoke"] if smoke else []
     if store.is_remote:
         command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
-    if backend == "tmux":
+    if "tmux" in places:
         where = f"its window: `sweeper attach {sweep}`"
         start_again_or_raise = _in_a_window(store, sweep, command)
     else:
@@ -403,8 +423,6 @@ def _detach(store: Store, sweep: str, backend: str, smoke: bool = False) -> None
 def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[], object]:
     """Start the launcher in a tmux window. Returns a function that starts it again: the window may
     have held the launcher before, about to exit."""
-    from functools import partial
-
     from sweeper.backends.tmux.backend import TmuxServer, ensure_view
 
     server, folder = TmuxServer(), f"{store.root}/{sweep}"

@@ -3,15 +3,15 @@ what differs from the launch before."""
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from sweeper import tracking
-from sweeper.backends import Capabilities, capabilities_of, options_of
+from sweeper.backends import Capabilities, capabilities_together
 from sweeper.errors import NotFound, UsageError
 from sweeper.labels import plural
 from sweeper.launcher import preflight
-from sweeper.launcher.placement_guard import refuse_moved_sweep
+from sweeper.launcher.placement_guard import Located, refuse_moved_sweep
 from sweeper.launcher.trust import sealed
 from sweeper.model.metric import Metric
 from sweeper.model.plan import Plan, Run
@@ -45,7 +45,7 @@ def record(
     store: Store,
     plan: Plan,
     url: str | None,
-    place: Mapping[str, str],
+    places: Located,
     *,
     live: bool,
     tell: Callable[[str], None],
@@ -53,11 +53,11 @@ def record(
     """Keep the environment and the code, and write the plan, with the runs that follow from what
     was chosen at an earlier launch. The caller holds the sweep's lock.
     Raises `UsageError` for a plan that contains a secret's value, and where jobs of the sweep may
-    be elsewhere than at `place`."""
+    be elsewhere than at `places`."""
     plan = with_chosen(store, plan.name, plan)
-    capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
+    capabilities = capabilities_together(plan.launch)
     _refuse_secrets(plan, secret_names(plan.secrets, plan.service))
-    write_environment(store, plan, url, capabilities, place)
+    write_environment(store, plan, url, capabilities, places)
     now = with_code(store, plan, live=live, tell=tell)
     with suppress(NotFound):  # which is the case at the first launch
         before = read_plan(store, plan.name)
@@ -77,7 +77,7 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
     get their code."""
     names = secret_names(plan.secrets, plan.service)
     _refuse_secrets(plan, names)
-    capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
+    capabilities = capabilities_together(plan.launch)
     made = snapshot.Made(None, "--live")
     if not live:
         values = hidden_values(names)
@@ -119,15 +119,19 @@ def write_environment(
     plan: Plan,
     url: str | None,
     capabilities: Capabilities,
-    place: Mapping[str, str],
+    places: Located,
 ) -> None:
     """Keep this process's environment for the workers of a sweep, and record where it is, the
-    engine's `url`, and the `place` of its jobs from now on. Raises `UsageError` where some jobs may
-    be elsewhere."""
-    refuse_moved_sweep(store, plan.name, place)
+    engine's `url`, and the `places` of its jobs from now on. Raises `UsageError` where some jobs
+    may be elsewhere."""
+    refuse_moved_sweep(store, plan.name, places)
     path = keep_environment(store, plan, url, capabilities)
-    document = {"schema": SCHEMA, "env_file": path, "engine": url, "place": dict(place)}
-    document["home"] = home()
+    document: dict[str, object] = {"schema": SCHEMA, "env_file": path, "engine": url}
+    document |= {"place": dict(places[0]), "home": home()}
+    if len(places) > 1:
+        # An older version, which knows of one place, is to think that the sweep is elsewhere.
+        document["place"] = {"backend": plan.launch.backend}
+        document["places"] = [dict(place) for place in places]
     store.replace(Layout(plan.name).service, encode(document))
 
 
@@ -217,7 +221,7 @@ def changes(old: Plan, new: Plan) -> list[str]:
     before, after = _options(old), _options(new)
     changed = [
         key
-        if key == "env"
+        if key.rpartition(".")[2] == "env"
         else f"{key.removesuffix('_s')} {_shown(before.get(key))} -> {_shown(after.get(key))}"
         for key in dict.fromkeys((*after, *before))
         if before.get(key) != after.get(key)
@@ -240,8 +244,10 @@ def _budget(plan: Plan) -> str:
 
 
 def _options(plan: Plan) -> dict[str, object]:
-    """The options of a launch, without empty sections of backends."""
-    return {key: value for key, value in plan.launch.document().items() if value != {}}
+    """The options of a launch, without empty sections of backends; those of a stage's own by its
+    name and theirs."""
+    own = {f"{stage.name}.{k}": v for stage in plan.stages for k, v in stage.launch.items()}
+    return {k: v for k, v in (plan.launch.document() | own).items() if v != {}}
 
 
 def _metric(metric: Metric | None) -> str:

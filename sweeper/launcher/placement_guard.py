@@ -3,10 +3,12 @@ cluster, would find none, take those that wait for lost, and start each a second
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-from sweeper.backends import may_restart, open_backend, options_of
+from sweeper.backends import Away, may_restart, open_backend, options_of, restarts_at
 from sweeper.backends.base import Backend
 from sweeper.errors import (
+    Damaged,
     EnvironmentFailure,
     NotFound,
     StoreError,
@@ -15,12 +17,22 @@ from sweeper.errors import (
     UsageError,
 )
 from sweeper.model.plan import Plan
-from sweeper.model.states import OPEN, State, cancel_asked, fold
+from sweeper.model.states import OPEN, RunState, State, cancel_asked, fold
+from sweeper.scheduler.run_table import WITHDRAWN
 from sweeper.storage.files import Store
 from sweeper.storage.layout import token
-from sweeper.storage.sweeps import read_events, read_plan, service_of
+from sweeper.storage.sweeps import (
+    read_events,
+    read_outcome,
+    read_plan,
+    service_of,
+    submitted_to,
+)
 
-__all__ = ["moved_from", "place_of", "refuse_moved_sweep"]
+__all__ = ["Located", "located", "moved_from", "place_of", "refuse_another", "refuse_moved_sweep"]
+
+Located: TypeAlias = Sequence[Mapping[str, str]]
+"""The places of a sweep, in their order, each with what distinguishes it from others."""
 
 _NAMED = 3
 _ANSWER_SECONDS = 20.0
@@ -34,8 +46,29 @@ def place_of(backend: Backend) -> dict[str, str]:
     return {"backend": backend.name, **backend.location()}
 
 
-def refuse_moved_sweep(store: Store, sweep: str, place: Mapping[str, str]) -> None:
-    """Refuse a launch at `place` while jobs of the sweep may be elsewhere.
+def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[str, str]]:
+    """The same of all backends of a sweep. One that could not be opened is where it was `before`,
+    if that is known."""
+    known = {place["backend"]: dict(place) for place in before}
+    return [
+        known.get(name, place_of(backend)) if isinstance(backend, Away) else place_of(backend)
+        for name, backend in backends.items()
+    ]
+
+
+def refuse_another(before: Located, name: str, backend: Backend) -> None:
+    """Refuse a backend of the place `name` that leads to another place than `before`. Raises
+    `EnvironmentFailure`."""
+    here = place_of(backend) | {"backend": name}
+    for place in before:
+        if place["backend"] == name and not _is_part(place, here):
+            raise EnvironmentFailure(
+                f"jobs are at {_shown(place)}, and from here is {_shown(here)}"
+            )
+
+
+def refuse_moved_sweep(store: Store, sweep: str, places: Located) -> None:
+    """Refuse a launch to `places` while jobs of the sweep may be elsewhere.
 
     A job that a user has cancelled may be: if it starts, its worker finds the request. For runs
     that may or may not have been submitted the earlier place is asked. Raises `UsageError`.
@@ -44,13 +77,50 @@ def refuse_moved_sweep(store: Store, sweep: str, place: Mapping[str, str]) -> No
         plan = read_plan(store, sweep)
     except NotFound:
         return  # it was never launched
-    submitted, opened = _left(store, sweep, plan)
+    left = _left(store, sweep, plan)
     # A backend without a location of its own is known by its name, which the plan has.
-    needed = bool(submitted or opened) and set(place) != {"backend"}
-    before = _place_before(store, sweep, plan, needed=needed)
-    if _is_part(before, place):
-        return
-    there, here = _shown(before), _shown(place)
+    needed = bool(left) and any(set(place) != {"backend"} for place in places)
+    before = _places_before(store, sweep, plan, needed=needed)
+    for there in before:
+        gone = [one for one in left if _was_at(store, sweep, one, before, places) == there]
+        if gone:
+            _refuse_unless_none(store, plan, gone, there, places)
+
+
+class _Left(NamedTuple):
+    """An attempt that is not over; one that is not `submitted` may have been, or not."""
+
+    run: str
+    attempt: int
+    name: str
+    submitted: bool
+
+
+def _was_at(
+    store: Store, sweep: str, one: _Left, before: Located, places: Located
+) -> Mapping[str, str] | None:
+    """The place of an attempt, of those `before`, where a launch to `places` would not find it;
+    None where it would."""
+    at = None
+    if len(before) > 1 or len(places) > 1:
+        try:
+            at = submitted_to(store, sweep, one.run, one.attempt)
+        except Damaged:  # it may be at any of them
+            kept = [there for there in before if any(_is_part(there, place) for place in places)]
+            return next((there for there in before if there not in kept), None)
+    there = next((place for place in before if place["backend"] == at), before[0])
+    # Of an attempt from before there could be several places the launcher takes the first for its.
+    here = places if at is not None or len(places) == 1 else places[:1]
+    return None if any(_is_part(there, place) for place in here) else there
+
+
+def _refuse_unless_none(
+    store: Store, plan: Plan, left: Sequence[_Left], before: Mapping[str, str], places: Located
+) -> None:
+    """Refuse to leave these attempts behind at a place, unless it says that it has none of them."""
+    sweep, there, here = plan.name, _shown(before), " and ".join(map(_shown, places))
+    submitted = [one.name for one in left if one.submitted]
+    opened = {token(one.run, one.attempt): one.name for one in left if not one.submitted}
     unknown: Exception | None = None
     if opened:
         try:
@@ -72,20 +142,20 @@ def refuse_moved_sweep(store: Store, sweep: str, place: Mapping[str, str]) -> No
         )
 
 
-def moved_from(store: Store, sweep: str, plan: Plan, place: Mapping[str, str]) -> str | None:
-    """Where the sweep was submitted to, in words, if that is not `place`; else None."""
-    before = _place_before(store, sweep, plan)
-    return None if _is_part(before, place) else _shown(before)
+def moved_from(store: Store, sweep: str, plan: Plan, places: Located) -> str | None:
+    """Where the sweep was submitted to, in words, if that is not among `places`; else None."""
+    for before in _places_before(store, sweep, plan):
+        if not any(_is_part(before, place) for place in places):
+            return _shown(before)
+    return None
 
 
-def _place_before(
-    store: Store, sweep: str, plan: Plan, *, needed: bool = False
-) -> Mapping[str, str]:
+def _places_before(store: Store, sweep: str, plan: Plan, *, needed: bool = False) -> Located:
     """Where the sweep was submitted to. If that cannot be read, it raises `StoreError` where it is
     `needed`, since there may be jobs; else it is going to be written anew."""
-    before: dict[str, str] = {"backend": plan.launch.backend}
+    before = [{"backend": place} for place in plan.launch.places]
     try:
-        return service_of(store, sweep).place or before
+        return service_of(store, sweep).places or before
     except NotFound:
         return before
     except StoreError as error:
@@ -104,9 +174,9 @@ def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:
 def _backend_before(store: Store, sweep: str, plan: Plan, before: Mapping[str, str]) -> Backend:
     """Open the backend that the sweep was submitted to. Raises `EnvironmentFailure` if its name
     means another place from here."""
-    launch = plan.launch
+    name = before["backend"]
     folder = f"{store.root}/{sweep}"
-    backend = open_backend(launch.backend, sweep, folder, options_of(launch))
+    backend = open_backend(name, sweep, folder, options_of(plan.launch, name))
     if not _is_part(before, place_of(backend)):
         raise EnvironmentFailure("it is out of reach from here")
     return backend
@@ -125,26 +195,38 @@ def _asked(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
         time.sleep(1.0)
 
 
-def _left(store: Store, sweep: str, plan: Plan) -> tuple[list[str], dict[str, str]]:
-    """Of the runs that are not to be stopped: the names of those that were submitted and have not
-    ended; and token -> name of those that were opened, of which only the backend knows more."""
+def _left(store: Store, sweep: str, plan: Plan) -> list[_Left]:
+    """The attempts that are not over, of runs that are not to be stopped."""
     launch = plan.launch
     # Where the backend restarts jobs by itself, preempted ones wait in its queue again.
     restarted = may_restart(launch)
-    counted = {*OPEN, State.PREEMPTED} if restarted else OPEN
     events = read_events(store, sweep)
-    submitted: list[str] = []
-    opened: dict[str, str] = {}
+    found: list[_Left] = []
     for run in plan.runs:
         happened = events.get(run.id, set())
         state = fold(happened)
         if cancel_asked(happened):
             continue
-        if state.state in counted:
-            submitted.append(run.name)
+        waits = restarted and state.state is State.PREEMPTED
+        if state.state in OPEN or (waits and _is_requeued(store, plan, run.id, state)):
+            found.append(_Left(run.id, state.attempt, run.name, True))
         elif state.unacknowledged:
-            opened[token(run.id, state.opened)] = run.name
-    return submitted, opened
+            found.append(_Left(run.id, state.opened, run.name, False))
+    return found
+
+
+def _is_requeued(store: Store, plan: Plan, run: str, state: RunState) -> bool:
+    """Whether the job of a preempted attempt may wait where it was, to be started again. None is
+    left of one that was withdrawn: should its job begin all the same, it finds that and ends."""
+    launch = plan.launch
+    try:
+        if read_outcome(store, plan.name, run, state).reason == WITHDRAWN:
+            return False
+        at = submitted_to(store, plan.name, run, state.attempt) if launch.backends else None
+    except Damaged:
+        return True
+    at = at if at in launch.places else launch.places[0]
+    return not launch.backends or restarts_at(launch, at)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -4,12 +4,17 @@ reach the engine, their secrets and their code."""
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sweeper.backends import Capabilities, backend_type, capabilities_of, options_of
+from sweeper.backends import (
+    Capabilities,
+    backend_type,
+    capabilities_at,
+    capabilities_together,
+)
 from sweeper.backends.base import Backend
 from sweeper.backends.references import where_to_say
 from sweeper.engine.lifecycle import TOKEN, client_key
-from sweeper.errors import UsageError
-from sweeper.model.plan import Launch
+from sweeper.errors import EnvironmentFailure, GridError, UsageError
+from sweeper.model.plan import Launch, Plan, Run
 from sweeper.provenance.snapshot import Made
 from sweeper.scheduler.job_builder import asked_by
 from sweeper.storage.files import Store
@@ -34,14 +39,29 @@ _TRIALS = 20
 def admit(
     launch: Launch, store: Store, service: str, secrets: Sequence[str], *, live: bool
 ) -> Capabilities:
-    """Check that jobs of the backend can do what they must, and return its capabilities. `secrets`
-    are the names of those that runs need. Raises `UsageError`."""
-    backend = launch.backend
-    capabilities = capabilities_of(backend, options_of(launch))
+    """Check that jobs at each place can do what they must, and return what all can. `secrets` are
+    the names of those that runs need. Raises `UsageError`, a line for each place that cannot."""
+    wrong: list[str] = []
+    for place in launch.places:
+        try:
+            _admit(launch, place, store, service, secrets, live=live)
+        except UsageError as error:
+            wrong.append(str(error))
+    if wrong:
+        wrong = list(dict.fromkeys(wrong))
+        raise GridError(wrong) if len(wrong) > 1 else UsageError(wrong[0])
+    return capabilities_together(launch)
+
+
+def _admit(
+    launch: Launch, backend: str, store: Store, service: str, secrets: Sequence[str], *, live: bool
+) -> None:
+    """The same for one place."""
+    capabilities = capabilities_at(launch, backend)
     if not capabilities.here and service == "local":
         engine_url(capabilities)
     if capabilities.files:
-        return capabilities
+        return
     if not store.is_remote:
         raise UsageError(
             f"{backend}: its jobs do not see the folder {store.root}: launch with "
@@ -56,7 +76,6 @@ def admit(
                 f"{backend}: no secret's value travels with a job: say where the job finds "
                 f"{name}{where_to_say(backend_type(backend), name)}"
             )
-    return capabilities
 
 
 def engine_url(capabilities: Capabilities) -> str | None:
@@ -103,11 +122,23 @@ def has_code(
         tell(f"not in the copy of the code that jobs get: {', '.join(made.linked[:3])}{more}")
 
 
-def try_out(backend: Backend, launch: Launch, configs: Iterable[Mapping[str, object]]) -> None:
-    """Ask the backend whether it would take such jobs. Raises `EnvironmentFailure` if it never
-    will."""
-    asked = {repr(found): found for found in (asked_by(launch, c) for c in configs)}
-    backend.preflight(list(asked.values())[:_TRIALS])
+def try_out(
+    backends: Mapping[str, Backend], plan: Plan, runs: Iterable[Run], *, some: bool = False
+) -> None:
+    """Ask each backend whether it would take the jobs of a plan's runs. Raises `EnvironmentFailure`
+    if one never will; with `some` only if all say so, or do not answer."""
+    launches = {name: plan.launch_of(name) for name in (None, *(s.name for s in plan.stages))}
+    known = [(launches.get(run.stage, plan.launch), run.config) for run in runs]
+    wrong: list[EnvironmentFailure] = []
+    for place, backend in backends.items():
+        wanted = (asked_by(launch, place, config) for launch, config in known)
+        asked = {repr(found): found for found in wanted}
+        try:
+            backend.preflight(list(asked.values())[:_TRIALS])
+        except EnvironmentFailure as error:
+            wrong.append(error)
+            if not some or len(wrong) == len(backends):
+                raise
 
 
 def shared_environment(capabilities: Capabilities, store: Store, sweep: str) -> str | None:

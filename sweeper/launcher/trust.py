@@ -13,12 +13,13 @@ import hmac
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
 from sweeper.atomic import atomic_create
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.model.json_values import list_of
 from sweeper.paths import home
 from sweeper.provenance.redaction import is_secret_name
 
@@ -68,8 +69,10 @@ def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
 def _executed(document: Mapping[str, object]) -> Iterator[str]:
     """Say, a line each, what a launch of a recorded sweep executes."""
     recipe, launch = _table(document, "recipe"), _table(document, "launch")
-    stages = [cast("Mapping[str, object]", s) for s in _items(document.get("stages"))]
+    stages = [cast("Mapping[str, object]", s) for s in list_of(document.get("stages"))]
     recipes = [_table(stage, "recipe") for stage in stages] or [recipe]
+    own = [_table(stage, "launch") for stage in stages]
+    env = dict.fromkeys(pair for one in (launch, *own) for pair in _table(one, "env").items())
     came = _table(document, "provenance")
     typed = came.get("command")
     facts = {
@@ -77,13 +80,13 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
         "by": _argv(typed),
         "executes": "; ".join(_argv(r.get("command")) or str(r.get("reference")) for r in recipes),
         "file": "; ".join(dict.fromkeys(str(r["file"]) for r in recipes if r.get("file"))),
-        "with": recipe.get("python"),
-        "in": recipe.get("cwd"),
+        "with": "; ".join(dict.fromkeys(str(r["python"]) for r in recipes if r.get("python"))),
+        "in": "; ".join(dict.fromkeys(str(r["cwd"]) for r in recipes if r.get("cwd"))),
         "on": launch.get("backend"),
         "on an alarm": _argv(_table(document, "on_alarm").get("run")),
         "tells": ", ".join(map(str, _told(_table(document, "notify")))),
-        "variables": ", ".join(_shown(_table(launch, "env"))),
-        "secrets": ", ".join(map(str, _items(document.get("secrets")))),
+        "variables": ", ".join(_shown(env)),
+        "secrets": ", ".join(map(str, list_of(document.get("secrets")))),
     }
     for name, value in facts.items():
         if value:
@@ -102,17 +105,13 @@ def _table(document: Mapping[str, object], key: str) -> Mapping[str, object]:
     return cast("Mapping[str, object]", found) if isinstance(found, Mapping) else {}
 
 
-def _items(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
 def _argv(command: object) -> str:
-    return shlex.join(map(str, _items(command))) or str(command or "")
+    return shlex.join(map(str, list_of(command))) or str(command or "")
 
 
-def _shown(variables: Mapping[str, object]) -> Iterator[str]:
+def _shown(variables: Iterable[tuple[str, object]]) -> Iterator[str]:
     """Show variables with their values, since those may be executed as well (LD_PRELOAD)."""
-    for name, value in variables.items():
+    for name, value in variables:
         yield name if is_secret_name(str(name)) else f"{name}={value}"
 
 

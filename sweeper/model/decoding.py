@@ -3,7 +3,7 @@ shows it or goes through it later."""
 
 import json
 import re
-from typing import Any, cast
+from typing import cast
 
 __all__ = ["MOST_LEVELS", "decode", "is_deep", "mended"]
 
@@ -16,7 +16,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
-def decode(data: bytes) -> Any:
+def decode(data: bytes) -> object:
     """The value of a JSON text. Half a character ("\\ud800"), which no file, terminal or table
     takes, becomes U+FFFD. Raises `ValueError` for what is no JSON or nested too deep."""
     try:
@@ -52,10 +52,10 @@ def _has_levels(value: object, most: int) -> bool:
     return True
 
 
-def _inside(value: object) -> "list[Any]":
+def _inside(value: object) -> "list[object]":
     if isinstance(value, dict):
-        return list(cast(dict[str, Any], value).values())
-    return cast(list[Any], value) if isinstance(value, list) else []
+        return list(cast(dict[str, object], value).values())
+    return cast(list[object], value) if isinstance(value, list) else []
 
 
 def mended(value: object) -> object:
@@ -63,8 +63,8 @@ def mended(value: object) -> object:
     if isinstance(value, str):
         return _HALF.sub("\ufffd", value)
     if isinstance(value, list):
-        return [mended(inner) for inner in cast(list[Any], value)]
+        return [mended(inner) for inner in cast(list[object], value)]
     if isinstance(value, dict):
-        found = cast(dict[str, Any], value)
+        found = cast(dict[str, object], value)
         return {mended(key): mended(inner) for key, inner in found.items()}
     return value

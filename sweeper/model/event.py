@@ -15,7 +15,8 @@ class Outcome(NamedTuple):
     `code` is the recipe's exit code, or `signal` the name of what killed it; `reason` in a word,
     `detail` in a sentence. `time` is when the event was written, `started` and `ended` when the
     worker was (UTC); `wall_s` seconds. `nonce` tells claims apart, `submitted` is the attempt whose
-    job claimed it. `usage`: what its recipe used of its service.
+    job claimed it. `place` is the backend that an attempt is submitted to, which its intent has.
+    `usage`: what its recipe used of its service.
     """
 
     time: str | None = None
@@ -32,6 +33,7 @@ class Outcome(NamedTuple):
     unsynced: str | None = None
     nonce: str | None = None
     submitted: int | None = None
+    place: str | None = None
     usage: Usage = NO_USAGE
 
     def document(self) -> dict[str, Any]:
@@ -63,5 +65,6 @@ def read(document: object, place: str) -> Outcome:
         unsynced=body.text_or("unsynced", None),
         nonce=body.text_or("nonce", None),
         submitted=body.integer_or("submitted", None),
+        place=body.text_or("place", None),
         usage=usage.read(body.part_or_none("usage")),
     )

@@ -205,7 +205,8 @@ class _Growing:
         pieces = [f"base={_safe(model)}" if many else "base"]
         config = filled(template.config, find)
         identity = run_of_parents(stage.name, template.id, [f"base:{model}"])
-        return self._named(stage, template, pieces, template.seed, identity, config, ())
+        found = Run(identity, "", "", template.seed, config, stage=stage.name)
+        return self._named(template, pieces, found)
 
     def _child(self, stage: Stage, template: Run, source: Source, parents: tuple[Run, ...]) -> Run:
         by_stage: dict[str, Run] = {}
@@ -235,34 +236,28 @@ class _Growing:
         identity = run_of_parents(stage.name, template.id, [run.id for run in parents])
         config = filled(template.config, find)
         ids = tuple(run.id for run in parents)
-        return self._named(stage, template, pieces, seed, identity, config, ids)
+        found = Run(identity, "", "", seed, config, stage=stage.name, parents=ids)
+        return self._named(template, pieces, found)
 
-    def _named(  # noqa: PLR0913 - what a run consists of
-        self,
-        stage: Stage,
-        template: Run,
-        pieces: Sequence[str],
-        seed: int | None,
-        identity: str,
-        config: dict[str, object],
-        parents: tuple[str, ...],
-    ) -> Run:
+    def _named(self, template: Run, pieces: Sequence[str], run: Run) -> Run:
+        """A run that was made of a template, with the names that it gets. `pieces` say what it goes
+        on from."""
         own = [template.cell] if template.cell != "base" or not pieces else []
-        cell = shorten(f"{stage.name}/{','.join([*own, *pieces])}")
+        cell = shorten(f"{run.stage}/{','.join([*own, *pieces])}")
         tail = _seed_in(template)
-        if seed is not None and template.seed is None:
-            tail = f"seed={seed}"
+        if run.seed is not None and template.seed is None:
+            tail = f"seed={run.seed}"
         name = f"{cell},{tail}" if tail else cell
         if tail and template.cell == "base" and not pieces:
-            name = f"{stage.name}/{tail}"
+            name = f"{run.stage}/{tail}"
         name = shorten(name)
-        known = self._known.get(identity)
+        known = self._known.get(run.id)
         if known is not None:
             name = known.name
         elif name in self._names:  # an earlier grid's, or that of a parent chosen before
-            name = f"{name}~{identity[:6]}"
+            name = f"{name}~{run.id[:6]}"
         self._names.add(name)
-        return Run(identity, name, cell, seed, config, stage=stage.name, parents=parents)
+        return run._replace(name=name, cell=cell)
 
 
 def _seed_in(run: Run) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model import usage
 from sweeper.model.parts import Part
@@ -29,7 +29,7 @@ class Heartbeat(NamedTuple):
     paused: Paused | None = None
     paused_s: float = 0.0
     usage: Usage = NO_USAGE
-    document: Mapping[str, Any] = MappingProxyType({})
+    document: Mapping[str, object] = MappingProxyType({})
 
 
 SILENT = Heartbeat()

@@ -1,7 +1,7 @@
 """`job.json`: what an attempt's worker is to do."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from sweeper.model.parts import SCHEMA, Part
 from sweeper.model.plan import Launch, Recipe, Snapshot
@@ -29,7 +29,7 @@ class Job(NamedTuple):
     attempt: int
     name: str
     seed: int | None
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     recipe: Recipe
     cwd: str
     snapshot: Snapshot | None
@@ -46,7 +46,7 @@ class Job(NamedTuple):
     engine: Engine | None
     warm: bool = False
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As the store keeps it."""
         return {
             "schema": SCHEMA,
@@ -84,7 +84,7 @@ def read(document: object, place: str) -> Job:
         secrets=tuple(job.texts_or("secrets", ())),
         timeout_s=job.number_or("timeout_s", None),
         grace_s=job.number_or("grace_s", default.grace_s),
-        resume=cast(Any, job.one_of("resume", ("auto", "always", "never"), default.resume)),
+        resume=job.one_of("resume", ("auto", "always", "never"), default.resume),
         sync_s=job.number_or("sync_s", default.sync_s),
         wandb=job.texts_by_key("wandb"),
         fields=job.texts_by_key("fields"),

@@ -3,7 +3,7 @@ attempts it has judged all, who it is."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model.observation import Observation, read_all
 from sweeper.model.parts import Part
@@ -25,14 +25,14 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 class Service(NamedTuple):
     """`env_file` is where this machine keeps the runs' environment, `engine` the address of the one
-    they use and `home` whose it is, `place` what tells where jobs wait (empty: only the backend's
-    name is known); `document` is all of it."""
+    they use and `home` whose it is, `places` what tells where jobs wait, for each of the sweep's
+    places in their order (none: only the backend's name is known); `document` is all of it."""
 
     env_file: str | None = None
     engine: str | None = None
     home: str | None = None
-    place: Mapping[str, str] = _NONE
-    document: Mapping[str, Any] = _NONE
+    places: tuple[Mapping[str, str], ...] = ()
+    document: Mapping[str, object] = _NONE
 
 
 def read_service(document: object, place: str) -> Service:
@@ -42,9 +42,17 @@ def read_service(document: object, place: str) -> Service:
         env_file=top.text_or("env_file", None),
         engine=top.text_or("engine", None),
         home=top.text_or("home", None),
-        place=top.texts_by_key("place"),
+        places=_places(top),
         document=top.document,
     )
+
+
+def _places(top: Part) -> tuple[Mapping[str, str], ...]:
+    """Of a sweep with one place, and of those from before there could be several, it is `place`."""
+    if "places" in top.document:
+        return tuple({key: one.text(key) for key in one.document} for one in top.parts("places"))
+    place = top.texts_by_key("place")
+    return (place,) if place else ()
 
 
 class Observations(NamedTuple):

@@ -5,7 +5,7 @@ of them in their order."""
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model.parts import SCHEMA, Part
 
@@ -36,7 +36,7 @@ class Mark(NamedTuple):
     by: str
     time: str
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As it is stored."""
         return {"schema": SCHEMA, **self._asdict(), "kind": self.kind.value}
 
@@ -50,7 +50,7 @@ class Marks(NamedTuple):
     starred: bool = False
     archived: bool = False
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """As plain values, for `--json`."""
         notes = [{"text": note.text, "by": note.by, "time": note.time} for note in self.notes]
         return {"notes": notes, "tags": list(self.tags), "starred": self.starred}

@@ -2,7 +2,7 @@
 and the messages on record. Where a value is a secret it is named: `$NAME` is that variable's."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from sweeper.model.parts import SCHEMA, Part
 
@@ -10,8 +10,6 @@ __all__ = ["KINDS", "Email", "Message", "Notify", "read", "read_message", "varia
 
 KINDS = ("end", "alarm", "budget")
 """What there are messages about."""
-
-_TLS = ("starttls", "ssl", "none")
 
 
 class Email(NamedTuple):
@@ -40,9 +38,9 @@ class Notify(NamedTuple):
         found = self._asdict()
         return tuple(way for way in ("command", "webhook", "slack", "email") if found[way])
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it."""
-        found: dict[str, Any] = {"on": list(self.on)}
+        found: dict[str, object] = {"on": list(self.on)}
         if self.command is not None:
             found["command"] = list(self.command)
         found |= {k: v for k, v in (("webhook", self.webhook), ("slack", self.slack)) if v}
@@ -59,7 +57,7 @@ class Message(NamedTuple):
     text: str
     time: str
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As it is stored."""
         return {"schema": SCHEMA, "kind": self.kind, "text": self.text, "time": self.time}
 
@@ -98,7 +96,7 @@ def _email(part: Part | None) -> Email | None:
         sender=part.text("sender"),
         user=part.text_or("user", None),
         password=part.text_or("password", None),
-        tls=cast(Any, part.one_of("tls", _TLS, "starttls")),
+        tls=part.one_of("tls", ("starttls", "ssl", "none"), "starttls"),
     )
 
 

@@ -3,7 +3,7 @@ are made where they are shown (`sweeper.labels`)."""
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model.parts import Part
 
@@ -43,7 +43,7 @@ class Observation(NamedTuple):
 def read_all(top: Part, key: str) -> dict[str, Observation]:
     """The observations under `key`, by the run's id. Raises `StoreError`."""
     found = top.part_or_none(key)
-    names: Mapping[str, Any] = {} if found is None else found.document
+    names: Mapping[str, object] = {} if found is None else found.document
     return {name: _read(found, name) for name in names if found is not None}
 
 

@@ -8,7 +8,7 @@ What is wrong is a `Damaged` (a `StoreError`) that names the file and the place 
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from sweeper.errors import Damaged
 
@@ -18,6 +18,7 @@ SCHEMA = 1
 """The version of every document that this sweeper writes, and the newest that it reads."""
 
 T = TypeVar("T")
+Word = TypeVar("Word", bound=str)
 
 _LARGEST = 1e18
 """Numbers of ours (seconds, bytes, counters) are smaller; NaN and infinities are none."""
@@ -48,12 +49,13 @@ class Part:
         """A text, or `default` without."""
         return default if self.document.get(key) is None else self.text(key)
 
-    def one_of(self, key: str, known: Iterable[str], default: str) -> str:
+    def one_of(self, key: str, known: Iterable[Word], default: Word | Literal[""]) -> Word:
         """One of some texts, or `default` without."""
         value = self.text_or(key, default)
-        if value not in known:
-            self._refuse(key, " or ".join(known), value)
-        return value
+        for word in known:
+            if word == value:
+                return word
+        return self._refuse(key, " or ".join(known), value)
 
     def time_or(self, key: str, default: T) -> str | T:
         """A moment in UTC, as `store.documents.timestamp` has it."""

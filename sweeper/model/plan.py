@@ -20,6 +20,7 @@ __all__ = [
     "Plan",
     "Recipe",
     "Run",
+    "Share",
     "Snapshot",
     "Stage",
     "Wandb",
@@ -28,8 +29,20 @@ __all__ = [
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+class Share(NamedTuple):
+    """A place of a sweep, by its backend's name, and how many jobs it may have there at once (None:
+    as many as the sweep may have)."""
+
+    backend: str
+    max_parallel: int | None = None
+
+
 class Launch(NamedTuple):
     """How the runs are executed. Durations are in seconds; None: no limit, or not given.
+
+    `backends` are the places of a sweep that has several, in the order in which they are filled;
+    `backend` is then all their names, for people (`tmux+slurm`), and no backend's name. Whoever
+    wants to know where jobs go asks `places`.
 
     `python` and `cwd` stand as written: a relative one counts from the folder in which
     `sweeper launch` is run, not from the grid's. `warm`: a recipe may be forked from a process that
@@ -53,13 +66,35 @@ class Launch(NamedTuple):
     sync_s: float = 20.0
     priority: float = 1.0
     warm: bool = True
-    options: Mapping[str, Mapping[str, Any]] = _NOTHING
+    options: Mapping[str, Mapping[str, object]] = _NOTHING
+    backends: tuple[Share, ...] = ()
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The places with what each may have; of a sweep with one backend that alone."""
+        return self.backends or (Share(self.backend),)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The names of the backends that jobs go to, in the order in which they are filled."""
+        return tuple(share.backend for share in self.shares)
 
     def document(self) -> dict[str, Any]:
         """As `sweep.json` has it: there a backend's options stand beside the rest."""
         found = self._asdict() | {"env": dict(self.env)}
         del found["options"]
+        found["backends"] = [share._asdict() for share in self.backends]
+        if not self.backends:
+            del found["backends"]
         return found | {key: dict(options) for key, options in self.options.items()}
+
+    def under(self, own: Mapping[str, Any]) -> "Launch":
+        """This with what a stage says itself over it, as `Stage.launch` has it: variables one by
+        one."""
+        given = {key: value for key, value in own.items() if key in Launch._fields}
+        options = {key: mine for key, mine in own.items() if key not in Launch._fields}
+        env = {**self.env, **own.get("env", {})}
+        return self._replace(**given | {"env": env, "options": {**self.options, **options}})
 
 
 class Recipe(NamedTuple):
@@ -86,7 +121,7 @@ class Recipe(NamedTuple):
     forms: dict[str, str]
     function: str | None = None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it."""
         return self._asdict()
 
@@ -104,12 +139,12 @@ class Run(NamedTuple):
     name: str
     cell: str
     seed: int | None
-    config: dict[str, Any]
+    config: dict[str, object]
     retired: bool = False
     stage: str | None = None
     parents: tuple[str, ...] = ()
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it."""
         found = self._asdict()
         found["parents"] = list(self.parents)
@@ -134,6 +169,8 @@ class Baseline(NamedTuple):
 class Stage(NamedTuple):
     """A part of a sweep with a recipe of its own. `sources` say where its runs come from; without
     any they are on the plan. Else `runs` are what each of the parents becomes: runs without them.
+    `launch` is what it says itself of how its runs are executed, in the shape of
+    `Launch.document`; of a backend it has all options, the sweep's with its own over them.
     """
 
     name: str
@@ -143,13 +180,14 @@ class Stage(NamedTuple):
     sources: tuple[Source, ...] = ()
     runs: tuple[Run, ...] = ()
     baseline: Baseline | None = None
+    launch: Mapping[str, Any] = _NOTHING
 
     @property
     def before(self) -> tuple[str, ...]:
         """The stages that it takes from."""
         return tuple(dict.fromkeys(take.stage for one in self.sources for take in one.takes))
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it."""
         return {
             "name": self.name,
@@ -159,6 +197,7 @@ class Stage(NamedTuple):
             "from": [source.document() for source in self.sources],
             "runs": [run.document() for run in self.runs],
             **({} if self.baseline is None else {"baseline": self.baseline.document()}),
+            **({"launch": dict(self.launch)} if self.launch else {}),
         }
 
 
@@ -173,7 +212,7 @@ class Wandb(NamedTuple):
     mode: str | None = None
     app: str | None = None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it."""
         return {**self._asdict(), "tags": list(self.tags)}
 
@@ -207,7 +246,7 @@ class Budget(NamedTuple):
     hours: float | None = None
     on_reach: Literal["stop", "pause"] = "stop"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it."""
         return {key: value for key, value in self._asdict().items() if value is not None}
 
@@ -231,7 +270,7 @@ class Expected(NamedTuple):
     """What the recipe of a stage says itself that a run with that configuration will use."""
 
     stage: str | None
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     usage: Usage
 
 
@@ -272,9 +311,9 @@ class Plan(NamedTuple):
     notify: Notify | None = None
     created: str | None = None
     provenance: Mapping[str, Any] | None = None
-    launches: tuple[Mapping[str, Any], ...] = ()
+    launches: tuple[Mapping[str, object], ...] = ()
     snapshot: Snapshot | None = None
-    recorded: Mapping[str, Any] = _NOTHING
+    recorded: Mapping[str, object] = _NOTHING
     stages: tuple[Stage, ...] = ()
     order: Literal["depth", "breadth"] = "depth"
     unknown: Mapping[str, int] = _NOTHING
@@ -291,14 +330,25 @@ class Plan(NamedTuple):
         found = self.stage(stage)
         return self.recipe if found is None else found.recipe
 
+    def launch_of(self, stage: str | None) -> Launch:
+        """How a stage's runs are executed; as all are where there is no such stage."""
+        found = self.stage(stage)
+        return self.launch if found is None else self.launch.under(found.launch)
+
+    def retries_of(self, stage: str | None) -> int:
+        """How many failures of a stage's run are made good for."""
+        own = None if stage is None else self.stage(stage)
+        said: Mapping[str, Any] = _NOTHING if own is None else own.launch
+        return said.get("retries", self.launch.retries)
+
     def of(self, stage: str | None) -> "Plan":
         """The plan as runs of a stage see it: with the recipe, the metric and the axes of that
-        stage. Itself where there is no such stage."""
+        stage, and as it is launched. Itself where there is no such stage."""
         found = self.stage(stage)
         if found is None:
             return self
         own = {"metric": found.metric, "axes": found.axes, "baseline": found.baseline}
-        return self._replace(recipe=found.recipe, **own)
+        return self._replace(recipe=found.recipe, launch=self.launch_of(stage), **own)
 
     def only(self, stage: str) -> "Plan":
         """One stage as a plan of its own, with its runs alone."""
@@ -325,7 +375,7 @@ class Plan(NamedTuple):
         they differ is then the word of whoever wrote the grid."""
         return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it; without what only a launch knows where there was none."""
         known: dict[str, Any] = {"created": self.created, "provenance": self.provenance}
         known |= {"snapshot": self.snapshot and self.snapshot.document()}
@@ -354,13 +404,13 @@ class Plan(NamedTuple):
             **(known if self.created is not None or self.provenance is not None else {}),
         }
 
-    def _staged(self) -> dict[str, Any]:
+    def _staged(self) -> dict[str, object]:
         if not self.stages:
             return {}
         return {"stages": [stage.document() for stage in self.stages], "order": self.order}
 
 
-def _written(metric: Metric) -> dict[str, Any]:
+def _written(metric: Metric) -> dict[str, object]:
     """With what is not as usual."""
     usual = Metric._field_defaults
     return {k: v for k, v in metric._asdict().items() if k == "at" or v != usual.get(k)}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from sweeper.model.metric import FAILED, Metric, is_at, is_noise
 from sweeper.model.notify import read as read_notify
@@ -16,6 +16,7 @@ from sweeper.model.plan import (
     Plan,
     Recipe,
     Run,
+    Share,
     Snapshot,
     Stage,
     Wandb,
@@ -42,7 +43,7 @@ def read(document: object, place: str) -> Plan:
     return Plan(
         name=top.text("name"),
         recipe=read_recipe(top.part("recipe")),
-        service=cast(Any, top.text_or("service", "none")),
+        service=cast(Literal["local", "tinker", "none"], top.text_or("service", "none")),
         metric=_metric(top.part_or_none("metric")),
         secrets=tuple(top.texts_or("secrets", ())),
         launch=_launch(top.part("launch")),
@@ -64,7 +65,7 @@ def read(document: object, place: str) -> Plan:
         snapshot=read_snapshot(top.part_or_none("snapshot")),
         recorded=top.document,
         stages=tuple(map(_stage, top.parts("stages"))) if "stages" in top.document else (),
-        order=cast(Any, top.one_of("order", ("depth", "breadth"), "depth")),
+        order=top.one_of("order", ("depth", "breadth"), "depth"),
     )
 
 
@@ -77,7 +78,16 @@ def _stage(part: Part) -> Stage:
         sources=read_sources(part.parts("from")),
         runs=_runs(part),
         baseline=_baseline(part.part_or_none("baseline")),
+        launch=_own_launch(part.part_or_none("launch")),
     )
+
+
+def _own_launch(part: Part | None) -> Mapping[str, object]:
+    """What a stage says itself of how its runs are executed."""
+    if part is None:
+        return {}
+    read = _launch(part).document()
+    return {key: read[key] for key in part.document if key in read}
 
 
 def _baseline(part: Part | None) -> Baseline | None:
@@ -91,7 +101,7 @@ def _budget(part: Part | None) -> Budget | None:
         usd=part.number_or("usd", None),
         tokens=part.number_or("tokens", None),
         hours=part.number_or("hours", None),
-        on_reach=cast(Any, part.one_of("on_reach", ("stop", "pause"), "stop")),
+        on_reach=part.one_of("on_reach", ("stop", "pause"), "stop"),
     )
 
 
@@ -106,7 +116,7 @@ def _launch(part: Part) -> Launch:
         python=part.text_or("python", None),
         cwd=part.text_or("cwd", None),
         env=part.texts_by_key("env"),
-        resume=cast(Any, part.one_of("resume", ("auto", "always", "never"), default.resume)),
+        resume=part.one_of("resume", ("auto", "always", "never"), default.resume),
         lease_s=part.number_or("lease_s", default.lease_s),
         grace_s=part.number_or("grace_s", default.grace_s),
         log_path_field=part.text_or("log_path_field", None),
@@ -121,6 +131,7 @@ def _launch(part: Part) -> Launch:
             if key not in Launch._fields
             and (isinstance(value, dict) or key == backend.replace("-", "_"))
         },
+        backends=tuple(map(_share, part.parts("backends"))) if "backends" in part.document else (),
     )
     for key, value, least in (
         ("max_parallel", found.max_parallel, 1),
@@ -137,10 +148,19 @@ def _launch(part: Part) -> Launch:
     return found
 
 
+def _share(part: Part) -> Share:
+    most = part.integer_or("max_parallel", None)
+    if most is not None and most < 1:
+        part.refuse("max_parallel", "1 or more")
+    return Share(part.text("backend"), most)
+
+
 def _metric(part: Part | None) -> Metric | None:
     if part is None:
         return None
-    goal = part.one_of("goal", ("minimize", "maximize"), "minimize")
+    goal: Literal["minimize", "maximize"] = part.one_of(
+        "goal", ("minimize", "maximize"), "minimize"
+    )
     at = part.text_or("at", "last")
     if not is_at(at):
         part.refuse("at", "auto, last, best or mean_of_last=5")
@@ -148,13 +168,13 @@ def _metric(part: Part | None) -> Metric | None:
     if not is_noise(noise):
         part.refuse("noise", "auto, pooled, own or from=SWEEP")
     failed = part.one_of("failed", FAILED, "bound")
-    return Metric(part.text("name"), cast(Any, goal), at, noise, failed, part.text_or("by", None))
+    return Metric(part.text("name"), goal, at, noise, failed, part.text_or("by", None))
 
 
 def read_recipe(part: Part) -> Recipe:
     """What the recipe is. Only a launch needs all of it: see `runs_anywhere`. Raises
     `StoreError`."""
-    kind = "module"
+    kind: Literal["module", "file", "command"] = "module"
     if part.document.get("kind") is not None:
         kind = part.one_of("kind", ("module", "file", "command"), "")
     takes = part.parts_by_key("takes")
@@ -162,7 +182,7 @@ def read_recipe(part: Part) -> Recipe:
         about.text_or("type", None)
     return Recipe(
         reference=part.text_or("reference", ""),
-        kind=cast(Any, kind),
+        kind=kind,
         module=part.text_or("module", None),
         file=part.text_or("file", None),
         config_class=part.text_or("config_class", None),
@@ -210,7 +230,7 @@ def _runs(top: Part) -> tuple[Run, ...]:
     )  # fmt: skip
 
 
-def _is_run(run: Any) -> bool:
+def _is_run(run: object) -> bool:
     if type(run) is not dict:
         return False
     found = cast(dict[str, Any], run)
@@ -266,17 +286,17 @@ def _on_alarm(part: Part | None) -> OnAlarm | None:
     if part is None:
         return None
     run, rules = (_tuple(part.texts_or(key, None)) for key in ("run", "rules"))
-    stop = None
+    stop: Literal["run", "sweep"] | None = None
     if part.document.get("stop") is not None:
         stop = part.one_of("stop", ("run", "sweep"), "")
-    return OnAlarm(run, cast(Any, stop), rules)
+    return OnAlarm(run, stop, rules)
 
 
 def _tuple(found: list[str] | None) -> tuple[str, ...] | None:
     return None if found is None else tuple(found)
 
 
-def _provenance(part: Part | None) -> Mapping[str, Any] | None:
+def _provenance(part: Part | None) -> Mapping[str, object] | None:
     if part is None:
         return None
     diff = part.part_or_none("diff")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import Damaged
 from sweeper.model.launcher import Who, read_who
@@ -54,7 +54,7 @@ class Page(NamedTuple):
         """Slots of all members."""
         return sum(member.slots for member in self.members.values())
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As it is stored; the number is the file's name."""
         members = {
             name: {**one._asdict(), "who": one.who._asdict()} for name, one in self.members.items()

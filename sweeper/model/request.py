@@ -1,6 +1,6 @@
 """What a user asks of the launcher of a sweep, of the one at work or the next."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model.parts import SCHEMA, Part
 
@@ -13,7 +13,7 @@ class Asked(NamedTuple):
     by: str
     time: str
 
-    def document(self, **more: Any) -> dict[str, Any]:
+    def document(self, **more: object) -> dict[str, object]:
         """As it is stored."""
         return {"schema": SCHEMA, **self._asdict(), **more}
 

@@ -3,7 +3,7 @@ book."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model import usage
 from sweeper.model.parts import SCHEMA, Part
@@ -18,7 +18,7 @@ class Spent(NamedTuple):
     usage: Usage = NO_USAGE
     seconds: float = 0.0
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As it is stored."""
         return {"usage": self.usage.document(), "seconds": round(self.seconds, 3)}
 
@@ -49,7 +49,7 @@ class SweepSpent(NamedTuple):
         days = {**self.days, day: today}
         return self._replace(created=created, counted=counted, days=days)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As it is stored."""
         days = {day: spent.document() for day, spent in self.days.items()}
         head = {"schema": SCHEMA, "sweep": self.sweep, "created": self.created}

@@ -29,8 +29,6 @@ __all__ = [
     "ENDED",
     "OPEN",
     "OUTCOMES",
-    "REQUESTS",
-    "TRANSITIONS",
     "Event",
     "NoState",
     "RunState",
@@ -104,51 +102,8 @@ OUTCOMES = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED)
 
 ENDED = frozenset(OUTCOMES)
 
-REQUESTS = frozenset({Event.CANCEL, Event.RETRY})
-"""Events that ask for something, and tell of nothing that happened."""
-
 _BETWEEN = frozenset({Event.PREEMPTED, Event.LOST})
 """After these a run waits to be started again, unless a user has asked that it be not."""
-
-TRANSITIONS: dict[State, frozenset[State]] = {
-    # A worker may claim, and even end, before its launcher's acknowledgement is written.
-    State.PLANNED: frozenset(
-        {State.SUBMITTED, State.RUNNING, State.FAILED, State.LOST, State.CANCELLED}
-    ),
-    State.SUBMITTED: frozenset({State.RUNNING, State.FAILED, State.CANCELLED, State.LOST}),
-    State.RUNNING: frozenset(
-        {State.SUCCEEDED, State.FAILED, State.PREEMPTED, State.CANCELLED, State.LOST}
-    ),
-    # The worker came back before a newer attempt, or a newer attempt was submitted.
-    State.LOST: frozenset(
-        {
-            State.RUNNING,
-            State.SUCCEEDED,
-            State.FAILED,
-            State.PREEMPTED,
-            State.CANCELLED,
-            State.SUBMITTED,
-        }
-    ),
-    State.PREEMPTED: frozenset({State.SUBMITTED, State.RUNNING, State.FAILED, State.CANCELLED}),
-    State.FAILED: frozenset({State.SUBMITTED, State.RUNNING, State.CANCELLED, State.SUCCEEDED}),
-    # A retry takes a cancel back: the run is again what it was without it. And a worker that was
-    # thought lost, or whose launcher had just opened the attempt, may tell what it has done.
-    State.CANCELLED: frozenset(
-        {
-            State.PLANNED,
-            State.SUBMITTED,
-            State.RUNNING,
-            State.PREEMPTED,
-            State.LOST,
-            State.FAILED,
-            State.SUCCEEDED,
-        }
-    ),
-    State.SUCCEEDED: frozenset(),
-}
-"""Which state may follow which as events arrive. The launcher's word that a job failed can be
-outweighed by the worker's own `succeeded` for the same attempt, never the other way round."""
 
 
 class RunState(NamedTuple):

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from sweeper.model.metric import Metric
 from sweeper.model.parts import SCHEMA, Part
@@ -75,9 +75,9 @@ class Take(NamedTuple):
         how = {"top": f"the {self.number} best", "best": "the best", "best-cell": "the best cell"}
         return f"{how.get(self.how, self.how)} of {self.stage}"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it."""
-        found: dict[str, Any] = {"stage": self.stage, "take": self.how}
+        found: dict[str, object] = {"stage": self.stage, "take": self.how}
         found |= {"count": self.number} if self.how == "top" else {}
         return found | ({"run": self.run} if self.run is not None else {})
 
@@ -88,7 +88,7 @@ class Source(NamedTuple):
     takes: tuple[Take, ...] = ()
     base: bool = False
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it."""
         if self.base:
             return {"base": True}
@@ -126,7 +126,7 @@ class Chosen(NamedTuple):
         """The ids alone."""
         return tuple(run for run, _ in self.taken)
 
-    def document(self, choice: Choice) -> dict[str, Any]:
+    def document(self, choice: Choice) -> dict[str, object]:
         """As the store keeps it, with what it was a choice of."""
         taken = [{"run": run, "value": value} for run, value in self.taken]
         judged = {"name": choice.metric.name, "goal": choice.metric.goal, "at": choice.metric.at}
@@ -191,10 +191,10 @@ def references(value: object) -> Iterator[tuple[str, str]]:
             yield from references(item)
 
 
-def filled(config: Mapping[str, Any], find: Callable[[str, str], object]) -> dict[str, Any]:
+def filled(config: Mapping[str, object], find: Callable[[str, str], object]) -> dict[str, object]:
     """A configuration with references to stages replaced by what `find` gives for them. A key whose
     value `find` has `Dropped` is left out."""
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for key, value in config.items():
         try:
             made[key] = _fill(value, find)
@@ -203,7 +203,7 @@ def filled(config: Mapping[str, Any], find: Callable[[str, str], object]) -> dic
     return made
 
 
-def _fill(value: Any, find: Callable[[str, str], object]) -> Any:
+def _fill(value: object, find: Callable[[str, str], object]) -> object:
     if isinstance(value, str):
         if "${" not in value:
             return value
@@ -212,10 +212,10 @@ def _fill(value: Any, find: Callable[[str, str], object]) -> Any:
             return find(whole[1], whole[2])
         return REFERENCE.sub(lambda found: text_of(find(found[1], found[2])), value)
     if isinstance(value, dict):
-        entries = cast("dict[str, Any]", value)
+        entries = cast("dict[str, object]", value)
         return {key: _fill(item, find) for key, item in entries.items()}
     if isinstance(value, list):
-        return [_fill(item, find) for item in cast("list[Any]", value)]
+        return [_fill(item, find) for item in cast("list[object]", value)]
     return value
 
 

@@ -74,7 +74,7 @@ class SweepUsage(NamedTuple):
     untold: int = 0
     time: str | None = None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As it is stored."""
         told = {"used": self.used.document(), "to_come": self.to_come.document()}
         return {**told, "untold": self.untold, "time": self.time}

@@ -5,7 +5,7 @@ They are read where the metrics do not say so. Their shape is tinker-cookbook's
 `stop/max_tokens` (or `max_tokens_reached`) among the metrics of its turn. Pure.
 """
 
-from typing import Any, cast
+from typing import cast
 
 from sweeper.metrics import as_float, parse
 
@@ -60,12 +60,12 @@ def _turns(row: dict[str, object]) -> list[dict[str, object]]:
     turns: object = row.get("steps")
     if not isinstance(turns, list):
         return []
-    return [turn for turn in cast(list[Any], turns) if isinstance(turn, dict)]
+    return [turn for turn in cast(list[object], turns) if isinstance(turn, dict)]
 
 
 def _was_cut(turn: dict[str, object]) -> bool:
     metrics: object = turn.get("metrics")
     if not isinstance(metrics, dict):
         return False
-    found = cast(dict[str, Any], metrics)
+    found = cast(dict[str, object], metrics)
     return any((as_float(found.get(key)) or 0.0) > 0 for key in _CUT)

@@ -8,10 +8,11 @@ once, and the other rules go on.
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Row, as_float
+from sweeper.model.json_values import table_of
 from sweeper.monitor.history import Evidence, History, Vitals
 from sweeper.monitor.rollouts import path_of, summarise
 from sweeper.monitor.rules import judge
@@ -52,7 +53,7 @@ class Seen(NamedTuple):
     attempt: int
     running: bool
     quiet: float = 0.0
-    beat: Mapping[str, Any] | None = None
+    beat: Mapping[str, object] | None = None
     stopping: bool = False
     failed: str | None = None
     succeeded: bool = False
@@ -249,7 +250,7 @@ class Watcher:
 
     def _vitals(self, watch: _Watch, seen: Seen, now: float) -> Vitals:
         beat = seen.beat or {}
-        paused, machine = _mapping(beat.get("paused")), _mapping(beat.get("machine"))
+        paused, machine = table_of(beat.get("paused")), table_of(beat.get("machine"))
         if paused or seen.stopping:
             watch.at = now  # a wait for the service is no standstill
         quiet = watch.read_at - watch.at - 2 * self._criteria.sync_s
@@ -276,10 +277,6 @@ def _nearly_done(row: Mapping[str, object]) -> bool:
     count."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
     return any(0.95 <= share <= 1 for share in shares)
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.backends import capabilities_of, options_of
+from sweeper.backends import capabilities_at
 from sweeper.errors import UsageError
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
@@ -195,18 +195,23 @@ class _Check:
         self.problems.add(place or grid.places["recipe"], message)
 
     def _backend(self) -> bool:
-        """Note what is wrong with the backend's options. Returns whether jobs run on this
+        """Note what is wrong with the options of backends. Returns whether all jobs run on this
         machine."""
         grid = self.grid
         for key, options in grid.launch.options.items():
             for unused in unmatched(options, [run.config for run in self.runs]):
-                self.warnings.append(f"{grid.places[f'launch.{key}']}: launch.{key}.{unused}")
-        try:
-            return capabilities_of(grid.launch.backend, options_of(grid.launch)).here
-        except UsageError as error:
-            place = grid.places.get("launch.backend", grid.places["launch"])
-            self.problems.add(place, str(error))
-            return False
+                place = grid.places.get(f"launch.{key}") or grid.places["launch.backends"]
+                self.warnings.append(f"{place}: launch.{key}.{unused}")
+        here = True
+        for name in grid.launch.places:
+            try:
+                here = capabilities_at(grid.launch, name).here and here
+            except UsageError as error:
+                keys = ("launch.backends", "launch.backend")
+                place = next((grid.places[k] for k in keys if k in grid.places), None)
+                self.problems.add(place or grid.places["launch"], str(error))
+                here = False
+        return here
 
     def _window(self) -> None:
         """Check the placeholders of `launch.window`."""

@@ -98,6 +98,7 @@ class _Planning:
             runs = tuple(_called(run, stage.name) for run in runs)
         sources = tuple(taking.source for taking in stage.takings)
         made = Stage(stage.name, NO_RECIPE, stage.grid.metric, named.axes, sources)
+        made = made._replace(launch=stage.launch)
         made = made._replace(runs=runs) if sources else made
         if self._asks_base(stage):
             made = made._replace(baseline=self._base(stage, made))

@@ -79,7 +79,7 @@ def collect(
 
 def earlier(
     provenance: Mapping[str, object], before: Sequence[Mapping[str, object]]
-) -> list[Mapping[str, Any]]:
+) -> list[Mapping[str, object]]:
     """The launches before the next, the last first; of each what was typed and which code ran.
     `provenance` is that of the last, `before` what this gave of those before it."""
     essence = {key: provenance.get(key) for key in ("time", "command", "host", "commit", "code")}
@@ -105,7 +105,7 @@ def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
 
 def _changes(
     store: Store, layout: Layout, root: str, commit: str | None, redactor: Redactor
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """How the working tree differs from the commit: `dirty`, `diff`, `untracked`."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
     diff = (git(root, "diff", *options, "HEAD") if commit else None) or b""

@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 
 
-def to_argv(config: dict[str, Any], forms: dict[str, str]) -> list[str]:
+def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
     """The configuration as chz reads it from a command line: `key=value`, one for each.
 
     `forms` says how a key's values are written where not as usual (`plain`: a string as it is, a
@@ -63,7 +63,7 @@ def written(key: str, value: Any, form: str) -> Iterator[tuple[str, str]]:
         yield key, value if isinstance(value, str) else repr(value)
 
 
-def _separable(items: list[Any]) -> bool:
+def _separable(items: list[object]) -> bool:
     """Whether commas between the items keep them apart, and chz takes the text for a list."""
     if items and isinstance(items[0], str) and items[0][:1] in ("[", "(", ""):
         return False
@@ -73,11 +73,11 @@ def _separable(items: list[Any]) -> bool:
     )
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, list)
 
 
-def _is_mapping(value: Any) -> bool:
+def _is_mapping(value: object) -> bool:
     return isinstance(value, dict)
 
 

@@ -19,7 +19,7 @@ from chz.factories import MetaFactory, MetaFromString
 
 MAX_PROBLEMS = 50
 _FORMS = ("literal", "indexed")
-_MISSING: Any = object()
+_MISSING: object = object()
 _PARSE_ERRORS = (
     chz.blueprint.ConstructionException,
     chz.blueprint.ExtraneousBlueprintArg,
@@ -28,7 +28,7 @@ _PARSE_ERRORS = (
 )
 
 
-_BAD: Any = object()
+_BAD: object = object()
 _Field: typing.TypeAlias = "tuple[str, tuple[str, ...], tuple[int, ...]]"  # name, keys, places
 
 
@@ -150,7 +150,7 @@ class Checker:
     def _parse(
         self,
         index: int,
-        config: dict[str, Any],
+        config: dict[str, object],
         texts: dict[str, str],
         fields: list[_Field],
         row: list[int],
@@ -196,7 +196,7 @@ class Checker:
     def _read(self, made: Any, key: str) -> Any:
         return read(*self.source.read(made, key))
 
-    def _refuse(self, index: int, key: str, value: Any) -> bool:
+    def _refuse(self, index: int, key: str, value: object) -> bool:
         """Whether the key is no field, or takes code: told once, and left out."""
         if key not in self._refused:
             self._refused[key] = self._why_not(key)
@@ -217,7 +217,7 @@ class Checker:
             return f"{key} takes code ({self._type(key)}), which a grid cannot give"
         return None
 
-    def _culprit(self, config: dict[str, Any], error: Exception) -> str | None:
+    def _culprit(self, config: dict[str, object], error: Exception) -> str | None:
         """The key without which the error is another, or none. Those that it names come first."""
         if isinstance(error, MissingBlueprintArg):
             return None
@@ -339,7 +339,7 @@ def annotations_at(annotation: Any, path: list[str]) -> list[Any]:
     return found
 
 
-def _parameter(origin: Any, name: str) -> list[Any]:
+def _parameter(origin: object, name: str) -> list[object]:
     """The annotation of a parameter of a class that is not chz's."""
     try:
         hints = typing.get_type_hints(getattr(origin, "__init__", origin))
@@ -360,7 +360,7 @@ def takes_object(annotation: Any) -> bool:
     return any(chz.is_chz(typing.get_origin(m) or m) for m in _members(annotation))
 
 
-def takes_code(annotation: Any) -> bool:
+def takes_code(annotation: object) -> bool:
     """Whether a value here could be the name of a function or class."""
     origin = typing.get_origin(annotation)
     if "Callable" in (_name(annotation).rpartition(".")[2], _name(origin).rpartition(".")[2]):
@@ -389,7 +389,7 @@ def read(made: Any, key: str) -> Any:
     return made
 
 
-def same(intended: Any, parsed: Any) -> bool:
+def same(intended: object, parsed: object) -> bool:
     """Whether what chz made of a value is that value. An integer may have become a float, and a
     list a tuple. A type of the recipe's own (an Enum, a Path) is made as the recipe says."""
     if isinstance(parsed, (list, tuple)):
@@ -427,7 +427,7 @@ def _name(annotation: Any) -> str:
     return repr(annotation).replace("typing.", "")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value as it would be written in a grid, cut where it is long."""
     if isinstance(value, tuple):
         value = list(typing.cast("tuple[Any, ...]", value))

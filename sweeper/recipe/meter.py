@@ -79,12 +79,13 @@ class Meter:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
-        self._nameless: list[tuple[Any, dict[str, int]]] = []  # of clients whose model is unknown
+        # Of clients whose model is unknown.
+        self._nameless: list[tuple[object, dict[str, int]]] = []
         self._pauses: dict[int, tuple[str, float]] = {}  # by who is told of them: why, and when
         self._changed = threading.Event()
         self._writer: threading.Thread | None = None
 
-    def add(self, client: Any, **counts: int) -> None:
+    def add(self, client: object, **counts: int) -> None:
         """Count for the model that `client` is of."""
         model = getattr(client, "_sweeper_model", None)
         with self._lock:
@@ -227,17 +228,17 @@ def _wrap_observer(observer: Any, meter: Meter) -> None:
 def _wrap_training(client: Any, meter: Meter) -> None:
     inside = threading.local()
 
-    def passed(kind: str) -> Callable[[Any, Any, int], None]:
-        def counted(self: Any, _answer: Any, tokens: int) -> None:
+    def passed(kind: str) -> Callable[[object, object, int], None]:
+        def counted(self: object, _answer: object, tokens: int) -> None:
             meter.add(self, **{kind: tokens, "requests": 1})
 
         return counted
 
-    def custom(self: Any, _answer: Any, tokens: int) -> None:
+    def custom(self: object, _answer: object, tokens: int) -> None:
         # A forward pass, then one with its backward pass.
         meter.add(self, prefill=tokens, train=tokens, requests=2)
 
-    def stepped(self: Any, _answer: Any, _tokens: int) -> None:
+    def stepped(self: object, _answer: object, _tokens: int) -> None:
         meter.add(self, steps=1, requests=1)
 
     _wrap_call(client, "forward", meter, passed("prefill"), inside)
@@ -259,7 +260,7 @@ def _wrap_sampling(client: Any, meter: Meter) -> None:
             requests=1,
         )
 
-    def scored(self: Any, _answer: Any, tokens: int) -> None:
+    def scored(self: object, _answer: object, tokens: int) -> None:
         # The SDK draws one token, and tells nothing of what was read before.
         meter.add(self, prefill=tokens, sample=1, requests=1)
 
@@ -298,10 +299,10 @@ def _remember(found: Any, model: str) -> None:
 
 
 def _wrap_call(
-    client: Any,
+    client: object,
     name: str,
     meter: Meter,
-    count: Callable[[Any, Any, int], None],
+    count: Callable[[object, object, int], None],
     inside: threading.local,
 ) -> None:
     """Wrap a method that gives a future: `count(self, answer, tokens)` is called when that has its
@@ -310,7 +311,7 @@ def _wrap_call(
     original = getattr(client, name)
 
     @functools.wraps(original)
-    def called(self: Any, *given: Any, **named: Any) -> Any:
+    def called(self: object, *given: object, **named: object) -> object:
         first = given[0] if given else named.get("data", named.get("prompt"))
         tokens = _tokens_of(first, meter)
         outer, inside.delegated = getattr(inside, "delegated", None), False

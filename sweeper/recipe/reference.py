@@ -164,7 +164,7 @@ def _estimates(answer: Part) -> list[Usage | None]:
     return [None if number is None else said[number] for number in told.items("of")]
 
 
-def _is_field(key: str | None, takes: Mapping[str, Any]) -> bool:
+def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:
     return key is not None and key.partition(".")[0] in takes
 
 
@@ -242,7 +242,7 @@ def placeholders(command: Sequence[str]) -> list[str]:
     return list(keys)
 
 
-def render_command(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+def render_command(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
     """The argv that a template gives: `{key}` is the value of `key`, `{{` and `}}` a brace.
 
     A string stands as it is, anything else as JSON (`true`, `null`, `0.0001`, `[1, 2]`); each
@@ -292,7 +292,7 @@ def _command(
     )
 
 
-def _check_command(recipe: Recipe, configs: Sequence[Mapping[str, Any]]) -> list[Problem]:
+def _check_command(recipe: Recipe, configs: Sequence[Mapping[str, object]]) -> list[Problem]:
     needed = placeholders(recipe.command or [])
     problems: dict[str, Problem] = {}
     needed = [key for key in needed if key not in RUN_KEYS]

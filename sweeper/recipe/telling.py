@@ -22,10 +22,10 @@ _MOST = 20
 _ESTIMATING = 2.0
 """Seconds for which a recipe is asked what its runs will use; nothing is known of the others."""
 
-Configs = list[dict[str, Any]]
+Configs = list[dict[str, object]]
 
 
-def ask(module: Any, configs: Configs) -> dict[str, Any]:
+def ask(module: object, configs: Configs) -> dict[str, object]:
     """All that it says."""
     notes, problems = _notes(module, configs)
     estimates = _estimates(module, configs)

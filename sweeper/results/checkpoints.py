@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from sweeper.metrics import as_float, ends_final
 
-__all__ = ["last", "last_path", "may_expire", "when_expired"]
+__all__ = ["last", "may_expire", "when_expired"]
 
 _ENDS = ("ttl_seconds", "expires_at", "expires")
 """What a record says of a checkpoint that the service will delete."""
 
 
-def last(records: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any] | None:
+def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, object] | None:
     """The record with a path under `key` of the final checkpoint, which is kept for good; else of
     the last that no record says will expire, else of the last. None where none has one."""
     usable = [one for one in records if isinstance(one.get(key), str) and one[key]]
@@ -21,18 +20,12 @@ def last(records: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any] | 
     return (final or kept or usable)[-1] if usable else None
 
 
-def last_path(records: Iterable[Mapping[str, Any]], key: str) -> str | None:
-    """The path that this record has."""
-    found = last(records, key)
-    return None if found is None else str(found[key])
-
-
-def may_expire(record: Mapping[str, Any]) -> bool:
+def may_expire(record: Mapping[str, object]) -> bool:
     """Whether the service will delete a checkpoint, by what is on record of it."""
     return any(record.get(end) for end in _ENDS)
 
 
-def when_expired(record: Mapping[str, Any], ended: str | None) -> datetime | None:
+def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | None:
     """When a checkpoint is gone for certain, by what is on record of it; None where that is not
     known. `ended` is when its run did: it was saved before."""
     for key in _ENDS[1:]:

@@ -10,16 +10,17 @@ silence.
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from sweeper.metrics import as_float
+from sweeper.model.json_values import is_list, is_table, list_of, table_of
 
 __all__ = ["Spoken", "Told", "answers", "groups_of", "said_by", "turns_logged"]
 
 Spoken = tuple[str, str]
 """A speaker, and what was said."""
 
-Record = Mapping[str, Any]
+Record = Mapping[str, object]
 """The summary of a trajectory."""
 
 _GROUP = "Group Rollout"
@@ -57,12 +58,12 @@ WHOSE = {
 }
 
 
-def groups_of(tree: Any, groups: Sequence[Sequence[Record]]) -> dict[int, list[Told]]:
+def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, list[Told]]:
     """What was said in each trajectory of the groups of a transcript, by the number of the group in
     `groups`, which holds the summaries in order. A section that gives the lengths of its turns
     belongs to the next group with the same: groups may be missing from the summaries. Others are
     taken in order."""
-    root = tree.get("root") if isinstance(tree, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    root = table_of(tree).get("root")
     found: dict[int, list[Told]] = {}
     start = 0
     for section in (node for node in _sections(root) if _heading(node) == _GROUP):
@@ -120,7 +121,7 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Told]:
 def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
     """Divide by sections that have the trajectory's number in their heading ("Completion 2"), each
     with the conversations that stand before them all."""
-    families: dict[str, dict[int, dict[str, Any]]] = {}
+    families: dict[str, dict[int, dict[str, object]]] = {}
     for section in _all_sections(group):
         matched = _NUMBERED.match(_heading(section))
         if matched:
@@ -172,30 +173,29 @@ def _reward(record: Record) -> float:
     return sum(as_float(step.get("reward")) or 0.0 for step in _steps(record))
 
 
-def _children(node: Any) -> list[Any]:
-    children = node.get("children") if isinstance(node, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    return children if isinstance(children, list) else []  # pyright: ignore[reportUnknownVariableType]
+def _children(node: object) -> list[object]:
+    return list_of(table_of(node).get("children"))
 
 
-def _sections(node: Any, below: bool = False) -> Iterator[dict[str, Any]]:
+def _sections(node: object, below: bool = False) -> Iterator[dict[str, object]]:
     """The outermost sections of a tree; with `below` those inside the node itself."""
-    if isinstance(node, dict) and node.get("tag") == "section" and not below:  # pyright: ignore[reportUnknownMemberType]
+    if is_table(node) and node.get("tag") == "section" and not below:
         yield node
         return
     for child in _children(node):
         yield from _sections(child)
 
 
-def _all_sections(node: Any) -> Iterator[dict[str, Any]]:
+def _all_sections(node: object) -> Iterator[dict[str, object]]:
     """All sections inside a node, in their order."""
     for section in _sections(node, below=True):
         yield section
         yield from _all_sections(section)
 
 
-def _rows(node: Any) -> Iterator[tuple[str, str]]:
+def _rows(node: object) -> Iterator[tuple[str, str]]:
     """The rows of two cells of all tables below, without table heads."""
-    if isinstance(node, dict) and node.get("tag") == "tr":  # pyright: ignore[reportUnknownMemberType]
+    if table_of(node).get("tag") == "tr":
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:
             yield cells[0], cells[1]
@@ -204,32 +204,28 @@ def _rows(node: Any) -> Iterator[tuple[str, str]]:
         yield from _rows(child)
 
 
-def _heading(section: Mapping[str, Any]) -> str:
+def _heading(section: Record) -> str:
     for child in _children(section):
-        if isinstance(child, dict) and str(child.get("tag", "")) in _HEADINGS:  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        if str(table_of(child).get("tag", "")) in _HEADINGS:
             return _text(child).strip()
     return ""
 
 
-def _text(node: Any) -> str:
+def _text(node: object) -> str:
     if isinstance(node, str):
         return html.unescape(node)
     return "".join(_text(child) for child in _children(node))
 
 
-def said_by(node: Any) -> Iterator[Spoken]:
+def said_by(node: object) -> Iterator[Spoken]:
     """The messages of all conversations in a tree, in order, with its paragraphs and the rows of
     its tables. What a section repeats of the summaries is left out."""
-    if not isinstance(node, dict):
-        return
-    known: dict[str, Any] = node  # pyright: ignore[reportUnknownVariableType]
-    data: Any = known.get("data")
-    tag = known.get("tag")
-    if isinstance(data, dict) and data.get("type") == "conversation":  # pyright: ignore[reportUnknownMemberType]
-        messages: Any = data.get("messages")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        for message in messages if isinstance(messages, list) else []:  # pyright: ignore[reportUnknownVariableType]
-            if isinstance(message, dict):
-                yield str(message.get("role", "?")), _content(message)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    known = table_of(node)
+    data, tag = table_of(known.get("data")), known.get("tag")
+    if data.get("type") == "conversation":
+        for message in list_of(data.get("messages")):
+            if is_table(message):
+                yield str(message.get("role", "?")), _content(message)
     elif tag == "p":
         text = _text(known).strip()
         matched = _WHO.match(text)
@@ -244,29 +240,26 @@ def said_by(node: Any) -> Iterator[Spoken]:
             yield from said_by(child)
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def _content(message: Record) -> str:
     """A message's text; parts of it that are none (thinking, calls of tools) are named by their
     kind."""
-    content: Any = message.get("content")
+    content = message.get("content")
     if isinstance(content, str):
         text = content
     else:
-        parts: list[Any] = content if isinstance(content, list) else [content]  # pyright: ignore[reportUnknownVariableType]
+        parts = content if is_list(content) else [content]
         text = "".join(_part(part) for part in parts)
-    calls: Any = message.get("tool_calls")
-    told: list[Any] = calls if isinstance(calls, list) else []  # pyright: ignore[reportUnknownVariableType]
-    return text + "".join(f"\n[tool_call] {call}" for call in told)
+    return text + "".join(f"\n[tool_call] {call}" for call in list_of(message.get("tool_calls")))
 
 
-def _part(part: Any) -> str:
-    if not isinstance(part, dict):
+def _part(part: object) -> str:
+    if not is_table(part):
         return "" if part is None else str(part)
-    found: dict[str, Any] = part  # pyright: ignore[reportUnknownVariableType]
-    kind = str(found.get("type", "text"))
-    text = found.get("text", found.get(kind))
+    kind = str(part.get("type", "text"))
+    text = part.get("text", part.get(kind))
     if kind == "text":
         return str(text)
-    rest = {key: value for key, value in found.items() if key != "type"}
+    rest = {key: value for key, value in part.items() if key != "type"}
     return f"[{kind}] {rest if text is None else text}\n"
 
 
@@ -274,11 +267,8 @@ def turns_logged(record: Record) -> list[Spoken]:
     """What the turns of a summary logged, in order, with speakers named as in transcripts."""
     spoken: list[Spoken] = []
     for step in _steps(record):
-        logs: Any = step.get("logs")
-        if isinstance(logs, dict):
-            known: dict[str, Any] = logs  # pyright: ignore[reportUnknownVariableType]
-            for key, value in known.items():
-                spoken.append((_SPEAKERS.get(str(key).lower(), str(key)), str(value)))
+        for key, value in table_of(step.get("logs")).items():
+            spoken.append((_SPEAKERS.get(str(key).lower(), str(key)), str(value)))
     return spoken
 
 
@@ -287,7 +277,5 @@ def answers(spoken: Sequence[Spoken]) -> list[str]:
     return [said for who, said in spoken if who in _ANSWERS]
 
 
-def _steps(record: Record) -> list[dict[str, Any]]:
-    steps: Any = record.get("steps")
-    found: list[Any] = steps if isinstance(steps, list) else []  # pyright: ignore[reportUnknownVariableType]
-    return [step for step in found if isinstance(step, dict)]
+def _steps(record: Record) -> list[dict[str, object]]:
+    return [step for step in list_of(record.get("steps")) if is_table(step)]

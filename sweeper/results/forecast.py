@@ -8,7 +8,7 @@ steps alone is taken, in proportion. Where there is none either, nothing is said
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.labels import plural
 from sweeper.model.plan import Plan, Recipe
@@ -46,7 +46,7 @@ class Settings(NamedTuple):
     fractions, the seed, and which checkpoint it goes on from."""
 
     recipe: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
 
 class Example(NamedTuple):
@@ -67,7 +67,7 @@ class Guess(NamedTuple):
     examples: frozenset[int]
 
 
-def settings_of(config: Mapping[str, Any], recipe: Recipe) -> Settings:
+def settings_of(config: Mapping[str, object], recipe: Recipe) -> Settings:
     """The settings of a run of the recipe."""
     values = {
         key: value
@@ -219,7 +219,7 @@ def brief(found: SweepUsage, prices: Prices) -> str:
     return f"{used} {unit}, {to_come}{more} to come"
 
 
-def document(found: SweepUsage, prices: Prices) -> dict[str, Any]:
+def document(found: SweepUsage, prices: Prices) -> dict[str, object]:
     """As `status --json` has it; `usd` is None where a model has no price."""
     return {
         "used": _document(found.used, prices),
@@ -238,7 +238,7 @@ def _rounded(count: int) -> str:
     return str(count)
 
 
-def _document(usage: Usage, prices: Prices) -> dict[str, Any]:
+def _document(usage: Usage, prices: Prices) -> dict[str, object]:
     cost = amount(usage, prices)
     usd = None if cost.unpriced else cost.usd
     return {"tokens": usage.counts.tokens, "usd": usd, "unpriced": list(cost.unpriced)}

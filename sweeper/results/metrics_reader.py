@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point
@@ -168,19 +168,19 @@ class Tabulator:
         with self._help_with_rollouts(runs):
             return list(self._each(runs, read))
 
-    def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
+    def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
         """The checkpoints as dicts: what each record holds, and `run sweep attempt`."""
 
-        def read(run: RecordedRun) -> list[dict[str, Any]]:
+        def read(run: RecordedRun) -> list[dict[str, object]]:
             labels = {"run": run.id, "sweep": run.sweep}
             return [{**recorded, **labels} for recorded in run.checkpoint_records()]
 
         return list(self._each(runs, read))
 
-    def items(self, runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
+    def items(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
         """Each answer of the runs' last evaluations, as dicts: `ITEM_COLUMNS`."""
 
-        def read(run: RecordedRun) -> list[dict[str, Any]]:
+        def read(run: RecordedRun) -> list[dict[str, object]]:
             found, large = read_answers(run, item_files(files_of(run).items()))
             for path in large:
                 self._problems.tell(f"{run.sweep}/{run.name}: {path}: too large to be read")
@@ -204,14 +204,14 @@ class Tabulator:
         folders = {(run.root, run.files.prefix) for run in runs}
         return self._memories.get(runs[0].root) if len(folders) == 1 else None
 
-    def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], Any]]:
+    def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
         """The functions that make the tables which a query of these runs may ask for."""
 
-        def metrics() -> Any:
+        def metrics() -> object:
             parts = self.metrics(runs, self._meant(query, runs))
             return numbers_table(parts, ["step"], metric_column, whole=["step"])
 
-        def checkpoints() -> Any:
+        def checkpoints() -> object:
             rows = self.checkpoints(runs)
             return plain_table(rows, ("run", "sweep", "attempt", "name"))
 

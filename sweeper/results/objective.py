@@ -15,7 +15,7 @@ numbers; `Judge` for points that come one by one. numpy is loaded where it is us
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper.metrics import Point, Row
 from sweeper.model.metric import mean_of_last
@@ -71,7 +71,7 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
     return min(finite, key=lambda point: sign * point.value)
 
 
-def last_values(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
+def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
     """The last value of each key in a merged history, whatever it is, and its step. Rows without a
     step give only keys that no other row has."""
     found: dict[str, dict[str, object]] = {}
@@ -83,7 +83,7 @@ def last_values(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     return found
 
 
-_NONE: dict[str, Any] = {"step": None}
+_NONE: dict[str, object] = {"step": None}
 
 
 def counting_rows(there: "Flags", stepped: "Flags") -> "Flags":

@@ -1,7 +1,7 @@
 """Tells how far a run is, by the last rows of its newest attempt."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import NotFound
 from sweeper.metrics import Row, as_float, as_step, parse
@@ -19,7 +19,7 @@ class Reached(NamedTuple):
     step: float | None = None
     done: float | None = None
 
-    def after(self, row: Mapping[str, Any]) -> "Reached":
+    def after(self, row: Mapping[str, object]) -> "Reached":
         """The progress after one more row."""
         step, done = as_step(row.get("step")), as_float(row.get("progress/done_frac"))
         return Reached(

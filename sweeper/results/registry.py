@@ -14,8 +14,8 @@ DataFrames or by SQL.
 import fnmatch
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Point
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from sweeper.results.metrics_follower import Follower
     from sweeper.results.metrics_reader import Tabulator
     from sweeper.results.tables.frames import Part
+
+    One: TypeAlias = str | RecordedRun | Mapping[str, object]
+    Runs: TypeAlias = One | Iterable[One] | pandas.DataFrame | None
+    """What callers may pass for the runs that they mean; see `Registry.metrics`."""
 
 __all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
 
@@ -362,29 +366,29 @@ class Registry:
             raise UsageError(f"{reference!r} fits {len(fitting)} runs ({shown}{more}); write more")
         return fitting[0]
 
-    def _resolve(self, runs: Any) -> list[RecordedRun]:
+    def _resolve(self, runs: "Runs") -> list[RecordedRun]:
         """Resolve what callers may pass as `runs`: None for all but those of archived
         sweeps, a DataFrame of `runs()`, a reference, a handle, a record, or several of these."""
         if runs is None:
             return in_use(self.handles(None))
-        if isinstance(runs, str | RecordedRun):
-            runs = [runs]
-        elif hasattr(runs, "to_dict") and hasattr(runs, "columns"):
-            runs = runs[["run", "sweep", "root"]].to_dict("records")
+        chosen = [runs] if isinstance(runs, str | RecordedRun) else cast("Iterable[One]", runs)
+        if hasattr(runs, "to_dict") and hasattr(runs, "columns"):
+            frame = cast("pandas.DataFrame", runs)
+            chosen = cast("Iterable[One]", frame[["run", "sweep", "root"]].to_dict("records"))
         cache: dict[tuple[str, str], dict[str, RecordedRun]] = {}
-        return [self._resolve_one(item, cache) for item in runs]
+        return [self._resolve_one(item, cache) for item in chosen]
 
     def _resolve_one(
-        self, item: Any, cache: dict[tuple[str, str], dict[str, RecordedRun]]
+        self, item: "One", cache: dict[tuple[str, str], dict[str, RecordedRun]]
     ) -> RecordedRun:
         if isinstance(item, RecordedRun):
             return item
         if isinstance(item, str):
             return self.run(item)
-        place = (item["root"], item["sweep"])
+        place = (str(item["root"]), str(item["sweep"]))
         if place not in cache:
             cache[place] = {run.id: run for run in self._in(*place)}
-        identity = item.get("run") or item["id"]
+        identity = str(item.get("run") or item["id"])
         if identity not in cache[place]:
             raise NotFound(f"no run {identity!r} in the sweep {place[1]!r}")
         return cache[place][identity]
@@ -401,7 +405,7 @@ class Registry:
 
     # What runs recorded
 
-    def metrics(self, runs: Any = None, keys: Sequence[str] | None = None) -> "pandas.DataFrame":
+    def metrics(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "pandas.DataFrame":
         """`run sweep step`, then one column a key, for every row of every run's merged history.
 
         `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several.
@@ -418,18 +422,18 @@ class Registry:
         first = ["step", *(key for key in keys or () if key != "step")]
         return numbers_frame(parts, first, metric_column, whole=["step"])
 
-    def columns(self, runs: Any = None, keys: Sequence[str] | None = None) -> "list[Part]":
+    def columns(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "list[Part]":
         """The metrics without pandas: of each run the rows, as columns of numbers."""
         return self._tables().metrics(self._resolve(runs), keys)
 
-    def follow(self, runs: Any = None) -> "Follower":
+    def follow(self, runs: "Runs" = None) -> "Follower":
         """What these runs record from now on; see `Follower.poll`."""
         from sweeper.results.metrics_follower import Follower
 
         return Follower(self._resolve(runs))
 
     def rollouts(
-        self, runs: Any = None, iteration: int | None = None, keys: Sequence[str] | None = None
+        self, runs: "Runs" = None, iteration: int | None = None, keys: Sequence[str] | None = None
     ) -> "pandas.DataFrame":
         """A row a trajectory: `run sweep name split tags`, then `tables.rollouts.COLUMNS`, then its
         metrics. `iteration` -1 is each run's last, -2 the one before; None all. With `keys` only
@@ -444,7 +448,7 @@ class Registry:
         labels = ("run", "sweep", *LABELS)
         return numbers_frame(parts, first, whole=whole, common=labels)
 
-    def sql(self, query: str, runs: Any = None) -> "pandas.DataFrame":
+    def sql(self, query: str, runs: "Runs" = None) -> "pandas.DataFrame":
         """The answer to one SELECT over the tables `runs`, `metrics`, `rollouts`, `checkpoints` and
         `items`, which have the columns of the methods of that name. It can read nothing else and
         change nothing. In `metrics` NULL is no value and NaN a recorded one; what is no number
@@ -452,15 +456,17 @@ class Registry:
         Raises `UsageError` for a query that is none."""
         return self._ask(query, runs, frame=True)
 
-    def sql_rows(self, query: str, runs: Any = None) -> "tuple[list[str], list[tuple[Any, ...]]]":
+    def sql_rows(
+        self, query: str, runs: "Runs" = None
+    ) -> "tuple[list[str], list[tuple[Any, ...]]]":
         """The answer to one SELECT as names of columns and rows of plain values."""
         return self._ask(query, runs, frame=False)
 
-    def table(self, name: str, runs: Any = None) -> Any:
+    def table(self, name: str, runs: "Runs" = None) -> Any:
         """One of the tables of `sql`, whole, as an Arrow table."""
         return self._makers("*", self._resolve(runs))[name]()
 
-    def _ask(self, query: str, runs: Any, frame: bool) -> Any:
+    def _ask(self, query: str, runs: "Runs", frame: bool) -> Any:
         from sweeper.results.tables.sql import ask
 
         return ask(query, self._makers(query, self._resolve(runs)), frame)
@@ -475,18 +481,18 @@ class Registry:
 
         return {"runs": table, **self._tables().makers(query, runs)}
 
-    def checkpoints(self, runs: Any = None) -> "pandas.DataFrame":
+    def checkpoints(self, runs: "Runs" = None) -> "pandas.DataFrame":
         """`run sweep attempt name`, then what else the records hold: a row a checkpoint."""
         from sweeper.results.tables.frames import rows_frame
 
         return rows_frame(self.checkpoint_rows(runs), ("run", "sweep", "attempt", "name"))
 
-    def checkpoint_rows(self, runs: Any = None) -> list[dict[str, Any]]:
+    def checkpoint_rows(self, runs: "Runs" = None) -> list[dict[str, Any]]:
         """The same as dicts."""
         resolved = self._resolve(runs)
         return self._tables().checkpoints(resolved)
 
-    def items(self, runs: Any = None) -> "pandas.DataFrame":
+    def items(self, runs: "Runs" = None) -> "pandas.DataFrame":
         """What runs answered at their last evaluations, a row a sample: `run sweep task item sample
         score text prompt answer step cluster error`. `item` is what the evaluation calls a question
         (a hash of its content, or its text); `score` is NaN where nothing has judged."""
@@ -495,7 +501,7 @@ class Registry:
 
         return rows_frame(self.item_rows(runs), ITEM_COLUMNS)
 
-    def item_rows(self, runs: Any = None) -> list[dict[str, Any]]:
+    def item_rows(self, runs: "Runs" = None) -> list[dict[str, Any]]:
         """The same as dicts."""
         return self._tables().items(self._resolve(runs))
 
@@ -515,9 +521,9 @@ def _sweep_record(sweep: Sweep, marks: Marks) -> dict[str, Any]:
     }
 
 
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
+def _flat(record: dict[str, Any]) -> dict[str, object]:
     """A record with a column for each key of the configuration."""
-    config: dict[str, Any] = record.pop("config")
+    config: dict[str, object] = record.pop("config")
     row = {"run": record.pop("id"), **record}
     for key, value in config.items():
         row[f"config.{key}" if key in RUN_COLUMNS or key in _OF_STAGES & row.keys() else key] = (

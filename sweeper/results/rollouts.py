@@ -1,7 +1,7 @@
 """Reads the rollouts of a run: what was measured of each trajectory, and what was said in it."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Row, parse
@@ -22,7 +22,7 @@ class Found(NamedTuple):
 
     file: SummaryFile
     record: Row
-    numbers: dict[str, Any]
+    numbers: dict[str, object]
 
     @property
     def place(self) -> Place:

@@ -24,7 +24,7 @@ from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.growth import lineage
 from sweeper.model.html import table, title
 from sweeper.model.parts import Part
-from sweeper.model.plan import Run
+from sweeper.model.plan import Launch, Run
 from sweeper.model.states import OUTCOMES, Event, NoState, RunState, State, fold, is_finished
 from sweeper.model.usage import NO_USAGE, Usage, total
 from sweeper.results.objective import judged
@@ -40,6 +40,7 @@ from sweeper.storage.sweeps import (
     read_event,
     read_outcome,
     read_plan,
+    submitted_to,
 )
 
 __all__ = ["OPEN_DAY", "RecordedRun", "Sweep", "SweepRun", "Told", "Used"]
@@ -99,7 +100,7 @@ class Sweep:
         return self._metrics[stage]
 
     @property
-    def axes(self) -> dict[str, list[Any]]:
+    def axes(self) -> dict[str, list[object]]:
         """The declared axes and their values, in grid order, without the seed."""
         return self.plan.axes
 
@@ -194,7 +195,7 @@ class RecordedRun(ABC):
         self.quick: Callable[[RecordedRun, str, str, str], Point | None] | None = None
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The configuration as far as it was given."""
         return {}
 
@@ -247,6 +248,12 @@ class RecordedRun(ABC):
         return total(self.used(attempt).usage for attempt in range(1, self.attempts + 1))
 
     @property
+    def backend(self) -> str | None:
+        """The backend that the latest attempt was submitted to, in a sweep with several places;
+        else None."""
+        return None
+
+    @property
     def reason(self) -> str | None:
         """Why the deciding attempt ended as it did; None if unknown, or for no reason."""
         return self.outcome.reason
@@ -265,8 +272,8 @@ class RecordedRun(ABC):
 
     def record(self, *, values: bool = True) -> dict[str, Any]:
         """The run as plain values, the shape of `--json`: `id sweep name cell seed state
-        attempts reason retired started ended wall_s root metric value config`, and of a sweep with
-        stages `stage parents`.
+        attempts reason retired started ended wall_s root metric value config`, of a sweep with
+        stages `stage parents`, and of one with several places `backend`.
 
         `metric` is the name of the sweep's metric and `value` what the run is judged by (see
         `results.objective`), None when nothing was recorded; with `values=False` no metrics file is
@@ -287,6 +294,8 @@ class RecordedRun(ABC):
         }
         if self.stage is not None:
             record |= {"stage": self.stage, "parents": list(self.parents)}
+        if self.backend is not None:
+            record["backend"] = self.backend
         if values:
             metric = self.metric
             point = None
@@ -375,14 +384,14 @@ class RecordedRun(ABC):
                 return (found[1:] if start and len(found) > 1 else found)[-lines:]
         return []
 
-    def metrics(self) -> Any:
+    def metrics(self) -> object:
         """The metrics as a DataFrame: `step`, then one column a key in order of appearance."""
         import pandas
 
         rows = self.history.rows
         return pandas.DataFrame(rows, columns=_keys(rows))
 
-    def checkpoints(self) -> Any:
+    def checkpoints(self) -> object:
         """The checkpoint records as a DataFrame: `attempt`, then one column a key."""
         import pandas
 
@@ -440,7 +449,7 @@ class SweepRun(RecordedRun):
         super().__init__(sweep.store, sweep.layout, sweep.files, sweep.index, sweep.told)
         self._sweep = sweep
         self._state = state
-        self._config: dict[str, Any] = dict(planned.config)
+        self._config: dict[str, object] = dict(planned.config)
         self._unreadable = False
         self.id = planned.id
         self.name = planned.name
@@ -454,7 +463,7 @@ class SweepRun(RecordedRun):
         self.metric = sweep.metric_of(planned.stage)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         return self._config
 
     def folders(self) -> list[str]:
@@ -497,7 +506,7 @@ class SweepRun(RecordedRun):
         )
         found: list[_Ending] = []
 
-        def read() -> list[Any] | None:
+        def read() -> list[object] | None:
             found.append(self._read_ending())
             # One that cannot be read may be another time, and look the same.
             return None if self._unreadable else list(found[0])
@@ -572,7 +581,7 @@ class SweepRun(RecordedRun):
         return self._sweep.ancestors(self.id)
 
     @property
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, object]:
         """Where the code and its packages came from, as recorded at the launch."""
         return dict(self._sweep.plan.provenance or {})
 
@@ -585,7 +594,7 @@ class SweepRun(RecordedRun):
     def is_finished(self) -> bool:
         """Whether nothing more is to come of it (`states.is_finished`)."""
         events = self._sweep.events.get(self.id, set())
-        return is_finished(events, self._sweep.plan.launch.retries, retired=self.retired)
+        return is_finished(events, self._sweep.plan.retries_of(self.stage), retired=self.retired)
 
     @property
     def wandb(self) -> str | None:
@@ -595,6 +604,34 @@ class SweepRun(RecordedRun):
         return link(self._sweep.plan, self.id)
 
     @property
+    def launch(self) -> Launch:
+        """How the sweep executes its runs."""
+        return self._sweep.plan.launch
+
+    @property
+    def backend(self) -> str | None:
+        return self.backend_of(self.attempts) if self.launch.backends and self.attempts else None
+
+    def backend_of(self, attempt: int) -> str:
+        """The backend that an attempt was submitted to, remembered for as long as its intent is the
+        same file."""
+        first = self.launch.places[0]
+        if not self.launch.backends:
+            return first
+
+        def read() -> list[Any] | None:
+            found = submitted_to(self.store, self.sweep, self.id, attempt)
+            return None if found is None else [found]
+
+        def recall() -> str:
+            stamp = self._sweep.state_files.stamp(self.layout.event(self.id, attempt, Event.INTENT))
+            files = [(f"{attempt}.{Event.INTENT}", stamp)]
+            found: list[Any] | None = self.index.recall(self.id, f"backend {attempt}", files, read)
+            return first if found is None else str(found[0])
+
+        return self.readable(recall, first)
+
+    @property
     def events(self) -> list[tuple[int, Event]]:
         """What happened to the run, by attempt and precedence."""
         order = list(Event)
@@ -602,7 +639,7 @@ class SweepRun(RecordedRun):
         return sorted(found, key=lambda pair: (pair[0], order.index(pair[1])))
 
 
-def _keys(rows: list[dict[str, Any]]) -> list[str]:
+def _keys(rows: list[dict[str, object]]) -> list[str]:
     keys: dict[str, None] = {"step": None}
     for row in rows:
         keys.update(dict.fromkeys(row))

@@ -20,7 +20,7 @@ import fnmatch
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sweeper.errors import NotFound, UsageError
 from sweeper.model.states import OPEN, NoState, State
@@ -162,5 +162,5 @@ def _has(run: RecordedRun, key: str, value: str) -> bool:
         name, _, label = part.partition("=")
         if name == key:
             return value == label or text == _canonical(label)
-    config: Mapping[str, Any] = run.config
+    config: Mapping[str, object] = run.config
     return key in config and text == canonical(config[key])

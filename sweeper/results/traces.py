@@ -8,9 +8,10 @@ where that was recorded. Spans have the names of OpenTelemetry's conventions for
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from sweeper.metrics import as_float
+from sweeper.model.json_values import is_list, list_of, table_of
 
 __all__ = ["Trace", "batches", "rows", "spans", "trace_of"]
 
@@ -25,25 +26,25 @@ class Trace(NamedTuple):
     seconds since 1970)."""
 
     key: tuple[str, ...]
-    about: Mapping[str, Any]
-    steps: tuple[Mapping[str, Any], ...]
+    about: Mapping[str, object]
+    steps: tuple[Mapping[str, object], ...]
     ended: float
 
 
-def trace_of(record: Mapping[str, Any], about: Mapping[str, Any], now: float) -> Trace:
+def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: float) -> Trace:
     """The trace of a rollout summary. `about` says which run it is of. Where nothing was recorded
     of its time, it ends `now`, and its turns took a second each."""
-    told = _mapping(record.get("trajectory_metrics"))
+    told = table_of(record.get("trajectory_metrics"))
     place = {
         "iteration": record.get("iteration"),
         "group": record.get("group_idx"),
         "trajectory": record.get("traj_idx"),
     }
     tags = record.get("tags")
-    turns = [_mapping(step) for step in _sequence(record.get("steps"))]
-    logs = [_mapping(turn.get("logs")) for turn in turns]
+    turns = [table_of(step) for step in list_of(record.get("steps"))]
+    logs = [table_of(turn.get("logs")) for turn in turns]
     item = next((str(log["item"]) for log in logs if log.get("item")), None)
-    listed = [str(tag) for tag in _sequence(tags)]
+    listed = [str(tag) for tag in list_of(tags)]
     episode = {
         **about,
         **place,
@@ -61,9 +62,9 @@ def trace_of(record: Mapping[str, Any], about: Mapping[str, Any], now: float) ->
 
 
 def _step(
-    number: int, turn: Mapping[str, Any], told: Mapping[str, Any], count: int
-) -> dict[str, Any]:
-    logs, metrics = _mapping(turn.get("logs")), _mapping(turn.get("metrics"))
+    number: int, turn: Mapping[str, object], told: Mapping[str, object], count: int
+) -> dict[str, object]:
+    logs, metrics = table_of(turn.get("logs")), table_of(turn.get("metrics"))
     labels = ["first"] * (number == 0) + ["last"] * (number == count - 1)
     labels += ["cut_off"] * (_CUT in metrics) + ["unreadable"] * ("parse_error" in metrics)
     if number == count - 1:
@@ -86,53 +87,55 @@ def _step(
     }
 
 
-def rows(trace: Trace) -> Iterator[dict[str, Any]]:
+def rows(trace: Trace) -> Iterator[dict[str, object]]:
     """A row a step: what it is of, and what came of the whole, stands with each."""
     for step in trace.steps:
         yield {"schema": 1, "trace": _hash(trace.key)[:32], **trace.about, **step}
 
 
-def spans(trace: Trace) -> list[dict[str, Any]]:
+def spans(trace: Trace) -> list[dict[str, object]]:
     """The trace as spans of OTLP: the episode, and below it a span a turn."""
-    lengths = [step["step_seconds"] for step in trace.steps]
-    whole = trace.about["seconds"] or float(len(trace.steps))
+    lengths = [as_float(step["step_seconds"]) for step in trace.steps]
+    whole = as_float(trace.about["seconds"]) or float(len(trace.steps))
     known = sum(length or 0.0 for length in lengths)
     left = max(whole - known, 0.0) / max(sum(length is None for length in lengths), 1)
     begun = trace.ended - max(whole, known)
     root = _hash(trace.key)[:16]
     about = {f"sweeper.{key}": value for key, value in trace.about.items()}
     name = f"episode {trace.about['task'] or ''}".strip()
-    found = [_span(trace, root, "", name, begun, trace.ended, about)]
+    found = [_span(trace, root, "", name, _Stretch(begun, trace.ended), about)]
     at = begun
     for step, length in zip(trace.steps, lengths, strict=True):
         until = at + (left if length is None else length)
         told = {f"sweeper.{key}": value for key, value in step.items()}
         told |= {"gen_ai.operation.name": "chat"}
-        told |= {"gen_ai.usage.input_tokens": _whole(step["tokens_read"])}
-        told |= {"gen_ai.usage.output_tokens": _whole(step["tokens_written"])}
+        told |= {"gen_ai.usage.input_tokens": _whole(as_float(step["tokens_read"]))}
+        told |= {"gen_ai.usage.output_tokens": _whole(as_float(step["tokens_written"]))}
         own = _hash((*trace.key, str(step["step"])))[:16]
-        found.append(_span(trace, own, root, f"turn {step['step']}", at, until, told))
+        name = f"turn {step['step']}"
+        found.append(_span(trace, own, root, name, _Stretch(at, until), told))
         at = until
     return found
 
 
-def _span(  # noqa: PLR0913 - a span has so much
-    trace: Trace,
-    own: str,
-    parent: str,
-    name: str,
-    begun: float,
-    ended: float,
-    about: Mapping[str, Any],
-) -> dict[str, Any]:
+class _Stretch(NamedTuple):
+    """Of time, in Unix seconds."""
+
+    begun: float
+    ended: float
+
+
+def _span(
+    trace: Trace, own: str, parent: str, name: str, took: _Stretch, about: Mapping[str, object]
+) -> dict[str, object]:
     return {
         "traceId": _hash(trace.key)[:32],
         "spanId": own,
         **({"parentSpanId": parent} if parent else {}),
         "name": name,
         "kind": 1,
-        "startTimeUnixNano": str(int(begun * 1e9)),
-        "endTimeUnixNano": str(int(ended * 1e9)),
+        "startTimeUnixNano": str(int(took.begun * 1e9)),
+        "endTimeUnixNano": str(int(took.ended * 1e9)),
         "attributes": [
             {"key": key, "value": _value(value)}
             for key, value in about.items()
@@ -142,9 +145,9 @@ def _span(  # noqa: PLR0913 - a span has so much
     }
 
 
-def batches(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
+def batches(traces: Sequence[Trace]) -> Iterator[dict[str, object]]:
     """Bodies of requests to a collector (`/v1/traces`), each of whole traces."""
-    held: list[dict[str, Any]] = []
+    held: list[dict[str, object]] = []
     for trace in traces:
         own = spans(trace)
         if held and len(held) + len(own) > _BATCH:
@@ -155,21 +158,21 @@ def batches(traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
         yield _body(held)
 
 
-def _body(found: list[dict[str, Any]]) -> dict[str, Any]:
+def _body(found: list[dict[str, object]]) -> dict[str, object]:
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "sweeper"}}]}
     scope = {"scope": {"name": "sweeper.rollouts"}, "spans": found}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
-def _value(value: object) -> dict[str, Any]:
+def _value(value: object) -> dict[str, object]:
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):
         return {"intValue": str(value)}
     if isinstance(value, float):
         return {"doubleValue": value}
-    if isinstance(value, list):
-        values = [_value(one) for one in cast("list[object]", value)]
+    if is_list(value):
+        values = [_value(one) for one in value]
         return {"arrayValue": {"values": values}}
     return {"stringValue": str(value)}
 
@@ -182,13 +185,6 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _first(logs: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    return next((logs[name] for name in names if isinstance(logs.get(name), str)), None)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _sequence(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
+def _first(logs: Mapping[str, object], names: Sequence[str]) -> str | None:
+    found = (logs.get(name) for name in names)
+    return next((one for one in found if isinstance(one, str)), None)

@@ -129,7 +129,7 @@ def parse_where(text: str) -> Condition:
     return _Parser(text).whole()
 
 
-def select(condition: Condition, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def select(condition: Condition, records: list[dict[str, object]]) -> list[dict[str, object]]:
     """The records of runs of which the condition holds. Raises `UsageError` for a key that no run
     has: a misspelt condition must not look like an empty result."""
     views = [_view(record) for record in records]

@@ -6,18 +6,20 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sweeper.backends import capabilities_of, options_of
+from sweeper.backends import capabilities_together
 from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.fields import config_file
 from sweeper.fields.kinds import Integer, Text
 from sweeper.fields.sections import Field, Section
 from sweeper.model.launcher import Service
 from sweeper.model.plan import Plan
+from sweeper.model.quota import Member
 from sweeper.paths import home
 from sweeper.scheduler.book import Book, OwnBook, StoredBook
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import Governor
 from sweeper.storage.files import open_store
+from sweeper.storage.process import this_process
 from sweeper.storage.sweeps import ensure_identity
 from sweeper.storage.writable import check_root
 from sweeper.worker.job import read_environment
@@ -108,7 +110,7 @@ def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
     if settings.account is not None:
         return _hash("named", settings.account)
     given = {**_kept(service), **plan.launch.env}
-    capabilities = capabilities_of(plan.launch.backend, options_of(plan.launch))
+    capabilities = capabilities_together(plan.launch)
     if plan.service == "local" and _ADDRESS not in plan.launch.env and capabilities.here:
         # The engine's address changes when it is started again.
         return _hash("engine", service.home or home())
@@ -144,12 +146,11 @@ def governor_of(context: Context, service: Service) -> Governor:
     book: Book = OwnBook()
     if account is not None:
         book = StoredBook(open_store(settings.place), account)
-    return Governor(
-        book,
+    own = Member(
         context.store.root,
         context.sweep,
-        clock=context.clock,
-        weight=plan.launch.priority,
-        most=settings.slots,
-        identity="" if account is None else ensure_identity(context.store, context.sweep),
+        this_process(),
+        plan.launch.priority,
+        id="" if account is None else ensure_identity(context.store, context.sweep),
     )
+    return Governor(book, own, clock=context.clock, most=settings.slots)

@@ -15,7 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from sweeper.cause import last_line
 from sweeper.errors import AlreadyExists, SweeperError
@@ -75,7 +75,6 @@ class AlarmActions:
         self._command = None if asked.run is None else list(asked.run)
         self._stop = asked.stop
         self._rules = asked.rules
-        self._retries = plan.launch.retries
         self._staged = bool(plan.stages)
         self._secrets = plan.secrets
         self._cwd = plan.recipe.cwd
@@ -153,7 +152,8 @@ class AlarmActions:
         if run == alarm.run and view.state.opened > alarm.attempt:
             return  # the run was started again since: the new attempt has done nothing wrong yet
         happened = set(self._run_table.events(run))
-        request_cancel(self._store, self._sweep, run, happened, self._retries, _who(alarm))
+        retries = self._run_table.retries(run)
+        request_cancel(self._store, self._sweep, run, happened, retries, _who(alarm))
 
     def _record(self, alarm: Alarm) -> None:
         """Record what is done about an alarm, and start the command unless another launcher has."""
@@ -254,7 +254,7 @@ class AlarmActions:
 
     def _document(
         self, alarm: Alarm, argv: list[str] | None, outcome: str | None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         return {
             "schema": SCHEMA,
             "time": timestamp(),

@@ -1,7 +1,7 @@
 """The context that the parts of a scheduler share."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,12 +16,13 @@ __all__ = ["Context"]
 
 @dataclass(frozen=True)
 class Context:
-    """A sweep to drive, its store and its backend. `clock` gives monotonic seconds, `wall` seconds
-    since 1970, and `sleep` waits; tests pass their own."""
+    """A sweep to drive, its store and its backend, or the backends of its places by their names.
+    `clock` gives monotonic seconds, `wall` seconds since 1970, and `sleep` waits; tests pass their
+    own."""
 
     store: Store
     sweep: str
-    backend: Backend
+    backend: Backend | Mapping[str, Backend]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     wall: Callable[[], float] = time.time
@@ -30,6 +31,13 @@ class Context:
     def plan(self) -> Plan:
         """The sweep's plan, read once. Raises `NotFound`, `StoreError`."""
         return read_plan(self.store, self.sweep)
+
+    @cached_property
+    def backends(self) -> Mapping[str, Backend]:
+        """The backends of the plan's places, in the order in which they are filled."""
+        if isinstance(self.backend, Backend):
+            return {self.plan.launch.places[0]: self.backend}
+        return {place: self.backend[place] for place in self.plan.launch.places}
 
     @cached_property
     def layout(self) -> Layout:

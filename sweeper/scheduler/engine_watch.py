@@ -8,7 +8,7 @@ why (`worker.engine`), and the run begins again from its last checkpoint.
 from collections.abc import Callable
 from contextlib import suppress
 
-from sweeper.backends import capabilities_of, options_of
+from sweeper.backends import capabilities_together
 from sweeper.engine import lifecycle
 from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.model.job import Engine, read_engine
@@ -121,7 +121,7 @@ def watch(context: Context, service: Service) -> EngineWatch | None:
     """Make the watch of a sweep; None where its runs use no engine of ours. `service` is what the
     launch recorded."""
     plan, url = context.plan, service.engine
-    here_too = capabilities_of(plan.launch.backend, options_of(plan.launch)).here
+    here_too = capabilities_together(plan.launch).here
     if plan.service != "local" or url is None:
         return None
     if "TINKER_BASE_URL" in plan.launch.env:

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from sweeper.atomic import atomic_write
 from sweeper.backends import may_restart
 from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
+from sweeper.model.json_values import table_of
 from sweeper.model.states import State, fold, wants_attempt
 from sweeper.paths import home
 from sweeper.storage.files import Store, open_store
@@ -140,7 +141,7 @@ class _Kept(NamedTuple):
 
     path: str
     written: float
-    document: Mapping[str, Any]
+    document: Mapping[str, object]
 
     @property
     def folder(self) -> str:
@@ -162,8 +163,7 @@ def _kept(where: str) -> Iterator[_Kept]:
                 document = json.load(file)
         except OSError:
             continue  # gone, or it cannot be read now
-        known = cast(dict[str, Any], document) if isinstance(document, dict) else {}
-        yield _Kept(entry.path, written, known)
+        yield _Kept(entry.path, written, table_of(document))
 
 
 def _old() -> Iterator[_Kept]:

@@ -51,7 +51,8 @@ class FailurePolicy:
             if fresh and end is not None and end.reason in EXCUSED:
                 if self._begun and end.reason == "quota":
                     refused = "service"
-                self._excuse(run, state.attempt, EXCUSED[end.reason])
+                if self._has_tries(run):
+                    self.excuse(run, state.attempt, f"because {EXCUSED[end.reason]}")
             if fresh and end is not None and end.reason == LIMIT and self._begun:
                 refused = refused or "machine"
             if fresh and self._begun:
@@ -65,14 +66,22 @@ class FailurePolicy:
         self._begun = True
         return refused
 
-    def _excuse(self, run: str, attempt: int, why: str) -> None:
-        """Have a run started again that the service stopped: it costs none of its retries."""
-        tries = sum(event is Event.RETRY for _, event in self._run_table.events(run))
-        retired = run in self._run_table.retired
-        if tries < SERVICE_TRIES and not retired and not self._run_table.views[run].cancel:
-            body = {"by": f"the launcher, because {why}"}
+    def excuse(self, run: str, attempt: int, why: str) -> None:
+        """Have a run started again, while it is wanted, that was stopped by no fault of its own: it
+        costs none of its retries."""
+        if run not in self._run_table.retired and not self._run_table.views[run].cancel:
+            body = {"by": f"the launcher, {why}"}
             self._run_table.add(run, attempt, Event.RETRY, body)
             self._known.add((run, attempt))
+
+    def _has_tries(self, run: str) -> bool:
+        """Whether a run may be started again after a failure of the service: within reason. That an
+        attempt was withdrawn, so that it did nothing, does not count."""
+        events = self._run_table.events(run)
+        tries = sum(
+            event is Event.RETRY and (attempt, Event.FAILED) in events for attempt, event in events
+        )
+        return tries < SERVICE_TRIES
 
     @property
     def waiting_for_retries(self) -> bool:

@@ -26,7 +26,7 @@ from sweeper.scheduler.shares import Claim, grant, shares
 from sweeper.storage.files import Store, open_store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import Layout
-from sweeper.storage.process import is_gone, this_process
+from sweeper.storage.process import is_gone
 from sweeper.storage.sweeps import identity, read_events
 
 __all__ = ["Allowance", "Governor", "Jobs", "name_of"]
@@ -74,23 +74,15 @@ def name_of(root: str, sweep: str, identity: str = "") -> str:
 
 
 class Governor:
-    """The part of one sweep's launcher. `most`: what the user knows that the service takes at
-    once (None: that is learned); `identity`: what tells the sweep from others of its name."""
+    """The part of one sweep's launcher: `own` is how it appears in the book at first. `most`: what
+    the user knows that the service takes at once (None: that is learned)."""
 
-    def __init__(  # noqa: PLR0913 - a keyword for each thing that a launcher knows
-        self,
-        book: Book,
-        root: str,
-        sweep: str,
-        *,
-        clock: Callable[[], float],
-        weight: float = 1.0,
-        most: int | None = None,
-        identity: str = "",
+    def __init__(
+        self, book: Book, own: Member, *, clock: Callable[[], float], most: int | None = None
     ) -> None:
         self._book, self._clock, self._most = book, clock, most
-        self._name = name_of(root, sweep, identity)
-        self._own = Member(root, sweep, this_process(), weight, id=identity)
+        self._name = name_of(own.root, own.sweep, own.id)
+        self._own = own
         self._limiter = Limiter(clock)
         self._seen: dict[str, tuple[int, float]] = {}
         self._abandoned: dict[str, _Abandoned] = {}

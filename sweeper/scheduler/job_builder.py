@@ -3,7 +3,7 @@ jobs may not run on this machine."""
 
 from collections.abc import Mapping
 
-from sweeper.backends import Capabilities, options_of
+from sweeper.backends import Capabilities, backend_type, options_of
 from sweeper.command import worker_command
 from sweeper.model.job import Job
 from sweeper.model.plan import Launch
@@ -12,14 +12,14 @@ from sweeper.storage.files import Store
 __all__ = ["asked_by", "job_for", "worker_argv"]
 
 
-def asked_by(launch: Launch, config: Mapping[str, object]) -> Mapping[str, object]:
-    """The backend's options for the job of a run with this configuration."""
-    options = options_of(launch)
+def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mapping[str, object]:
+    """What the job of a run with this configuration asks for at a place of the sweep."""
+    options = options_of(launch, place)
     if not options.get("overrides"):
         return options
     from sweeper.grid.by_run import asked_by as chosen
 
-    return chosen(options, config)
+    return chosen(options, config, backend_type(place).merge)
 
 
 def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:

@@ -1,6 +1,6 @@
 """The reconcile loop: what should run, what does, and what to start next.
 
-Each step reads the store, asks the backend once, and moves every run at most one step along
+Each step reads the store, asks each backend once, and moves every run at most one step along
 
     intent -> (find) -> submit -> acknowledge -> the worker's own events
 
@@ -16,8 +16,10 @@ that it has no such job.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.errors import (
@@ -42,10 +44,12 @@ from sweeper.scheduler.kernel_kills import KernelKills
 from sweeper.scheduler.notifier import notifier
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.parallelism import Parallelism
+from sweeper.scheduler.places import Places
 from sweeper.scheduler.progress import Summary
 from sweeper.scheduler.requests import Requests
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
+from sweeper.scheduler.stage_limits import StageRoom
 from sweeper.scheduler.stages import Stages
 from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
@@ -56,6 +60,9 @@ from sweeper.storage.layout import token
 from sweeper.storage.sweeps import service_of
 
 __all__ = ["REPLANNED", "Scheduler"]
+
+Answered: TypeAlias = Callable[[Callable[[], None]], bool]
+"""Asks a question, and returns whether there was an answer."""
 
 REPLANNED = "the grid was launched again: going on with its new plan"
 """Why a launcher ends that is to go on at once, with the plan that it was given."""
@@ -96,13 +103,14 @@ class Scheduler:
         self._ending = ending
         self._notify = notify
         self._starting = starting
-        self._display = StatusDisplay(context.backend, clock)
+        self._display = StatusDisplay(context.backends.values(), clock)
         self._publisher = Publisher(context, starting=starting)
         self._run_table = RunTable(store, context.sweep, plan)
+        self._places = Places(context, self._run_table)
         service = _service(store, context.sweep, needed=starting)
         self._engine = engine_watch.watch(context, service)
         self._stages = Stages(context, self._run_table, service.env_file)
-        using = service, self._engine, self._stages
+        using = self._places, service, self._engine, self._stages
         self._submitter = Submitter(context, self._run_table, *using, check)
         self._heartbeats = Heartbeats(store, context.layout, clock)
         self._kernel = KernelKills()
@@ -252,7 +260,7 @@ class Scheduler:
         lowered = self._parallelism.lowered
         limit, why = (None, None) if lowered is None else lowered
         paused = self._requests.pause is not None
-        usage = self._usage.look(self._context.plan)
+        usage = self._usage.look(self._stages.plan)
         told = Observations(self._observed, unreachable, self._held, usage=usage)
         self._publisher.publish(told._replace(paused=paused, limit=limit, limit_by=why))
 
@@ -260,8 +268,8 @@ class Scheduler:
         """Do all that needs the backend. Returns why it did not answer, a line for each question.
 
         A question without an answer says nothing of any job and is asked again in the next round.
-        Nothing is started while the jobs at work are not known; but one job that cannot be stopped,
-        looked for or submitted holds up no others.
+        Nothing is started at a place while its jobs at work are not known; but one job that cannot
+        be stopped, looked for or submitted holds up no others, and no place another.
         """
         silent: list[str] = []
 
@@ -270,15 +278,17 @@ class Scheduler:
                 ask()
             except Unreachable as error:
                 silent.append(str(error))
-                self._crowded |= isinstance(error, NoRoom)
+                # A place that is full is left alone, where there are others.
+                self._crowded |= isinstance(error, NoRoom) and not self._places.several
                 return False
             return True
 
-        settled = answered(self._settle)
+        self._places.damaged.clear()
+        settled = self._settle(answered)
         self._unaccounted = self._spending is not None and not answered(self._spending.look)
         told = not answered(self._look_for_engine)
         self._away = told or (self._engine is not None and self._engine.away)
-        answered(self._stop)
+        self._stop(answered)
         if settled:
             refused = self._policy.look()
             refused = "machine" if self._crowded else refused
@@ -288,16 +298,16 @@ class Scheduler:
                 silent += self._stages.trouble
             answered(lambda: self._take_slots(refused))
             # What may be at work counts as such: only the room beside it is given to others.
-            answered(self._acknowledge)
-            answered(self._start)
-        return silent
+            self._acknowledge(answered)
+            self._start(answered)
+        return [*silent, *self._places.damaged.values()]
 
     def _take_slots(self, refused: str | None) -> None:
         """See how many jobs may be at work now. Raises `Unreachable`."""
         paused = sum(seen.kind is Kind.PAUSED for seen in self._observed.values())
         self._parallelism.ask(self._requests.parallel)
         busy, most = self._busy(), 1 if self._policy.smoke else self._parallelism.here
-        room = max(0, most - busy)
+        room = min(max(0, most - busy), sum(self._places.room(self._nowhere).values()))
         startable = sum(1 for _ in itertools.islice(self._startable(), room)) if room else 0
         self._parallelism.look(busy, startable, paused=paused, refused=refused)
 
@@ -305,13 +315,15 @@ class Scheduler:
         """Yield the runs that would be started now if there were room."""
         if self._held is not None or not self._starting or self._away or self._unaccounted:
             return
-        yield from self._nowhere - self._run_table.retired
+        room, runs = self._stage_room(), self._run_table.runs
+        yield from (run for run in self._nowhere - self._run_table.retired if room.take(runs[run]))
         retries_first = self._policy.waiting_for_retries
         for run, view in self._run_table.views.items():
             doubted = retries_first and not view.state.opened
             if not view.wants or doubted or self._policy.first not in (None, run):
                 continue
-            if self._outcomes.waits(run) is None and self._stages.waiting(run) is None:
+            waits = self._outcomes.waits(run) is not None or self._stages.waiting(run) is not None
+            if not waits and room.take(runs[run]):
                 yield run
 
     def _left(self) -> int:
@@ -346,35 +358,86 @@ class Scheduler:
         return max(0, most - self._busy())
 
     def _busy(self) -> int:
-        return len(self._run_table.open()) + len(
-            self._run_table.unacknowledged().keys() - self._nowhere
-        )
+        return sum(1 for _ in self._at_work())
 
-    def _acknowledge(self) -> None:
-        """Submit again what an earlier launcher meant to submit, unless the backend has it."""
-        opened = {token(run, n): run for run, n in self._run_table.unacknowledged().items()}
+    def _at_work(self) -> Iterator[str]:
+        yield from self._run_table.open()
+        yield from self._run_table.unacknowledged().keys() - self._nowhere
+
+    def _stage_room(self) -> StageRoom:
+        return StageRoom(self._stages.plan, (self._run_table.runs[run] for run in self._at_work()))
+
+    def _acknowledge(self, answered: Answered) -> None:
+        """Submit again what an earlier launcher meant to submit, unless its place has it."""
         self._nowhere = set()
-        if not opened:
-            return
-        found = self._context.backend.find(list(opened))
+        opened = self._places.of_each(self._run_table.unacknowledged())
+        for place, jobs in opened.items():
+            if jobs and not answered(partial(self._acknowledge_at, place, jobs)):
+                unknown = self._run_table.unacknowledged()  # but for those found since
+                self._withdraw(place, [run for run in jobs.values() if run in unknown])
+
+    def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
+        """The same at one place, for these jobs (token -> run). Raises `Unreachable`."""
+        found = self._places.ask(place, lambda backend: backend.find(list(opened)))
         for job in found:
             self._run_table.add(opened[job], _attempt_of(job), Event.SUBMITTED)
         missing = [run for job, run in opened.items() if job not in found]
-        self._nowhere = set(missing)
+        self._nowhere |= set(missing)
         again: list[str] = []
-        for run in missing:
+        stage_room = self._stage_room()
+        staying = self._withdraw(place, missing)
+        room = self._places.room(self._nowhere)[place]
+        for run in staying:
             attempt = self._run_table.views[run].state.opened
             if (attempt, Event.CANCEL) in self._run_table.events(run):
                 self._run_table.end(
                     run, attempt, Event.CANCELLED, "cancelled", "before it was submitted"
                 )
-            elif run not in self._run_table.retired and len(again) < self._free():
+            elif run in self._run_table.retired or len(again) >= min(room, self._free()):
+                continue
+            elif stage_room.take(self._run_table.runs[run]):
                 again.append(run)
         self._nowhere -= set(again)
         for run in again:
             # What lies beside the intent may be of another plan, damaged, or anybody's.
-            self._submitter.describe(run, self._run_table.views[run].state.opened, again=True)
-        self._submitter.submit(again)
+            attempt = self._run_table.views[run].state.opened
+            self._submitter.describe(run, attempt, place, again=True)
+        self._submitter.submit(place, again)
+
+    def _withdraw(self, place: str, runs: Iterable[str]) -> list[str]:
+        """Take back the opened attempts of these runs, where their place keeps them waiting and
+        another would have them. Returns those that stay."""
+        runs = list(runs)
+        room = self._places.room(self._nowhere)
+        left = sum(room.values()) - room[place]
+        why = self._places.why_leave(place, room)
+        if why is None or not self._starting:
+            return runs
+        staying: list[str] = []
+        for run in runs:
+            attempt = self._run_table.views[run].state.opened
+            asked = self._run_table.is_cancelled(run, attempt)
+            if asked or run in self._run_table.retired or left <= 0:
+                staying.append(run)
+            else:
+                left -= 1
+                if self._run_table.withdraw(run, attempt, f"{place}: {why}"):
+                    self._again_elsewhere(run, attempt)
+                self._nowhere.discard(run)
+        return staying
+
+    def _finish_withdrawals(self) -> None:
+        """End the attempts that a launcher was about to withdraw when it was killed: no worker has
+        them, and none will."""
+        for run, view in self._run_table.views.items():
+            claimed = view.state.event is Event.CLAIMED and self._starting
+            if claimed and self._run_table.finish_withdrawal(run, view.state.attempt):
+                self._again_elsewhere(run, view.state.attempt)
+
+    def _again_elsewhere(self, run: str, attempt: int) -> None:
+        """Have a run started again whose attempt was withdrawn, unless a user has said no since."""
+        if not self._run_table.is_cancelled(run, attempt):
+            self._policy.excuse(run, attempt, "since its place did not take it")
 
     def _look_for_engine(self) -> None:
         """See where the engine is, if the runs use one. Raises `Unreachable` where users should
@@ -382,24 +445,40 @@ class Scheduler:
         if self._engine is not None:
             self._engine.look()
 
-    def _settle(self) -> None:
-        """Find the attempts whose worker died before it recorded their outcome, and lost ones."""
-        opened = {token(run, n): run for run, n in self._run_table.open().items()}
-        self._heartbeats.look((run, _attempt_of(job)) for job, run in opened.items())
-        if not opened:
-            with suppress(Unreachable):  # lets the backend forget jobs that have ended since
-                self._context.backend.poll([])
-            return
-        statuses = self._context.backend.poll(list(opened))
+    def _settle(self, answered: Answered) -> bool:
+        """Find the attempts whose worker died before it recorded their outcome, and lost ones.
+        Returns whether any place has answered."""
+        if self._places.several:
+            self._finish_withdrawals()
+        opened = self._places.of_each(self._run_table.open())
+        jobs = {job: run for there in opened.values() for job, run in there.items()}
+        self._heartbeats.look((run, _attempt_of(job)) for job, run in jobs.items())
+        statuses: dict[str, JobStatus] = {}
+        reached = False
+        for place, there in opened.items():
+            if there:
+                reached |= answered(partial(self._poll, place, list(there), statuses))
+                continue
+            self._places.look_where_nothing_is(place)
+            reached = True
+        if not statuses:
+            return reached
         self._kernel.look(statuses)
         ended = (JobState.ENDED, JobState.ABSENT)
         if any(status.state in ended for status in statuses.values()):
             # A worker records its outcome before it exits: only what is missing after the
             # backend's answer is missing.
             self._run_table.read()
-        for job, run in opened.items():
+        for job, status in statuses.items():
+            run = jobs[job]
             if self._run_table.views[run].state.state in OPEN:
-                self._settle_one(run, _attempt_of(job), statuses[job])
+                self._settle_one(run, _attempt_of(job), status)
+        return reached
+
+    def _poll(self, place: str, tokens: list[str], statuses: dict[str, JobStatus]) -> None:
+        """Add what a place says of its jobs. Raises `Unreachable`."""
+        found = self._places.ask(place, lambda backend: backend.poll(tokens))
+        statuses |= {job: found[job] for job in tokens}
 
     def _settle_one(self, run: str, attempt: int, status: JobStatus) -> None:
         """Record or observe what became of one attempt at work, from what the backend says of its
@@ -434,6 +513,10 @@ class Scheduler:
 
     def _end_for(self, run: str, attempt: int, status: JobStatus) -> None:
         """Record the outcome of an attempt whose worker has ended without doing so."""
+        state = self._run_table.views[run].state
+        if state.event is Event.CLAIMED and self._run_table.finish_withdrawal(run, attempt):
+            self._again_elsewhere(run, attempt)
+            return
         if self._kernel.killed(token(run, attempt)):
             reason, detail = "oom", "the worker was killed by the kernel: out of memory"
         elif self._run_table.views[run].state.state is State.SUBMITTED:
@@ -449,31 +532,39 @@ class Scheduler:
         known = {"code": status.code, "host": status.node}
         self._run_table.end(run, attempt, event, reason, detail, known)
 
-    def _stop(self) -> None:
-        """Tell the backend which jobs a user wants stopped: once, but for those that it cannot stop
-        yet. Their workers look for the request as well."""
-        opened = self._run_table.open().items()
-        asked = {token(run, n) for run, n in opened if self._run_table.views[run].cancel}
+    def _stop(self, answered: Answered) -> None:
+        """Tell the backends which jobs a user wants stopped: once, but for those that they cannot
+        stop yet. Their workers look for the request as well."""
+        opened = self._run_table.open()
+        asked = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
         if self._engine is not None and self._starting and not self._away:
-            asked |= {token(run, n) for run, n in opened if self._engine.orphaned(run, n)}
+            asked |= {token(run, n) for run, n in opened.items() if self._engine.orphaned(run, n)}
         if self._spending is not None and self._spending.is_over:
-            asked |= {token(run, n) for run, n in opened}
+            asked |= {token(run, n) for run, n in opened.items()}
         if self._requests.pause is not None and self._requests.pause.runs:
-            asked |= {token(run, n) for run, n in opened}
+            asked |= {token(run, n) for run, n in opened.items()}
         self._stopping &= asked
         now = self._context.clock()
         waiting = {job for job, due in self._not_yet.items() if now < due}
-        fresh = sorted(asked - self._stopping - waiting)
-        if fresh:
-            not_yet = self._context.backend.cancel(fresh) or ()
-            again = dict.fromkeys(not_yet, now + NOT_YET_SECONDS)
-            self._not_yet = {job: self._not_yet[job] for job in waiting} | again
-            self._stopping = asked - self._not_yet.keys()
+        fresh = asked - self._stopping - waiting
+        if not fresh:
+            return
+        self._not_yet = {job: self._not_yet[job] for job in waiting}
+        for place, there in self._places.of_each(opened).items():
+            if jobs := sorted(fresh & there.keys()):
+                answered(partial(self._cancel, place, jobs))
 
-    def _start(self) -> None:
-        """Open attempts for runs that want one, as far as there is room."""
-        room = self._free()
+    def _cancel(self, place: str, jobs: list[str]) -> None:
+        """The same at one place. Raises `Unreachable`."""
+        not_yet = set(self._places.ask(place, lambda backend: backend.cancel(jobs)) or ())
+        self._not_yet |= dict.fromkeys(not_yet, self._context.clock() + NOT_YET_SECONDS)
+        self._stopping |= set(jobs) - not_yet
+
+    def _start(self, answered: Answered) -> None:
+        """Open attempts for runs that want one, as far as there is room, and submit them."""
+        room = min(self._free(), sum(self._places.room(self._nowhere).values()))
         retries_first, held = self._policy.waiting_for_retries, self._held
+        stage_room = self._stage_room()
         chosen: list[str] = []
         for run, view in self._stages.in_order():
             if not view.wants:
@@ -497,12 +588,27 @@ class Scheduler:
                 self._observed[run] = Observation(Kind.ENGINE)
             elif attempt == 1 and retries_first:
                 self._observed[run] = Observation(Kind.DOUBTED)
-            elif len(chosen) < room and self._policy.first in (None, run):
+            elif len(chosen) >= room or self._policy.first not in (None, run):
+                continue
+            elif stage_room.take(self._run_table.runs[run]):
                 chosen.append(run)
         self._policy.started(chosen)
-        for run in chosen:
-            self._submitter.open(run, self._run_table.views[run].state.opened + 1)
-        self._submitter.submit(chosen)
+        self._open(chosen, answered)
+
+    def _open(self, runs: Iterable[str], answered: Answered) -> None:
+        """Open the next attempt of each of these runs at a place that has room, and submit them."""
+        rooms = self._places.room(self._nowhere)
+        opened: dict[str, list[str]] = {}
+        for run in runs:
+            place = self._places.choose(run, rooms)
+            if place is not None:
+                rooms[place] -= 1
+                attempt = self._run_table.views[run].state.opened + 1
+                there = self._submitter.open(run, attempt, place)
+                if there is not None:
+                    opened.setdefault(there, []).append(run)
+        for place, jobs in opened.items():
+            answered(partial(self._submitter.submit, place, jobs))
 
 
 def _service(store: Store, sweep: str, *, needed: bool) -> Service:

@@ -1,12 +1,13 @@
 """The launcher's table of runs: their events, read in one listing a step, and the state that
 follows. Events are written here and nowhere else in the launcher."""
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import (
     OPEN,
@@ -20,10 +21,12 @@ from sweeper.model.states import (
 from sweeper.storage.documents import SCHEMA, encode, timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
-from sweeper.storage.sweeps import Events, read_events
+from sweeper.storage.sweeps import Events, read_event, read_events
 
-__all__ = ["RunTable", "View"]
+__all__ = ["WITHDRAWN", "RunTable", "View"]
 
+WITHDRAWN = "withdrawn"
+"""Why a launcher has claimed an attempt, and how it has ended then."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
@@ -47,11 +50,12 @@ class RunTable:
         self._store = store
         self._sweep = sweep
         self._layout = Layout(sweep)
-        self._retries = plan.launch.retries
+        self._retries: dict[str, int] = {}
         self.runs: dict[str, Run] = {}
         self.retired: set[str] = set()
         self.views: dict[str, View] = {}
         self._events: Events = {}
+        self._with_worker: set[tuple[str, int]] = set()  # claimed, and not by a launcher
         self.grow(plan)
 
     def grow(self, plan: Plan) -> None:
@@ -59,11 +63,16 @@ class RunTable:
         known = bool(self.views)
         back = self.retired - {run.id for run in plan.runs if run.retired}
         self.runs = {run.id: run for run in plan.runs}
+        self._retries = {run.id: plan.retries_of(run.stage) for run in plan.runs}
         self.retired = {run.id for run in plan.runs if run.retired}
         for run in back:
             self.views.pop(run, None)
         for run in self.runs if known else ():
             self._look(run)
+
+    def retries(self, run: str) -> int:
+        """How many failures of a run are made good for."""
+        return self._retries[run]
 
     def read(self) -> None:
         """Read all events again. Views change only where there are new ones.
@@ -99,13 +108,18 @@ class RunTable:
         submitted."""
         return {r: v.state.opened for r, v in self.views.items() if v.state.unacknowledged}
 
-    def add(self, run: str, attempt: int, event: Event, body: dict[str, Any] | None = None) -> None:
-        """Record an event; that it is on record already is as good."""
-        document = {"schema": SCHEMA, "time": timestamp()} | (body or {})
+    def add(
+        self, run: str, attempt: int, event: Event, body: Mapping[str, object] | None = None
+    ) -> bool:
+        """Record an event; that it is on record already is as good. Returns whether it was not."""
+        document = {"schema": SCHEMA, "time": timestamp()} | dict(body or {})
+        fresh = False
         with suppress(AlreadyExists):  # an earlier launcher's, or ours whose reply was lost
             self._store.create(self._layout.event(run, attempt, event), encode(document))
+            fresh = True
         self._events.setdefault(run, set()).add((attempt, event))
         self._look(run)
+        return fresh
 
     def end(
         self,
@@ -123,6 +137,40 @@ class RunTable:
         )
         self.add(run, attempt, event, {**body, **known, "reason": reason, "detail": detail})
 
+    def withdraw(self, run: str, attempt: int, why: str) -> bool:
+        """End an attempt that no worker has claimed, by claiming it: a job of it that may begin all
+        the same finds that it is another's, and trains nothing. Returns False where a worker was
+        quicker, and has it."""
+        body = {"nonce": os.urandom(8).hex(), "submitted": attempt, "by": "the launcher"}
+        self.add(run, attempt, Event.CLAIMED, body | {"reason": WITHDRAWN, "detail": why})
+        return self.finish_withdrawal(run, attempt)
+
+    def finish_withdrawal(self, run: str, attempt: int) -> bool:
+        """End a claimed attempt that a launcher has claimed so as to withdraw it: this one, whose
+        reply may have been lost, or one that was killed before it could. Returns False where a
+        worker has the claim. Raises `StoreError`."""
+        if (run, attempt) in self._with_worker:
+            return False
+        try:
+            claim = read_event(self._store, self._sweep, run, attempt, Event.CLAIMED)
+        except (NotFound, Damaged):
+            return False
+        if claim.reason != WITHDRAWN:
+            self._with_worker.add((run, attempt))
+            return False
+        self.end(run, attempt, Event.PREEMPTED, WITHDRAWN, claim.detail or "")
+        return True
+
+    def is_cancelled(self, run: str, attempt: int) -> bool:
+        """Whether a user has asked for the end of this attempt, looked at anew. Raises
+        `StoreError`."""
+        if (attempt, Event.CANCEL) not in self.events(run):
+            if not self._store.exists(self._layout.event(run, attempt, Event.CANCEL)):
+                return False
+            self._events.setdefault(run, set()).add((attempt, Event.CANCEL))
+            self._look(run)
+        return True
+
     def _look(self, run: str) -> None:
         events = self.events(run)
         view = self.views.get(run)
@@ -130,7 +178,7 @@ class RunTable:
             self.views[run] = View(
                 len(events),
                 fold(events),
-                run not in self.retired and wants_attempt(events, self._retries),
+                run not in self.retired and wants_attempt(events, self._retries[run]),
                 cancel_asked(events),
                 retry_asked(events),
             )

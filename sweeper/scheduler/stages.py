@@ -8,7 +8,7 @@ is killed in between, or a second one, goes by the same.
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.model.growth import depths, lineage, value_of
@@ -56,7 +56,7 @@ class Stages:
         self._stages: dict[str, Wait] = {}
         self._pins = Pins(self._plan.service, env_file)
         self._expiring: dict[str, str] = {}
-        self._filled: dict[str, dict[str, Any]] = {}
+        self._filled: dict[str, dict[str, object]] = {}
         self._lacking: dict[str, _Lack] = {}
         self._away: dict[str, Wait] = {}
         self._halted: dict[str, Wait] = {}
@@ -122,13 +122,13 @@ class Stages:
     def _cancel_fresh(self, cancelled: Asked) -> None:
         """Cancel the runs that came to be while the sweep was cancelled, of which its user does not
         know: we may just have been choosing."""
-        retries = self._plan.launch.retries
         for run, view in self._run_table.views.items():
             at_work = view.wants or view.state.state in OPEN or view.state.unacknowledged
             fresh = view.state.opened <= 1 and self._run_table.runs[run].parents
             if at_work and fresh and not view.cancel:
                 happened = set(self._run_table.events(run))
                 place = self._context.store, self._context.sweep
+                retries = self._run_table.retries(run)
                 request_cancel(*place, run, happened, retries, cancelled.by)
 
     def _try(self, choice: Choice, trouble: list[str]) -> bool:
@@ -190,7 +190,7 @@ class Stages:
         runs, sign = self._run_table.runs, 1 if self._plan.order == "breadth" else -1
         return sorted(views, key=lambda item: sign * self._depths.get(runs[item[0]].stage or "", 0))
 
-    def config(self, run: Run) -> dict[str, Any]:
+    def config(self, run: Run) -> dict[str, object]:
         """The configuration of a run, with all that it takes of others. Raises `Missing`."""
         if run.stage is None or next(references(run.config), None) is None:
             return run.config
@@ -198,7 +198,7 @@ class Stages:
             self._filled[run.id] = self._fill(run)
         return self._filled[run.id]
 
-    def _fill(self, run: Run) -> dict[str, Any]:
+    def _fill(self, run: Run) -> dict[str, object]:
         runs = self._run_table.runs
         by_stage: dict[str, Run] = {}
         for above in lineage(run, runs):

@@ -3,7 +3,7 @@ at (tmux), which shows a line for the sweep and a word for each job. Only change
 a failure to publish never costs the sweep anything."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sweeper import labels
@@ -49,12 +49,12 @@ class Publisher:
 
 
 class StatusDisplay:
-    """Gives a backend that shows something to people what has changed."""
+    """Gives the first backend that shows something to people what has changed."""
 
-    def __init__(self, backend: Backend, clock: Callable[[], float]) -> None:
+    def __init__(self, backends: Iterable[Backend], clock: Callable[[], float]) -> None:
         self._clock = clock
         self._next = clock()
-        self._display = backend if backend.shows else None
+        self._display = next((backend for backend in backends if backend.shows), None)
         self._words: dict[str, str] = {}
         self._summary: Summary | None = None
 

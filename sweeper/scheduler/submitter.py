@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sweeper.backends import capabilities_of, options_of
+from sweeper.backends import capabilities_at
 from sweeper.backends.base import JobSpec
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.job import Job
@@ -14,6 +14,7 @@ from sweeper.recipe.reference import render_window
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.job_builder import asked_by, job_for, worker_argv
+from sweeper.scheduler.places import Places
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.stages import Stages
 from sweeper.storage.documents import encode
@@ -24,15 +25,16 @@ __all__ = ["Submitter"]
 
 
 class Submitter:
-    """Submits attempts of one sweep. `service` is what the last launch gave to its runs, `engine`
-    the watch of their engine, if they use one of ours, `stages` has what they take of each other.
-    `check` is called before anything is
-    submitted; it raises when another launcher has the sweep by now."""
+    """Submits attempts of one sweep to its `places`. `service` is what the last launch gave to its
+    runs, `engine` the watch of their engine, if they use one of ours, `stages` has what they take
+    of each other. `check` is called before anything is submitted; it raises when another launcher
+    has the sweep by now."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a scheduler that have a say in it
         self,
         context: Context,
         run_table: RunTable,
+        places: Places,
         service: Service,
         engine: EngineWatch | None,
         stages: Stages,
@@ -41,22 +43,30 @@ class Submitter:
         self._context = context
         self._stages = stages
         self._run_table = run_table
+        self._places = places
         self._service = service
         self._engine = engine
         self._check = check
         launch = context.plan.launch
-        self._capabilities = capabilities_of(launch.backend, options_of(launch))
+        self._capabilities = {place: capabilities_at(launch, place) for place in places.names}
         self._diff: bytes | None = None
         self._described: dict[str, bytes] = {}  # what is known to be on record, by its path
 
-    def open(self, run: str, attempt: int) -> None:
-        """Record what the attempt is to do, then that it is about to be submitted."""
-        self.describe(run, attempt)
-        self._run_table.add(run, attempt, Event.INTENT)
+    def open(self, run: str, attempt: int, place: str) -> str | None:
+        """Record what the attempt is to do, then that it is about to be submitted to `place`.
+        Returns the place that is on record: somebody else may have opened it. None where that is
+        damaged."""
+        self.describe(run, attempt, place)
+        if self._run_table.add(run, attempt, Event.INTENT, {"place": place}):
+            return place
+        there = self._places.at(run, attempt)
+        if there not in (None, place):
+            self.describe(run, attempt, there)
+        return there
 
-    def describe(self, run: str, attempt: int, *, again: bool = False) -> None:
-        """Record what the attempt is to do, as the plan says. `again`: a record that says the same
-        already is left alone, since somebody may hold it."""
+    def describe(self, run: str, attempt: int, place: str, *, again: bool = False) -> None:
+        """Record what the attempt is to do at its place, as the plan says. `again`: a record that
+        says the same already is left alone, since somebody may hold it."""
         planned = self._run_table.runs[run]
         planned = planned._replace(config=self._stages.config(planned))
         plan = self._context.plan.of(planned.stage)
@@ -84,7 +94,7 @@ class Submitter:
         )
         store, layout = self._context.store, self._context.layout
         path = layout.job(run, attempt)
-        data = encode(job_for(self._capabilities, job, self._service.engine).document())
+        data = encode(job_for(self._capabilities[place], job, self._service.engine).document())
         if again:
             if self._described.get(path) == data:
                 return  # while a queue is closed this comes every round
@@ -108,27 +118,29 @@ class Submitter:
                 self._diff = self._context.store.read(kept["path"]) if kept else b""
         return self._diff
 
-    def submit(self, runs: Sequence[str]) -> None:
-        """Hand the newest opened attempt of each run to the backend, and acknowledge."""
+    def submit(self, place: str, runs: Sequence[str]) -> None:
+        """Hand the newest opened attempt of each run to its place, and acknowledge."""
         if not runs:
             return
         attempts = {run: self._run_table.views[run].state.opened for run in runs}
-        context, launch = self._context, self._context.plan.launch
-        place = self._capabilities, context.store, context.sweep
+        context = self._context
+        told = self._capabilities[place], context.store, context.sweep
         self._check()
-        context.backend.submit(
-            [
+        specs: list[JobSpec] = []
+        for run, attempt in attempts.items():
+            planned, job = self._run_table.runs[run], token(run, attempt)
+            launch = context.plan.launch_of(planned.stage)
+            specs.append(
                 JobSpec(
-                    token(run, attempt),
-                    self._run_table.runs[run].name,
-                    worker_argv(*place, token(run, attempt), self._service.env_file),
+                    job,
+                    planned.name,
+                    worker_argv(*told, job, self._service.env_file),
                     context.store.local_path(context.sweep) or "/",
-                    asked_by(launch, self._run_table.runs[run].config),
-                    render_window(launch.window, context.sweep, self._run_table.runs[run], attempt),
+                    asked_by(launch, place, planned.config),
+                    render_window(launch.window, context.sweep, planned, attempt),
                     launch.grace_s,
                 )
-                for run, attempt in attempts.items()
-            ]
-        )
+            )
+        self._places.submit(place, specs)
         for run, attempt in attempts.items():
             self._run_table.add(run, attempt, Event.SUBMITTED)

@@ -26,21 +26,21 @@ __all__ = [
 T = TypeVar("T")
 
 
-def encode(document: dict[str, Any]) -> bytes:
+def encode(document: Mapping[str, object]) -> bytes:
     """Encode a document as it is stored: one line of JSON."""
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
-def read_json(store: Store, path: str) -> dict[str, Any]:
+def read_json(store: Store, path: str) -> dict[str, object]:
     """Read a document of ours. Raises `NotFound`, `Damaged`, `StoreError` when it is newer."""
     data, place = store.read(path), place_of(store, path)
     try:
-        document: Any = decode(data)
+        document: object = decode(data)
     except ValueError as error:
         raise Damaged(f"{place}: damaged ({error})") from error
     if not isinstance(document, dict):
         raise Damaged(f"{place}: damaged (not a JSON object)")
-    schema = cast(dict[str, Any], document).get("schema", 0)
+    schema = cast(dict[str, object], document).get("schema", 0)
     if not isinstance(schema, int):
         raise Damaged(f"{place}: damaged (schema: not a number)")
     if schema > SCHEMA:
@@ -85,7 +85,7 @@ def place_of(store: Store, path: str) -> str:
     return f"{store.root}/{path}"
 
 
-def dotted(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted(document: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the values of a nested document by dotted keys; an empty mapping is a value."""
     for key, value in document.items():
         if isinstance(value, Mapping) and value:

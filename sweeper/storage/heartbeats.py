@@ -4,7 +4,7 @@ last. Only heartbeats that have changed are read."""
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.model import heartbeat
@@ -77,7 +77,7 @@ class Heartbeats:
         """Seconds since the heartbeat was last seen to change."""
         return self._clock() - self.known[run, attempt].seen
 
-    def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, Any]]:
+    def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, object]]:
         """The seconds since the heartbeat changed, and its contents (`paused`, `machine`, `host`),
         empty while there is none."""
         beat = self.known.get((run, attempt))

@@ -4,7 +4,7 @@ launcher looks for them in every round, and the next one finds them too."""
 import getpass
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.model import plan_file
@@ -69,7 +69,7 @@ def ask_cancel(store: Store, sweep: str, by: str | None = None) -> None:
     _ask(store, sweep, "cancel", asked.document())
 
 
-def propose_plan(store: Store, sweep: str, document: dict[str, Any]) -> None:
+def propose_plan(store: Store, sweep: str, document: dict[str, object]) -> None:
     """Give the launcher at work a plan to go on with. Raises `StoreError`."""
     _ask(store, sweep, "plan", document)
 
@@ -104,7 +104,7 @@ def forget(store: Store, sweep: str, *names: str) -> None:
     store.remove([Layout(sweep).request(name) for name in names])
 
 
-def _ask(store: Store, sweep: str, name: str, document: dict[str, Any]) -> None:
+def _ask(store: Store, sweep: str, name: str, document: dict[str, object]) -> None:
     store.replace(Layout(sweep).request(name), encode(document))
 
 

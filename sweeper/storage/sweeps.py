@@ -5,6 +5,7 @@ One listing of `state/` answers for every run, since the names of the files carr
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.model import event as bodies
@@ -36,6 +37,7 @@ __all__ = [
     "read_plan",
     "read_states",
     "service_of",
+    "submitted_to",
     "with_chosen",
 ]
 
@@ -205,6 +207,18 @@ def read_outcome(store: Store, sweep: str, run: str, state: RunState) -> Outcome
         return read_event(store, sweep, run, state.attempt, state.event)
     except NotFound:
         return NOTHING
+
+
+def submitted_to(store: Store, sweep: str, run: str, attempt: int) -> str | None:
+    """The place of an attempt, as its intent has it, which is on record before it is submitted.
+    None: none is on record, as with older versions. One that an older version's worker has opened
+    is where the attempt before it was. Raises `StoreError`."""
+    for number in range(attempt, 0, -1):
+        with suppress(NotFound):
+            place = read_event(store, sweep, run, number, Event.INTENT).place
+            if place is not None:
+                return place
+    return None
 
 
 def read_event(store: Store, sweep: str, run: str, attempt: int, event: Event) -> Outcome:

@@ -1,7 +1,5 @@
 """What may stand in `task.toml`: every field of Harbor's format, declared once."""
 
-from typing import Any
-
 from sweeper.fields.kinds import (
     Choice,
     Flag,
@@ -32,11 +30,11 @@ _STRINGS = Texts(Item({}), most=1000)
 class _Any:
     """Whatever it is."""
 
-    def read(self, node: Node, where: str, problems: Problems) -> Any:
+    def read(self, node: Node, where: str, problems: Problems) -> object:
         del where, problems
         return plain(node)
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         return {}
 
 
@@ -49,7 +47,7 @@ class _AnyText:
         wrong(node, where, "a string", problems)
         return None
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         return {"type": "string"}
 
 
@@ -59,7 +57,7 @@ class _Several:
     def __init__(self, one: Kind) -> None:
         self._one = one
 
-    def read(self, node: Node, where: str, problems: Problems) -> list[Any] | None:
+    def read(self, node: Node, where: str, problems: Problems) -> list[object] | None:
         if node.items is None:
             wrong(node, where, "a list", problems)
             return None
@@ -68,7 +66,7 @@ class _Several:
         ]
         return [one for one in found if one is not None]
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         return {"type": "array", "items": self._one.schema()}
 
 
@@ -91,7 +89,7 @@ def _user(node: Node, where: str, problems: Problems) -> str | int | None:
     return None
 
 
-def _least(node: Node, where: str, problems: Problems) -> Any:
+def _least(node: Node, where: str, problems: Problems) -> object:
     """A number, or one for each key of the rewards."""
     if node.entries is not None:
         return {

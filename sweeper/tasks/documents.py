@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 __all__ = [
     "Dockerfile",
@@ -68,7 +68,7 @@ class TaskEnvironment:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     workdir: str | None = None
     healthcheck: Healthcheck | None = None
-    mcp_servers: tuple[Mapping[str, Any], ...] = ()
+    mcp_servers: tuple[Mapping[str, object], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,6 @@ class Task:
     environment: TaskEnvironment
     schema_version: str = "1.4"
     description: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     solution_env: Mapping[str, str] = field(default_factory=dict[str, str])
     reward_strategy: Literal["mean", "final"] = "mean"

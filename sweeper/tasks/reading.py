@@ -183,7 +183,7 @@ def _dockerfile(own: str, problems: Problems, *, needed: bool) -> Dockerfile | N
     return None
 
 
-def _older(given: dict[str, Any], reading: Reading) -> None:
+def _older(given: dict[str, object], reading: Reading) -> None:
     """Put fields that have other names today under these."""
     for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
         size = given.pop(old, None)

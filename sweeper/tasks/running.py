@@ -203,10 +203,10 @@ def _rewards(environment: Environment, output: str) -> Judged:
 def _named(data: bytes) -> dict[str, float]:
     """Rewards by name. Raises ValueError."""
     try:
-        found: Any = json.loads(data)
+        found: object = json.loads(data)
     except (ValueError, RecursionError):
         raise ValueError("reward.json is no JSON") from None
-    named = cast("dict[str, Any]", found) if isinstance(found, dict) else {"reward": found}
+    named = cast("dict[str, object]", found) if isinstance(found, dict) else {"reward": found}
     if not named:
         raise ValueError("reward.json holds nothing")
     return {

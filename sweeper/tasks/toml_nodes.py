@@ -3,7 +3,7 @@ so the lines are looked for in the text, by the headers of tables and the keys b
 
 import re
 import tomllib
-from typing import Any, cast
+from typing import cast
 
 from sweeper.fields.nodes import Node, Place, Problems
 
@@ -37,17 +37,17 @@ class _Nodes:
     def __init__(self, source: str, lines: dict[Path, int]) -> None:
         self._source, self._lines = source, lines
 
-    def node(self, value: Any, path: Path, above: int) -> Node:
+    def node(self, value: object, path: Path, above: int) -> Node:
         line = self._lines.get(path, above)
         place = Place(self._source, line, 1)
         if isinstance(value, dict):
             entries: dict[str, tuple[Place, Node]] = {}
-            for key, item in cast("dict[str, Any]", value).items():
+            for key, item in cast("dict[str, object]", value).items():
                 below = self.node(item, (*path, key), line)
                 entries[key] = (below.place, below)
             return Node(entries, place)
         if isinstance(value, list):
-            items = cast("list[Any]", value)
+            items = cast("list[object]", value)
             return Node([self.node(one, (*path, n), line) for n, one in enumerate(items)], place)
         return Node(value, place)
 

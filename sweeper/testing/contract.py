@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import pytest
 
-from sweeper.backends import open_backend
+from sweeper.backends import capabilities_of, open_backend
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.errors import Unreachable
 
@@ -55,6 +55,7 @@ if float(sys.argv[1]):
     child = subprocess.Popen(["sh", "-c", below, place])
     while not os.path.exists(place + ".child"):
         time.sleep(0.02)
+leave("place", json.dumps([os.getcwd(), "" if os.isatty(0) else sys.stdin.read()]))
 leave("started", json.dumps(sys.argv[2:-2]))
 while not os.path.exists(place + ".end"):
     time.sleep(0.02)
@@ -157,7 +158,8 @@ class Site:
         return JobSpec(token, token, argv, where, dict(self.resources))
 
     def mark(self, token: str, kind: str, sweep: str = "sweep") -> Path:
-        """The file that a job leaves: `started`, `told`, `below` (a child of its was told),
+        """The file that a job leaves: `started`, `place` (where it started, and what its standard
+        input gave, unless that is a terminal), `told`, `below` (a child of its was told),
         `saved`."""
         return self.place(sweep) / f"{token}.{kind}"
 
@@ -228,6 +230,10 @@ class BackendContract:
         site.until(lambda: _status(backend, token).state is JobState.ENDED, "it ends")
         assert _status(backend, token).code == (3 if site.knows_codes else None)
         assert not _status(backend, token).preempted
+        cwd, given = json.loads(site.mark(token, "place").read_text())
+        assert given == ""
+        if capabilities_of(site.name, site.options).files:  # a container may start elsewhere
+            assert cwd == str(site.place())
 
     def test_tokens_it_does_not_know_are_absent(self, site: Site) -> None:
         backend, token = site.open(), "cccccccccccc-a1"

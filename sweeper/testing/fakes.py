@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from sweeper.backends.base import Backend, BackendType, JobSpec, JobState, JobStatus
-from sweeper.errors import Unreachable
+from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["FakeBackend", "FakeClock"]
 
@@ -28,9 +28,9 @@ class FakeBackend(Backend):
 
     `submitted` lists the tokens of every submission it has accepted, in order, twice where a job
     was submitted twice; `shown` what it was to show, call by call; it cannot stop yet what is in
-    `not_yet`. With `reachable = False` every
-    call raises `Unreachable`; with `lose_reply = True` the next submission is accepted and then
-    raises it.
+    `not_yet`. With `reachable = False` every call raises `Unreachable`, but for a `poll` of no job,
+    which asks nobody; with `lose_reply = True` the next submission is accepted and then raises it.
+    A `refusal` is what every submission raises, and starts nothing.
     """
 
     name = "fake"
@@ -44,6 +44,7 @@ class FakeBackend(Backend):
         self.not_yet: set[str] = set()
         self.reachable = True
         self.lose_reply = False
+        self.refusal: EnvironmentFailure | None = None
 
     def end(self, token: str, code: int | None = 0, reason: str | None = None) -> None:
         """The job ends, as far as the backend can see."""
@@ -55,6 +56,8 @@ class FakeBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._answer()
+        if self.refusal is not None and jobs:
+            raise self.refusal
         for job in jobs:
             self.submitted.append(job.token)
             self.jobs[job.token] = JobStatus(JobState.RUNNING)
@@ -67,7 +70,8 @@ class FakeBackend(Backend):
         return {token: token for token in tokens if token in self.jobs}
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        self._answer()
+        if tokens:
+            self._answer()
         return {token: self.jobs.get(token, JobStatus(JobState.ABSENT)) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> Collection[str]:

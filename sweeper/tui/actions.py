@@ -47,9 +47,11 @@ class Pane(NamedTuple):
 
 def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
     """Find the pane of a run's newest attempt on this machine. Raises `NotFound`."""
-    backend = sweep.plan.launch.backend
-    if backend != "tmux":
-        raise NotFound(f"the backend is {backend}: there are no panes; enter shows the run's log")
+    launch = sweep.plan.launch
+    if "tmux" not in launch.places:
+        raise NotFound(
+            f"the backend is {launch.backend}: there are no panes; enter shows the run's log"
+        )
     server = TmuxServer()
     session = server.session(f"{sweep.root}/{sweep.name}")
     job = token(run, attempt)

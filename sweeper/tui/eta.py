@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from sweeper.model.plan import Plan
 from sweeper.model.states import RunState, State
@@ -84,6 +83,6 @@ def _here(found: re.Match[str]) -> str:
     return moment.strftime("%H:%M" if same else "%Y-%m-%d %H:%M")
 
 
-def _defaults(plan: Plan) -> dict[str, Any]:
+def _defaults(plan: Plan) -> dict[str, object]:
     """The defaults of the recipe, as the plan recorded them."""
     return {key: about.get("default") for key, about in plan.recipe.takes.items()}

@@ -58,9 +58,10 @@ def groupings(view: SweepView) -> list[str]:
     cells = {run.cell for run in view.runs}
     by_cell = len(cells) < len(view.runs)
     axes = [axis for axis in view.axes if len({_setting(run, axis) for run in view.runs}) > 1]
+    several = ["backend"] if any(run.backend for run in view.runs) else []
     if view.stages:
-        return ["stage", "cell", "none", *axes, "state"]
-    return [*(["cell"] * by_cell), "none", *(["cell"] * (not by_cell)), *axes, "state"]
+        return ["stage", "cell", "none", *axes, "state", *several]
+    return [*(["cell"] * by_cell), "none", *(["cell"] * (not by_cell)), *axes, "state", *several]
 
 
 def arranged(
@@ -159,6 +160,8 @@ def _heading(run: RunView, by: str) -> str:
         return run.shown_state
     if by == "stage":
         return stage_of(run)
+    if by == "backend":
+        return run.backend or "not submitted"
     return f"{by}={_setting(run, by)}"
 
 
@@ -193,6 +196,7 @@ _LIKE_A_CONDITION = re.compile(r"[<>]|!=|==| = |\bis (not )?missing\b|\bin \(")
 def _record(run: RunView) -> dict[str, Any]:
     known = {"id": run.id, "name": run.name, "cell": run.cell, "seed": run.seed}
     now = {"state": run.shown_state, "attempts": run.attempt, "reason": run.reason or None}
+    now |= {"backend": run.backend or None}
     reached = {"value": run.value, "place": run.rank, "step": run.step, "alarms": len(run.alarms)}
     return {**known, **now, **reached, "config": dict(run.config)}
 

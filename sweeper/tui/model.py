@@ -5,7 +5,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model.mark import NO_MARKS, Marks
 from sweeper.model.states import OPEN
@@ -44,7 +44,8 @@ class RunView(NamedTuple):
     it. `reason` says why it ended, `said` is the last line of a failed run. `step` is the last one
     recorded, `total` how many there will be, `fraction` the share that is done, `eta` the seconds
     to its end, `beat` the seconds since its heartbeat changed; each is None when unknown. `curve`
-    is the sweep's metric over time, thinned out; `value` what the run is judged by, `diverged`
+    is the sweep's metric over time, thinned out; `backend` where its latest attempt is, in a sweep
+    with several places; `value` what the run is judged by, `diverged`
     whether its last value was not finite, `rank` its place among the runs that count, `marks` what
     people noted of it.
     """
@@ -53,7 +54,7 @@ class RunView(NamedTuple):
     name: str
     cell: str
     seed: int | None
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     state: str
     attempt: int = 0
     wants: bool = False
@@ -74,6 +75,7 @@ class RunView(NamedTuple):
     beat: float | None = None
     alarms: tuple[Alarm, ...] = ()
     marks: Marks = NO_MARKS
+    backend: str = ""
 
     @property
     def shown_state(self) -> str:
@@ -95,7 +97,10 @@ class RunView(NamedTuple):
         """What else there is to say of the run, in a few words."""
         if self.silent:
             return "no heartbeat"
-        return self.waits or "; ".join(filter(None, (self.observed, self._ended)))
+        at = f"on {self.backend}" if self.backend else ""
+        if self.waits:
+            return "; ".join(filter(None, (at, self.waits)))
+        return "; ".join(filter(None, (at, self.observed, self._ended)))
 
     @property
     def _ended(self) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.labels import shown_marks
 from sweeper.model.mark import Mark
@@ -199,7 +199,7 @@ def configuration_lines(view: SweepView, run: RunView) -> list[Line]:
     return lines + [[(f"{key}: {text}", "dim")] for key, text in _texts(run.config).items()]
 
 
-def _texts(config: Mapping[str, Any]) -> dict[str, str]:
+def _texts(config: Mapping[str, object]) -> dict[str, str]:
     return {
         key: value if isinstance(value, str) else json.dumps(value) for key, value in dotted(config)
     }

@@ -29,7 +29,13 @@ from sweeper.storage.files import Store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.lock import is_held
 from sweeper.storage.marks import read_marks
-from sweeper.storage.sweeps import TELLING, chosen_of, read_observations, read_outcome
+from sweeper.storage.sweeps import (
+    TELLING,
+    chosen_of,
+    read_observations,
+    read_outcome,
+    submitted_to,
+)
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
 from sweeper.tui.model import (
@@ -89,7 +95,9 @@ class Poller:
         self._retired = {run.id for run in self._runs if run.retired}
         self._launch = plan.launch
         self._timing = Timing(plan, self._clock)
-        self._states = States(self._store, self._layout, self._launch.retries)
+        self._states = States(
+            self._store, self._layout, lambda run: plan.retries_of(self._stage_of.get(run))
+        )
         self._beats = Heartbeats(
             self._store, self._layout, self._clock, wall=self._wall, most=_REMOTE_BEATS
         )
@@ -101,6 +109,7 @@ class Poller:
         self._unreadable: dict[str, None] = {}
         self._bodies: dict[str, Outcome] = {}
         self._last_words: dict[str, str] = {}
+        self._backends: dict[str, str] = {}  # of sweeps with several places
         self._unread = dict.fromkeys(self._ids)
         self._alarms: dict[str, Recorded] = {}
         self._marks: dict[str, Mark] = {}
@@ -302,6 +311,9 @@ class Poller:
                 self._last_words.pop(run, None)
                 try:
                     body = self._bodies[run] = read_outcome(self._store, self._name, run, state)
+                    if self._launch.backends:
+                        at = submitted_to(self._store, self._name, run, state.opened)
+                        self._backends[run] = at or ""
                     failed = state.state is State.FAILED
                     self._last_words[run] = (body.detail or self._said(run)) if failed else ""
                 except (StoreError, OSError) as error:
@@ -428,6 +440,7 @@ class Poller:
             alarms=alarms,
             marks=marks,
             body=body,
+            backend=self._backends.get(identity, ""),
             said=self._last_words.get(identity, ""),
             version=0 if series is None else series.version,
             beat=coarse(since),

@@ -19,9 +19,9 @@ __all__ = ["Known", "is_kind", "run_view", "why_waits"]
 
 class Known(NamedTuple):
     """What is known of a run and changes. `again`: somebody has asked that it be started again.
-    `body` is its last event, `said` the last line of a failed run, `version` that of its series,
-    `beat` the seconds since its heartbeat, as coarse as is shown, `late` whether that is too
-    long."""
+    `body` is its last event, `backend` where it is, if there are several places, `said` the last
+    line of a failed run, `version` that of its series, `beat` the seconds since its heartbeat, as
+    coarse as is shown, `late` whether that is too long."""
 
     state: RunState
     observed: Observation | None
@@ -31,6 +31,7 @@ class Known(NamedTuple):
     alarms: tuple[Alarm, ...]
     marks: Marks
     body: Outcome
+    backend: str
     said: str
     version: int
     beat: float | None
@@ -77,6 +78,7 @@ def run_view(
         beat=known.beat,
         alarms=known.alarms,
         marks=known.marks,
+        backend=known.backend,
     )
 
 

@@ -6,7 +6,6 @@ there are more, every second one is dropped, and from then on only each second, 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from sweeper.metrics import Point, as_float, as_step
 from sweeper.results.objective import Judge
@@ -42,7 +41,7 @@ class Series:
             self._add(point)
         self.reached = reached
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add rows that were written since."""
         self.version += 1
         for row in rows:

@@ -2,7 +2,7 @@
 again."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sweeper.errors import StoreError
 from sweeper.model.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
@@ -18,10 +18,12 @@ leave the same one."""
 
 
 class States:
-    """The states of a sweep's runs, each of which may fail `retries` times. `again` has the runs
-    that a user has asked to be started again, and that were not yet."""
+    """The states of a sweep's runs; `retries` says how often each of them may fail. `again` has
+    the runs that a user has asked to be started again, and that were not yet."""
 
-    def __init__(self, store: Store, layout: Layout, retries: int = 0) -> None:
+    def __init__(
+        self, store: Store, layout: Layout, retries: Callable[[str], int] = lambda _: 0
+    ) -> None:
         self._store, self._layout, self._retries = store, layout, retries
         self._top = store.local_path(layout.state)
         self._stamps: dict[str, tuple[int, int]] = {}
@@ -68,6 +70,6 @@ class States:
             self._folded[events] = fold(events)
         self.events[run], self.known[run] = events, self._folded[events]
         (self.again.add if retry_asked(events) else self.again.discard)(run)
-        wants = wants_attempt(events, self._retries) or self.known[run].unacknowledged
+        wants = wants_attempt(events, self._retries(run)) or self.known[run].unacknowledged
         (self._settled.discard if wants else self._settled.add)(run)
         return True

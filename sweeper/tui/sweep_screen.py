@@ -1,7 +1,7 @@
 """The screen of a sweep: what holds it up, its runs, a filter."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -122,7 +122,7 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         return action == "keep_filter" or not isinstance(self.focused, Input)
 
-    def action_arrange(self, how: str, *to: Any) -> None:
+    def action_arrange(self, how: str, *to: object) -> None:
         """Call one of the list's methods (`sort_by`, `fold`, ...), and show the sentence it
         returns."""
         said: str | None = getattr(self.model, how)(*to)

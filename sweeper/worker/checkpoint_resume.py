@@ -3,7 +3,6 @@ few of a recipe's own files, by tinker-cookbook's names and shapes."""
 
 import json
 import os
-from typing import Any
 
 from sweeper.metrics import ends_final
 from sweeper.storage.files import Store, open_regular
@@ -77,7 +76,7 @@ def has_final_checkpoint(log_path: str) -> bool | None:
     return ends_final(read_records(path))
 
 
-def read_records(path: str) -> list[dict[str, Any]]:
+def read_records(path: str) -> list[dict[str, object]]:
     """Read the records of a small JSONL file, without lines that are torn or hold no object."""
     try:
         with open(path, "rb", opener=open_regular) as file:

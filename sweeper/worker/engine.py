@@ -1,8 +1,6 @@
 """Finds out whether a failed attempt failed because its engine went away. An engine takes with it
 what training clients hold, so that is no fault of the recipe's."""
 
-from typing import Any
-
 from sweeper.model.job import Job
 from sweeper.model.states import Event
 
@@ -12,7 +10,7 @@ _REASONS = frozenset({"error", "incomplete", "timeout"})
 _ASK_SECONDS = 5.0
 
 
-def blame(job: Job, outcome: dict[str, object]) -> dict[str, Any]:
+def blame(job: Job, outcome: dict[str, object]) -> dict[str, object]:
     """Correct a failed attempt's outcome: if its engine has gone away since it began, or was
     started anew, the reason becomes `service`."""
     began = job.engine

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.command import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
@@ -148,13 +148,13 @@ def _bootstrap(
     modules: str | None,
 ) -> list[str]:
     recipe = job.recipe
-    config: dict[str, Any] = {**job.fields, **job.config}
+    config: dict[str, object] = {**job.fields, **job.config}
     if recipe.log_path_field is not None:
         config[recipe.log_path_field] = log_path
     if recipe.behavior_field:
         config["behavior_if_log_dir_exists"] = "resume"
     child = f"{layout.attempt(job.run, job.attempt)}/child.json"
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "schema": SCHEMA,
         "recipe": recipe.document(),
         "config": config,

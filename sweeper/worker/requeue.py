@@ -9,13 +9,15 @@ reasons of its own; then one of the two jobs claims it, as always.
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
-from sweeper.errors import AlreadyExists, NotFound
+from sweeper.errors import AlreadyExists, Damaged, NotFound
 from sweeper.model import event
 from sweeper.model.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
 from sweeper.storage.documents import SCHEMA, encode, read_as, read_json, timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import submitted_to
 from sweeper.worker.claim import with_retries
 
 __all__ = ["reopen", "restarts"]
@@ -84,7 +86,17 @@ def _anothers(
 def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:
     with_retries(lambda: _describe(store, layout, run, submitted, attempt))
     body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which started it again"}
+    place = with_retries(lambda: _place(store, layout, run, submitted))
+    body |= {} if place is None else {"place": place}  # the job is where it was
     with_retries(lambda: _create(store, layout.event(run, attempt, Event.INTENT), body))
+
+
+def _place(store: Store, layout: Layout, run: str, submitted: int) -> str | None:
+    """Where the job is; None where that is not on record, or is damaged: it goes on all the
+    same."""
+    with suppress(Damaged):
+        return submitted_to(store, layout.sweep, run, submitted)
+    return None
 
 
 def _events(store: Store, layout: Layout, run: str) -> set[tuple[int, Event]]:

@@ -24,6 +24,7 @@ from sweeper.model.job import Job
 from sweeper.provenance.redaction import secret_values
 from sweeper.worker.child import take_default_signals
 from sweeper.worker.guard import Guard
+from sweeper.worker.output import say
 
 if TYPE_CHECKING:
     import socket
@@ -152,19 +153,26 @@ def fork(
         if server.is_slow():
             return None
         connection = server.connect()
-    except Exception:  # noqa: BLE001 - it can be started without
+    except Exception as error:  # noqa: BLE001 - it can be started without
+        _tell(error)
         return None
     child: ForkedChild | None = None
     try:
         child = _ask(connection, modules, guard, program, meanwhile)
     except TimeoutError:
         server.tell_slow()
-    except Exception:  # noqa: BLE001, S110 - it can be started without
+    except InterruptedError:  # `meanwhile` says to stop
         pass
+    except Exception as error:  # noqa: BLE001 - it can be started without
+        _tell(error)
     finally:
         if child is None:
             connection.close()
     return child
+
+
+def _tell(error: Exception) -> None:
+    say(f"sweeper: no fork server ({type(error).__name__}: {error}): starting without it")
 
 
 def _ask(

@@ -12,6 +12,7 @@ __all__ = ["attempts"]
 def attempts(folder: str, count: int) -> list[JobSpec]:
     """Jobs for `count` runs of `true` of a new sweep `s` in `folder`."""
     store, layout = LocalStore(folder), Layout("s")
+    store.replace(layout.plan, encode({}))  # whose folder has none is not there
     jobs: list[JobSpec] = []
     for number in range(count):
         run, name = f"{number:012x}", f"n={number}"

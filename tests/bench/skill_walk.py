@@ -13,6 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.own_tmux import own_tmux
+
 ROOT = Path(__file__).parents[2]
 SKILL = "sweeper/agents/SKILL.md"
 
@@ -20,14 +24,13 @@ SKILL = "sweeper/agents/SKILL.md"
 def main() -> int:
     """Walk. The exit code is that of the first command that failed."""
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="skill-walk-") as name:
+    with tempfile.TemporaryDirectory(prefix="skill-walk-") as name, own_tmux():
         folder = Path(name)
         clone, work = folder / "clone", folder / "work"
         work.mkdir()
         binaries = f"{clone}/.venv/bin:{os.environ['PATH']}"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SWEEPER_")}
         environment |= {"PATH": binaries, "SWEEPER_HOME": f"{folder}/home"}
-        environment["SWEEPER_TMUX_SOCKET"] = f"skill-walk-{os.getpid()}"
 
         def typed(line: str, where: Path) -> int:
             done = subprocess.run(
@@ -48,7 +51,6 @@ def main() -> int:
             return code
         finally:
             typed("sweeper engine stop", work)
-            typed(f"tmux -L {environment['SWEEPER_TMUX_SOCKET']} kill-server; true", work)
 
 
 if __name__ == "__main__":

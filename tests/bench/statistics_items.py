@@ -43,13 +43,22 @@ class World:
             float(_logistic(s + self.questions * (whole / spread)).mean()) for s in skills
         ]
 
+    def spread(self, deviation: float) -> Floats:
+        """What each item draws of something."""
+        return self.rng.normal(0, deviation, self.items)
+
+    @property
+    def clusters(self) -> dict[str, str]:
+        """Which items belong together."""
+        return {}
+
     def draw(self) -> tuple[dict[str, list[dict[str, float]]], list[float]]:
         """Scores by cell, run and item, and what the cells' means are in truth."""
-        difficulty = self.rng.normal(0, _DIFFICULTY, self.items)
+        difficulty = self.spread(_DIFFICULTY)
         cells: dict[str, list[dict[str, float]]] = {}
         truth: list[float] = []
         for number, skill in enumerate(self.skills):
-            own = self.rng.normal(0, _OWN, self.items)
+            own = self.spread(_OWN)
             lucks = self.rng.normal(0, self.luck, self.runs)
             right = self.rng.random((self.runs, self.items)) < _logistic(
                 skill + difficulty + own + lucks[:, np.newaxis]
@@ -65,12 +74,37 @@ class World:
         return cells, truth
 
 
-def coverage(world: World, trials: int) -> tuple[float, float]:
-    """How often intervals of a cell's mean, and of a difference, hold the truth."""
+class Pages(World):
+    """The same of questions that come in groups of very different sizes (of 1 to 40, half of them
+    of 1 to 3): half of the variance of what items draw is their group's."""
+
+    def __init__(self, skills: tuple[float, ...], luck: float, runs: int, groups: int) -> None:
+        super().__init__(skills, luck, runs, groups)
+        self.groups = groups
+        self._of = np.zeros(0, dtype=int)
+
+    def spread(self, deviation: float) -> Floats:
+        half = deviation / 2**0.5
+        return self.rng.normal(0, half, self.groups)[self._of] + super().spread(half)
+
+    @property
+    def clusters(self) -> dict[str, str]:
+        return {str(item): f"page {group}" for item, group in enumerate(self._of.tolist())}
+
+    def draw(self) -> tuple[dict[str, list[dict[str, float]]], list[float]]:
+        sizes = np.clip(self.rng.lognormal(1.0, 1.0, self.groups).round(), 1, 40).astype(int)
+        self._of = np.repeat(np.arange(self.groups), sizes)
+        self.items = len(self._of)
+        return super().draw()
+
+
+def coverage(world: World, trials: int, *, clustered: bool = True) -> tuple[float, float]:
+    """How often intervals of a cell's mean, and of a difference, hold the truth; with
+    `clustered=False` nobody has said which items belong together."""
     level = gap = gaps = 0
     for _ in range(trials):
         cells, truth = world.draw()
-        found = compare(cells)
+        found = compare(cells, clusters=world.clusters if clustered else None)
         assert found is not None
         first = next(one for one in found.cells if one.cell == "0")
         level += first.low <= truth[0] <= first.high
@@ -144,6 +178,21 @@ def measure(trials: int) -> None:
                 ]
                 level = World((skill,), 0.0, 1, items).means[0]
                 print(f"| {items} items, {level:.2f} right, luck {luck} | {' | '.join(row)} |")
+    print("\nThe same of questions in groups of 1 to 40; with nothing said of the groups\n")
+    print(f"| | {head} |\n{rule}")
+    for groups in (20, 50, 200):
+        for luck in (0.0, 0.4):
+            for clustered in (True, False):
+                row = [
+                    _shown(
+                        *coverage(
+                            Pages((0.0, 0.4), luck, runs, groups), trials, clustered=clustered
+                        )
+                    )
+                    for runs in RUNS
+                ]
+                title = f"{groups} groups, luck {luck}{'' if clustered else ', nothing said'}"
+                print(f"| {title} | {' | '.join(row)} |")
     print("\nA lone winner among equal cells / an equal cell told apart from the best, % (at most "
           "5 is promised)\n")  # fmt: skip
     print(f"| | {head} |\n{rule}")

@@ -15,13 +15,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.tmux.backend import open_backend
+from sweeper.backends.tmux.backend import open_backend, socket_name
 from sweeper.model.states import Event
 from sweeper.storage.documents import encode, timestamp
 from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.own_tmux import own_tmux
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 ROUNDS = 25
@@ -61,29 +66,26 @@ def measured(actions: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    socket = os.environ["SWEEPER_TMUX_SOCKET"] = f"sweeper-bench-{os.getpid()}"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, own_tmux():
         open_backend("many", f"{folder}/many").submit(sweep(folder, count))
         store = LocalStore(folder)
         python = [sys.executable, "-P"]
         status = [*python, "-m", "sweeper", "status", "many", "--root", folder]
+        tmux = ["tmux", "-L", socket_name()]
         form = "#{window_id} #{pane_dead} #{pane_pid} #{@sweeper_token}"
 
         def run(*command: str) -> None:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
-        try:
-            run(*status)
-            found = measured(
-                {
-                    "list-panes": lambda: run("tmux", "-L", socket, "list-panes", "-a", "-F", form),
-                    "listing": lambda: sum(1 for _ in store.list("many/state")),
-                    "interpreter": lambda: run(*python, "-c", "pass"),
-                    "status": lambda: run(*status),
-                }
-            )
-        finally:
-            run("tmux", "-L", socket, "kill-server")
+        run(*status)
+        found = measured(
+            {
+                "list-panes": lambda: run(*tmux, "list-panes", "-a", "-F", form),
+                "listing": lambda: sum(1 for _ in store.list("many/state")),
+                "interpreter": lambda: run(*python, "-c", "pass"),
+                "status": lambda: run(*status),
+            }
+        )
     least = found["list-panes"] + found["listing"]
     own = found["status"] - found["interpreter"]
     print(f"status of {count} runs: {own:.0f} ms and the interpreter's {found['interpreter']:.0f}")

@@ -22,11 +22,15 @@ from pathlib import Path
 
 from attempts import attempts
 
-from sweeper.backends.tmux.backend import open_backend
+from sweeper.backends.tmux.backend import open_backend, socket_name
 from sweeper.backends.tmux.server import argument
 from sweeper.model.states import State
 from sweeper.storage.files import LocalStore
 from sweeper.storage.sweeps import read_states
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.own_tmux import own_tmux
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -60,15 +64,13 @@ class Sweep:
     def __init__(self, folder: str, count: int) -> None:
         self.folder = os.path.join(folder, "s")
         self.store, self.count = LocalStore(folder), count
-        self.socket = f"sweeper-bench-{os.getpid()}-{os.path.basename(folder)}"
         self.jobs = attempts(folder, count)
 
     def tmux(self, *arguments: str) -> None:
-        subprocess.run(["tmux", "-L", self.socket, *arguments], check=True)
+        subprocess.run(["tmux", "-L", socket_name(), *arguments], check=True)
 
     def raw(self) -> float:
         """Seconds of one `source-file` of the bare commands."""
-        os.environ["SWEEPER_TMUX_SOCKET"] = self.socket
         self.tmux("new-session", "-d", "-s", "s", "-x", "200", "-y", "50", "sleep 600")
         self.tmux("set-option", "-g", "remain-on-exit", "on")
         with tempfile.NamedTemporaryFile("w", suffix=".tmux") as file:
@@ -82,7 +84,6 @@ class Sweep:
 
     def ours(self) -> float:
         """Seconds of the backend's `submit`, the server's start included."""
-        os.environ["SWEEPER_TMUX_SOCKET"] = self.socket
         backend = open_backend("s", self.folder)
         begun = time.perf_counter()
         backend.submit(self.jobs)
@@ -97,7 +98,6 @@ class Sweep:
             self.jobs[number] = job._replace(argv=argv)
         taken = self.ours()
         time.sleep(4)
-        self.tmux("kill-server")
         return taken
 
     def settle(self) -> None:
@@ -109,24 +109,18 @@ class Sweep:
                 break
             assert time.monotonic() < deadline, f"{self.count} jobs: {states}"
             time.sleep(0.5)
-        self.tmux("kill-server")
 
 
 def xmux(python: str, count: int, runner: str) -> float:
     """Seconds of xmux's `launch_swarm`, with its own `runner` or with "sleep" for it."""
-    with tempfile.TemporaryDirectory() as home:
-        environment = os.environ | {"HOME": home, "TMUX_TMPDIR": home}
-        environment.pop("TMUX", None)
-        try:
-            done = subprocess.run(
-                [python, "-c", XMUX, str(count), runner],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        finally:
-            subprocess.run(["tmux", "kill-server"], env=environment, check=False)
+    with tempfile.TemporaryDirectory() as home, own_tmux():
+        done = subprocess.run(
+            [python, "-c", XMUX, str(count), runner],
+            env=os.environ | {"HOME": home},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
     return float(done.stdout.split()[-1])
@@ -134,8 +128,7 @@ def xmux(python: str, count: int, runner: str) -> float:
 
 def launched(folder: str, count: int, parallel: int) -> float:
     """Seconds of a whole sweep of `count` runs, its interpreter's start included."""
-    socket = f"sweeper-bench-{os.getpid()}-launch"
-    own = {"SWEEPER_TMUX_SOCKET": socket, "SWEEPER_HOME": os.path.join(folder, "home")}
+    own = {"SWEEPER_HOME": os.path.join(folder, "home")}
     Path(folder, "grid.yaml").write_text(GRID.format(numbers=[*range(count)], parallel=parallel))
     begun = time.perf_counter()
     command = [sys.executable, "-P", "-m", "sweeper", "launch", "grid.yaml", "--wait"]
@@ -143,7 +136,6 @@ def launched(folder: str, count: int, parallel: int) -> float:
         command, cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False
     )
     taken = time.perf_counter() - begun
-    subprocess.run(["tmux", "-L", socket, "kill-server"], check=False)
     states = read_states(LocalStore(os.path.join(folder, "sweeps")), "many")
     succeeded = sum(state.state is State.SUCCEEDED for state in states.values())
     assert (done.returncode, succeeded) == (0, count), done.stdout[-500:] + done.stderr[-500:]
@@ -164,19 +156,19 @@ def main() -> None:
         print(f"{name}: {options.jobs} jobs in {seconds:.2f} s{ratio}", flush=True)
 
     for name in ("raw", "ours"):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, own_tmux():
             sweep = Sweep(folder, options.jobs)
             taken = getattr(sweep, name)()
             sweep.settle()
         tell(name, taken, "raw" if name == "ours" else None)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, own_tmux():
         tell("ours, sleep 3", Sweep(folder, options.jobs).slept())
     if shutil.which(options.xmux):
         tell("xmux, sleep 3", xmux(options.xmux, options.jobs, "sleep"), "ours, sleep 3")
         tell("xmux", xmux(options.xmux, options.jobs, "own"), "ours")
     else:
         print(f"no xmux: there is no {options.xmux}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, own_tmux():
         result["launch"] = launched(folder, options.jobs, options.parallel)
     print(f"sweeper launch --wait: {options.jobs} runs recorded in {result['launch']:.1f} s")
     print(json.dumps({name: round(value, 2) for name, value in result.items()}))

@@ -33,6 +33,10 @@ from sweeper.storage.documents import encode, timestamp
 from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.own_tmux import own_tmux
+
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 KEYS = 10
 ROWS = 200
@@ -147,19 +151,17 @@ def refreshes(sweep: Sweep) -> dict[str, dict]:
 
 def program(sweep: Sweep, seconds: float) -> dict[str, float]:
     """Processor seconds a second of `sweeper watch` in a tmux window, live and idle."""
-    socket = f"sweeper-bench-{os.getpid()}"
-    tmux = ["tmux", "-u", "-L", socket]
     command = self_command("watch", "many", "--root", sweep.store.root)
-    made = [*tmux, "new-session", "-d", "-P", "-F", "#{pane_pid}", "-x", "200", "-y", "50"]
-    environment = os.environ | {"TERM": "xterm-256color"}
-    try:
+    made = ["tmux", "-u", "new-session", "-d", "-P", "-F", "#{pane_pid}", "-x", "200", "-y", "50"]
+    with own_tmux():
+        environment = os.environ | {"TERM": "xterm-256color"}
         done = subprocess.run(
             [*made, *command], env=environment, capture_output=True, text=True, check=True
         )
         process = psutil.Process(int(done.stdout))
         deadline = time.monotonic() + 60
-        while f"{len(sweep.ids)} runs" not in _screen(tmux) or "reading" in _screen(tmux):
-            assert time.monotonic() < deadline, _screen(tmux)
+        while f"{len(sweep.ids)} runs" not in _screen() or "reading" in _screen():
+            assert time.monotonic() < deadline, _screen()
             time.sleep(0.5)
         time.sleep(5)
         stop = threading.Event()
@@ -174,15 +176,13 @@ def program(sweep: Sweep, seconds: float) -> dict[str, float]:
         live = _used(process, seconds)
         stop.set()
         writer.join()
-    finally:
-        subprocess.run([*tmux, "kill-server"], check=False, capture_output=True)
     return {"idle": idle, "live": live}
 
 
-def _screen(tmux: list[str]) -> str:
+def _screen() -> str:
     with suppress(subprocess.CalledProcessError):
         return subprocess.run(
-            [*tmux, "capture-pane", "-p"], capture_output=True, text=True, check=True
+            ["tmux", "capture-pane", "-p"], capture_output=True, text=True, check=True
         ).stdout
     return ""
 
@@ -196,32 +196,26 @@ def _used(process: psutil.Process, seconds: float) -> float:
 
 def xmux(python: str, count: int) -> dict[str, float]:
     """Seconds of a refresh of its control window."""
-    with tempfile.TemporaryDirectory() as home:
-        environment = os.environ | {"HOME": home, "TMUX_TMPDIR": home}
-        environment.pop("TMUX", None)
+    with tempfile.TemporaryDirectory() as home, own_tmux():
+        environment = os.environ | {"HOME": home}
         lines = [f"new-window -d -t s: -n j{number} 'sleep 3600'" for number in range(count)]
         Path(home, "windows").write_text("\n".join(lines) + "\n")
-        try:
-            for command in (["new-session", "-d", "-s", "s", "-n", "control", "sleep 3600"],
-                            ["source-file", f"{home}/windows"]):  # fmt: skip
-                subprocess.run(["tmux", *command], env=environment, check=True)
-            rounds = str(XMUX_ROUNDS.get(count, 3))
-            shown = ["tmux", "display-message", "-p", "#{pid}"]
-            said = subprocess.run(
-                shown, env=environment, capture_output=True, text=True, check=True
-            )
-            server = psutil.Process(int(said.stdout))
-            before = server.cpu_times()
-            done = subprocess.run(
-                [python, "-c", XMUX, str(count), rounds],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            after = server.cpu_times()
-        finally:
-            subprocess.run(["tmux", "kill-server"], env=environment, check=False)
+        for command in (["new-session", "-d", "-s", "s", "-n", "control", "sleep 3600"],
+                        ["source-file", f"{home}/windows"]):  # fmt: skip
+            subprocess.run(["tmux", *command], env=environment, check=True)
+        rounds = str(XMUX_ROUNDS.get(count, 3))
+        shown = ["tmux", "display-message", "-p", "#{pid}"]
+        said = subprocess.run(shown, env=environment, capture_output=True, text=True, check=True)
+        server = psutil.Process(int(said.stdout))
+        before = server.cpu_times()
+        done = subprocess.run(
+            [python, "-c", XMUX, str(count), rounds],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        after = server.cpu_times()
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
     found = json.loads(done.stdout.splitlines()[-1])

@@ -10,10 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from sweeper.backends.tmux.server import socket_name
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.own_tmux import own_tmux
 
 RECIPE = """
 import json, os, sys, time
@@ -54,7 +59,6 @@ class Screen:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         ours = {"SWEEPER_HOME": str(folder / "home"), "COLUMNS": "100"}
-        ours["SWEEPER_TMUX_SOCKET"] = self.socket = f"sweeper-acc-{uuid.uuid4().hex[:8]}"
         self.environment = {**os.environ, **ours}
         self.sweeper = str(Path(sys.executable).parent / "sweeper")
 
@@ -152,8 +156,9 @@ def tmux_killed(screen: Screen) -> None:
     screen.grid("windows", "plain", "tmux")
     launcher = screen.start("launch", "windows.yaml", "--wait")
     time.sleep(4)
-    print(f"$ tmux -L {screen.socket} kill-server", flush=True)
-    subprocess.run(["tmux", "-L", screen.socket, "kill-server"], check=True)
+    kill = ["tmux", "-L", socket_name(), "kill-server"]
+    print("$", *kill, flush=True)
+    subprocess.run(kill, check=True)
     time.sleep(0.7)
     screen.type("status", "windows")
     output, _ = launcher.communicate(timeout=300)
@@ -171,14 +176,8 @@ def main() -> int:
     ]
     for part in parts:
         print(f"\n## {part.__name__.replace('_', ' ')}\n", flush=True)
-        with tempfile.TemporaryDirectory(prefix="sweeper-accident-") as folder:
-            screen = Screen(Path(folder))
-            try:
-                part(screen)
-            finally:
-                kill = ["tmux", "-L", screen.socket, "kill-server"]
-                if shutil.which("tmux") is not None:
-                    subprocess.run(kill, capture_output=True, check=False)
+        with tempfile.TemporaryDirectory(prefix="sweeper-accident-") as folder, own_tmux():
+            part(Screen(Path(folder)))
     return 0
 
 

@@ -13,15 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from pathlib import Path
 
 from harness.ledger import judge, read_ledger
 from harness.real import HERE
 
+from sweeper.backends.tmux.server import socket_name
 from sweeper.storage.files import LocalStore
 from sweeper.storage.sweeps import read_events
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.own_tmux import own_tmux
 
 RUNS, STEPS, KILLS = 200, 3, 10
 GRID = """
@@ -39,30 +43,29 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     chance = random.Random(parser.parse_args().seed)
     folder = Path(tempfile.mkdtemp(prefix="sweeper-big-"))
-    ledger, socket = folder / "ledger", f"sweeper-big-{uuid.uuid4().hex[:8]}"
+    ledger = folder / "ledger"
     values = ", ".join(map(str, range(RUNS)))
     (folder / "grid.yaml").write_text(
         GRID.format(
             python=sys.executable, toy=HERE / "toy.py", ledger=ledger, steps=STEPS, values=values
         )
     )
-    ours = {"SWEEPER_HOME": str(folder / "home"), "SWEEPER_TMUX_SOCKET": socket}
-    environment = {**os.environ, **ours}
+    os.environ["SWEEPER_HOME"] = str(folder / "home")
     command = [sys.executable, "-m", "sweeper", "launch", "grid.yaml", "--wait"]
 
     def start() -> subprocess.Popen[bytes]:
         with (folder / "log").open("ab") as log:
-            return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+            return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
 
     began, killed, server = time.monotonic(), 0, 0
-    try:
+    with own_tmux():
         # One launcher dies for every share of the runs; the server when half of them are done.
         while True:
             launcher = start()
             share = int(RUNS * STEPS * (killed + 1) / (KILLS + 2))
             while launcher.poll() is None and (killed == KILLS or _rows(ledger) < share):
                 if not server and _rows(ledger) > RUNS * STEPS / 2:
-                    subprocess.run(["tmux", "-L", socket, "kill-server"], check=True)
+                    subprocess.run(["tmux", "-L", socket_name(), "kill-server"], check=True)
                     server = 1
                 time.sleep(0.05)
             if launcher.poll() is not None:
@@ -91,8 +94,6 @@ def main() -> int:
         else:
             shutil.rmtree(folder, ignore_errors=True)
         return 0 if good else 1
-    finally:
-        subprocess.run(["tmux", "-L", socket, "kill-server"], capture_output=True, check=False)
 
 
 def _rows(ledger: Path) -> int:

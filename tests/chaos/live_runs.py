@@ -2,10 +2,10 @@
 
     python tests/chaos/live_runs.py --runs 300 --steps 60
 
-While all of them train, the tmux server, the launcher and the fork server of the recipes are
-killed, once each. Prints what the runs cost, and goes on to their end. Exit code 1 when not all
-succeed, when a step is missing in a run's metrics or there twice, or when runs that are done again,
-one at a time and undisturbed, come to other values.
+The fork server of the recipes is killed when a third of them train, the launcher and the tmux
+server when all of them do. Prints what the runs cost, and goes on to their end. Exit code 1 when
+not all succeed, when a step is missing in a run's metrics or there twice, or when runs that are
+done again, one at a time and undisturbed, come to other values.
 """
 
 import argparse
@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from harness.processes import private
+from harness.processes import of_home, private
+
+from sweeper.backends.tmux.server import socket_name
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.own_tmux import own_tmux
 
 GRID = """
 name: {name}
@@ -34,7 +40,6 @@ seeds: {seeds}
 metric: {{name: test/nll, goal: minimize, at: last}}
 launch: {{backend: {backend}, max_parallel: {abreast}, timeout: 1h}}
 """
-SOCKET = "sweeper-live-runs"
 
 
 def sweeper(folder: Path, *arguments: str) -> str:
@@ -64,29 +69,13 @@ def training(sweep: Path) -> set[str]:
     return rows - over
 
 
-def of_home(home: str) -> list[psutil.Process]:
-    """The processes of this home."""
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        try:
-            known = process.environ().get("SWEEPER_HOME") == home
-            if known or any(part.startswith(home) for part in process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def kill_fork_servers(home: str) -> int:
-    """Kill what serves forks to the runs of this home, and not its forks; how many these were."""
-    found = [process for process in of_home(home) if "serve" in process.cmdline()]
-    recipes = {
-        process.pid: process for process in found if "bootstrap.py" in str(process.cmdline())
-    }
-    servers = [process for process in recipes.values() if process.ppid() not in recipes]
-    for process in servers:
-        process.kill()
-    return len(servers)
+    """Kill what forks the recipes of this home, not what it has forked; how many these were. Each
+    says in a file who it is, and takes that away when it ends by itself."""
+    told = [json.loads(path.read_text()) for path in Path(home, "warm").glob("*.json")]
+    for server in told:
+        os.kill(server["pid"], signal.SIGKILL)
+    return len(told)
 
 
 class Trial:
@@ -111,6 +100,10 @@ class Trial:
         sweeper(self.folder, "launch", "first.yaml", "--wait")
         began = time.monotonic()
         self.launch()
+        until(lambda: len(training(self.sweep)) >= self.runs // 3, 1800, "too few train")
+        killed = kill_fork_servers(home)
+        print(f"killed: {killed} fork server, while others are about to start")
+        assert killed
         until(lambda: len(training(self.sweep)) == self.runs, 1800, "not all train at once")
         said = f"{self.runs} train at once after {time.monotonic() - began:.0f} s"
         each = sum(private(process.pid) for process in of_home(home)) / self.runs / 1e6
@@ -119,8 +112,8 @@ class Trial:
         print(f"{said}; {each:.1f} MB a run, all processes; in use {used:.1f} GB; load {load:.0f}")
         told = json.loads((self.sweep / "launcher" / "observations.json").read_text())
         os.kill(told["pid"], signal.SIGKILL)
-        subprocess.run(["tmux", "-L", SOCKET, "kill-server"], check=True)
-        print(f"killed: the launcher, the tmux server, {kill_fork_servers(home)} fork servers")
+        subprocess.run(["tmux", "-L", socket_name(), "kill-server"], check=True)
+        print("killed: the launcher and the tmux server")
         self.launch()
         until(lambda: self.states().get("succeeded", 0) + self.bad() >= self.runs, 3000, "no end")
         print(f"all over after {time.monotonic() - began:.0f} s: {self.states()}")
@@ -177,10 +170,10 @@ def main() -> int:
     options.add_argument("--steps", type=int, default=60)
     options.add_argument("--again", type=int, default=6)
     given = options.parse_args()
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, own_tmux():
         folder = Path(place)
         home = str(folder / "home")
-        os.environ |= {"SWEEPER_HOME": home, "SWEEPER_TMUX_SOCKET": SOCKET}
+        os.environ["SWEEPER_HOME"] = home
         os.environ["XDG_CONFIG_HOME"] = str(folder / "config")
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         try:
@@ -190,7 +183,6 @@ def main() -> int:
             wrong = [*trial.wrong(), *trial.compare(given.again)]
         finally:
             sweeper(folder, "engine", "stop", "--force")
-            subprocess.run(["tmux", "-L", SOCKET, "kill-server"], capture_output=True, check=False)
             for process in of_home(home):
                 process.kill()
     print(*(wrong or ["nothing is wrong"]), sep="\n")

@@ -91,17 +91,17 @@ MUTATIONS = [
     Mutation(
         "submitted without looking for it first",
         "sweeper/scheduler/loop.py",
-        "        found = self._context.backend.find(list(opened))\n",
+        "        found = self._places.ask(place, lambda backend: backend.find(list(opened)))\n",
         "        found = {}\n",
         CALLS,
     ),
     Mutation(
         "acknowledged before it is submitted",
         "sweeper/scheduler/submitter.py",
-        "        context.backend.submit(\n",
+        "        self._places.submit(place, specs)\n",
         "        for run, attempt in attempts.items():\n"
-        "            self._board.add(run, attempt, Event.SUBMITTED)\n"
-        "        context.backend.submit(\n",
+        "            self._run_table.add(run, attempt, Event.SUBMITTED)\n"
+        "        self._places.submit(place, specs)\n",
         CALLS,
     ),
     Mutation(

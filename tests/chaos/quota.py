@@ -33,6 +33,10 @@ from sweeper.engine import lifecycle
 from sweeper.model.states import Event
 from sweeper.storage.sweeps import read_events
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.own_tmux import own_tmux
+
 WEIGHTS = (1, 1, 2)
 BUSY = 0.95
 """The least share of the slots that is to be in use while there is work."""
@@ -229,28 +233,24 @@ launch_swarm(jobs, SwarmConfig(sweep_name="s", control_window_cmd="sleep 3600"))
 def beside(folder: Path, python: str, size: Size) -> None:
     """Print how tinker-cookbook's xmux does with as many runs."""
     ledger, began = folder / "ledger", time.monotonic()
-    with engine(folder / "home", size.cap) as served:
+    with own_tmux(), engine(folder / "home", size.cap) as served:
         info = lifecycle.find(str(folder / "home"))
         assert info is not None
-        environment = {**os.environ, "HOME": str(folder), "TMUX_TMPDIR": str(folder)}
+        environment = {**os.environ, "HOME": str(folder)}
         environment |= lifecycle.client_environment(info) | {"PYTHONPATH": str(HERE.parent)}
-        environment.pop("TMUX", None)
         jobs = []
         for number in range(size.runs):
             log_path = folder / "runs" / str(number)
             log_path.mkdir(parents=True)
             jobs.append([f"r{number}", str(ledger), str(size.seconds), str(log_path)])
         most = 0
-        try:
-            subprocess.run(
-                [python, "-c", XMUX], input=json.dumps(jobs), text=True, env=environment, check=True
-            )
-            least = time.monotonic() + 20 * size.runs * size.seconds / size.cap + 300
-            while time.monotonic() < least and len(_rows(ledger)) < size.runs:
-                most = max(most, sum(map(private, _of_folder(str(folder)))))
-                time.sleep(1)
-        finally:
-            subprocess.run(["tmux", "kill-server"], env=environment, check=False)
+        subprocess.run(
+            [python, "-c", XMUX], input=json.dumps(jobs), text=True, env=environment, check=True
+        )
+        least = time.monotonic() + 20 * size.runs * size.seconds / size.cap + 300
+        while time.monotonic() < least and len(_rows(ledger)) < size.runs:
+            most = max(most, sum(map(private, _of_folder(str(folder)))))
+            time.sleep(1)
         over = max((_asked(line) - line["cap"] for line in served.record()), default=0)
     print(f"xmux: {size.runs} runs of {size.seconds:g} s, {size.cap} at once, "
           f"{time.monotonic() - began:.0f} s; most asked for beyond the cap: {over}; "

@@ -35,6 +35,30 @@ def test_everything_at_once(memory: Path, seed: int) -> None:
     assert result.launcher_kills
 
 
+@pytest.mark.parametrize("fault", list(Fault))
+def test_one_fault_at_every_call_of_two_places(memory: Path, fault: Fault) -> None:
+    """The same with a sweep of two places: whichever call goes wrong, at whichever place, no
+    attempt is at both, and no run is lost or doubled."""
+    number, struck = 0, True
+    while struck:
+        number += 1
+        root, shares = memory / str(number), [{"backend": "fake", "max_parallel": 1}]
+        shares.append({"backend": "spare", "max_parallel": 1})
+        result, struck = one_fault(root, number, fault, once=False, spare=True, backends=shares)
+        assert result.verdict.good, f"{fault} at call {number}: {result}"
+        assert result.most_at_work <= 2
+        assert fault is Fault.TWICE or not result.submitted_again
+    assert number > 60
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_everything_at_once_at_two_places(memory: Path, seed: int) -> None:
+    """The same, while each place refuses jobs and does not answer, again and again."""
+    result = by_seed(memory, seed, spare=True)
+    assert result.verdict.good, result
+    assert result.launcher_kills
+
+
 def test_a_backend_that_starts_every_job_twice(memory: Path) -> None:
     """Every submission is carried out twice: the second copy finds the attempt claimed."""
     world = World(memory, 1, runs=6)

@@ -1,9 +1,10 @@
 """What every backend must do, whatever it starts jobs with: the suite that is published."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ exit 1
 """
 
 
-@pytest.fixture(params=["local", "tmux", "slurm", "aws-batch", "kubernetes", "faulty"])
+@pytest.fixture(params=["local", "tmux", "slurm", "aws-batch", "kubernetes", "beaker", "faulty"])
 def site(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -32,6 +33,7 @@ def site(
         "slurm": _slurm,
         "aws-batch": _batch,
         "kubernetes": _kubernetes,
+        "beaker": _beaker,
         "faulty": _faulty,
     }
     with made.get(request.param, _plain)(request, tmp_path, monkeypatch) as found:
@@ -134,36 +136,41 @@ def _batch(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
     return Site("aws-batch", folder, options, abreast=100, many=MANY, hold=hold, preempt=preempt)
 
 
-def _kubernetes(
-    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+def _stand_in(
+    name: str,
+    place: Any,
+    folder: Path,
+    nowhere: Mapping[str, object],
+    shut_down: Callable[[str], None],
 ) -> Site:
-    kube = request.getfixturevalue("kube")
+    """A site of a stand-in with real processes. `nowhere`: resources that nothing there has;
+    `shut_down` takes the node of a job away, with notice."""
 
     @contextmanager
     def hold() -> Iterator[Mapping[str, object]]:
-        yield {"node_selector": {"there": "is-none"}}
+        yield nowhere
 
     @contextmanager
     def silence() -> Iterator[None]:
-        kube.silent = True
+        place.silent = True
         yield
-        kube.silent = False
+        place.silent = False
 
     @contextmanager
     def preempt(job: str) -> Iterator[None]:
-        kube.shut_down(job)
+        shut_down(job)
         yield
 
     @contextmanager
     def lose_node(job: str) -> Iterator[None]:
-        node = kube.lose(job)
+        node = place.lose(job)
         yield
         node.alive = True
 
     return Site(
-        "kubernetes",
+        name,
         folder,
-        kube.options(),
+        place.options(),
         abreast=100,
         many=MANY,
         hold=hold,
@@ -173,15 +180,29 @@ def _kubernetes(
     )
 
 
+def _kubernetes(
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Site:
+    kube = request.getfixturevalue("kube")
+    nowhere = {"node_selector": {"there": "is-none"}}
+    return _stand_in("kubernetes", kube, folder, nowhere, kube.shut_down)
+
+
+def _beaker(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    beaker = request.getfixturevalue("beaker")
+    nowhere = {"hostnames": ["nowhere.lab.org"]}
+    return _stand_in("beaker", beaker, folder, nowhere, beaker.preempt)
+
+
 class TestBackends(BackendContract):
-    """Local, tmux, a real Slurm, an emulated AWS Batch, a stand-in for Kubernetes; and what tests
-    wrap a backend with."""
+    """Local, tmux, a real Slurm, an emulated AWS Batch, stand-ins for Kubernetes and Beaker; and
+    what tests wrap a backend with."""
 
 
 def test_names(tmp_path: Path) -> None:
-    assert {"aws-batch", "local", "ray", "slurm", "tmux"} <= set(backend_names())
+    assert {"aws-batch", "beaker", "local", "ray", "slurm", "tmux"} <= set(backend_names())
     with pytest.raises(
         UsageError,
-        match=r"no backend 'slrum' \(did you mean 'slurm'\?\): there is aws-batch, kubernetes, ",
+        match=r"no backend 'slrum' \(did you mean 'slurm'\?\): there is aws-batch, beaker, ",
     ):
         open_backend("slrum", "sweep", os.fspath(tmp_path))

@@ -2,15 +2,16 @@
 
 import json
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
 
 from sweeper.backends import capabilities_of, open_backend
-from sweeper.backends.base import Backend, JobSpec, JobState
+from sweeper.backends.base import Backend, JobState
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -20,23 +21,6 @@ CANARY = "tml-canary-5f0c1d2e3b4a"
 
 def _open(kube: Any, folder: Path, **options: Any) -> Backend:
     return open_backend("kubernetes", "sweep", str(folder), kube.options(**options))
-
-
-def _job(number: int, *argv: str, attempt: int = 1, **resources: Any) -> JobSpec:
-    token = f"{number:012x}-a{attempt}"
-    return JobSpec(token, f"x={number}", argv or ("sleep", "600"), "/", resources, grace_s=0)
-
-
-def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
-        time.sleep(0.05)
-
-
-def _until_state(backend: Backend, token: str, state: JobState) -> Any:
-    _until(lambda: backend.poll([token])[token].state is state)
-    return backend.poll([token])[token]
 
 
 def _set_up(kube: Any, what: Mapping[str, Any]) -> None:
@@ -115,7 +99,7 @@ def test_what_may_not_be_looked_at_stops_nothing(kube: Any, tmp_path: Path) -> N
 
 def test_a_quota_that_is_full(kube: Any, tmp_path: Path) -> None:
     """Of jobs: what has room goes in, and the rest later. Of pods: why a job has none is said."""
-    backend, jobs = _open(kube, tmp_path), [_job(number) for number in range(3)]
+    backend, jobs = _open(kube, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     kube.most_jobs = 1 + len(kube.things["jobs"])
     with pytest.raises(Unreachable, match="exceeded quota"):
@@ -131,7 +115,7 @@ def test_a_quota_that_is_full(kube: Any, tmp_path: Path) -> None:
     def why() -> str:  # a launcher asks every 10 s
         return str(_open(kube, tmp_path).poll([missing.token])[missing.token].reason)
 
-    _until(lambda: "exceeded quota" in why())
+    until(lambda: "exceeded quota" in why())
     backend.cancel(tokens)
 
 
@@ -142,15 +126,15 @@ def test_what_a_job_waits_for(kube: Any, tmp_path: Path) -> None:
         "ImagePullBackOff: Back-off pulling image": {"image": "nowhere/nothing:1"},
         'CreateContainerConfigError: secret "keys" not found': {},
     }
-    jobs = [_job(number, **options) for number, options in enumerate(asked.values())]
+    jobs = [a_job(number, **options) for number, options in enumerate(asked.values())]
     backend.submit(jobs)
     for job, told in zip(jobs, asked, strict=True):
         token = job.token
-        _until(lambda t=token, r=told: r in str(backend.poll([t])[t].reason))
+        until(lambda t=token, r=told: r in str(backend.poll([t])[t].reason))
         assert backend.poll([token])[token].since is not None
     backend.cancel([job.token for job in jobs])
     for job in jobs:  # what was withdrawn is over at once
-        assert _until_state(backend, job.token, JobState.ENDED).reason == "withdrawn"
+        assert until_state(backend, job.token, JobState.ENDED).reason == "withdrawn"
 
 
 def test_how_jobs_end(kube: Any, tmp_path: Path) -> None:
@@ -161,13 +145,13 @@ def test_how_jobs_end(kube: Any, tmp_path: Path) -> None:
         "kill -9 $$": (-9, None),
         f"echo '{LITERAL}'": (0, None),
     }
-    jobs = [_job(number, "sh", "-c", text) for number, text in enumerate(ends)]
-    backend.submit([*jobs, _job(9, "there-is-no-such-program")])
+    jobs = [a_job(number, "sh", "-c", text) for number, text in enumerate(ends)]
+    backend.submit([*jobs, a_job(9, "there-is-no-such-program")])
     for job, end in zip(jobs, ends.values(), strict=True):
-        found = _until_state(backend, job.token, JobState.ENDED)
+        found = until_state(backend, job.token, JobState.ENDED)
         assert (found.code, found.reason, found.preempted) == (*end, False)
         assert found.node in ("n0", None)
-    found = _until_state(backend, f"{9:012x}-a1", JobState.ENDED)
+    found = until_state(backend, f"{9:012x}-a1", JobState.ENDED)
     assert "StartError: exec:" in str(found.reason)
     (printed,) = _open(kube, tmp_path).logs(jobs[3].token)
     assert printed == LITERAL  # which Kubernetes would have replaced
@@ -179,7 +163,7 @@ def test_an_answer_that_is_lost_and_a_server_that_is_busy(
     """A job is made once, whatever becomes of the replies, and a listing is begun again whose
     next page is forgotten."""
     fault = kubernetes_support.Fault
-    backend, jobs = _open(kube, tmp_path), [_job(number) for number in range(3)]
+    backend, jobs = _open(kube, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     kube.faults += [
         fault("POST", "jobs", 500, after=True),
@@ -190,9 +174,9 @@ def test_an_answer_that_is_lost_and_a_server_that_is_busy(
     made = {name: job["metadata"]["uid"] for name, job in kube.things["jobs"].items()}
     kube.faults.append(fault("POST", "jobs", 0, after=True))
     with pytest.raises(Unreachable):
-        backend.submit([_job(8)])
-    assert set(backend.find([*tokens, _job(8).token])) == {*tokens, _job(8).token}
-    backend.submit([_job(8)])  # and nothing happens
+        backend.submit([a_job(8)])
+    assert set(backend.find([*tokens, a_job(8).token])) == {*tokens, a_job(8).token}
+    backend.submit([a_job(8)])  # and nothing happens
     assert {n: j["metadata"]["uid"] for n, j in kube.things["jobs"].items()}.items() >= made.items()
     kube.faults += [fault("GET", "jobs", 500, times=3), fault("GET", "pods", 429)]
     assert len(_open(kube, tmp_path).find(tokens)) == 3
@@ -208,17 +192,21 @@ def test_an_answer_that_is_lost_and_a_server_that_is_busy(
         kube.forgets = 1
         assert len(_open(kube, tmp_path).find(tokens)) == 3
         assert kube.forgets == 0
-    backend.cancel([*tokens, _job(8).token])
+    backend.cancel([*tokens, a_job(8).token])
+
+
+def test_what_a_sweep_that_was_there_before_has_left(kube: Any, tmp_path: Path) -> None:
+    judge_earlier_sweep(partial(_open, kube), tmp_path / "sweep", "job")
 
 
 def test_a_sweep_that_was_there_before(kube: Any, tmp_path: Path) -> None:
     """Of another sweep in the same folder there is a job of the same name, which has ended."""
-    backend, job = _open(kube, tmp_path), _job(1, "true")
+    backend, job = _open(kube, tmp_path), a_job(1, "true")
     backend.submit([job])
-    _until_state(backend, job.token, JobState.ENDED)
+    until_state(backend, job.token, JobState.ENDED)
     later = _open(kube, tmp_path)
-    later.submit([_job(1, "sleep", "600")])
-    assert _until_state(later, job.token, JobState.RUNNING)
+    later.submit([a_job(1, "sleep", "600")])
+    assert until_state(later, job.token, JobState.RUNNING)
     later.cancel([job.token])
 
 
@@ -226,45 +214,45 @@ def test_the_queue_takes_a_job_back(kube: Any, tmp_path: Path) -> None:
     """Kueue says why it waits; then the job is preempted, and withdrawn when the next is there."""
     kube.open_queues.clear()
     backend = _open(kube, tmp_path, queue="team")
-    first = _job(1)
+    first = a_job(1)
     backend.submit([first])
-    _until(lambda: kube.things["workloads"])
+    until(lambda: kube.things["workloads"])
     backend = _open(kube, tmp_path, queue="team")
     assert "insufficient quota for cpu" in str(backend.poll([first.token])[first.token].reason)
     kube.open_queues.add("team")
-    _until_state(backend, first.token, JobState.RUNNING)
+    until_state(backend, first.token, JobState.RUNNING)
     (name,) = backend.find([first.token]).values()
     kube.take_back(name)
-    ended = _until_state(backend, first.token, JobState.ENDED)
+    ended = until_state(backend, first.token, JobState.ENDED)
     assert (ended.preempted, ended.reason) == (True, "suspended by its queue")
-    backend.submit([_job(1, attempt=2)])
-    _until(lambda: name not in kube.things["jobs"])
-    backend.cancel([_job(1, attempt=2).token])
+    backend.submit([a_job(1, attempt=2)])
+    until(lambda: name not in kube.things["jobs"])
+    backend.cancel([a_job(1, attempt=2).token])
 
 
 def test_a_node_that_is_silent(kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pod is to end, and nobody says that it has: then it counts as lost."""
     monkeypatch.setattr("sweeper.backends.kubernetes.status._LOST_SECONDS", 1.0)
     backend = _open(kube, tmp_path)
-    backend.submit([_job(1)])
-    _until_state(backend, _job(1).token, JobState.RUNNING)
-    (name,) = backend.find([_job(1).token]).values()
+    backend.submit([a_job(1)])
+    until_state(backend, a_job(1).token, JobState.RUNNING)
+    (name,) = backend.find([a_job(1).token]).values()
     (pod,) = kube.pods_of(name)
     pod["spec"]["terminationGracePeriodSeconds"] = 0
     node = kube.lose(name, forgotten=False, dead=False)
-    ended = _until_state(backend, _job(1).token, JobState.ENDED)
+    ended = until_state(backend, a_job(1).token, JobState.ENDED)
     assert (ended.preempted, ended.reason) == (True, "its node does not answer")
     node.alive = True
-    backend.cancel([_job(1).token])
+    backend.cancel([a_job(1).token])
 
 
 def test_no_secret_is_in_what_is_made(kube: Any, tmp_path: Path) -> None:
     kube.add("secrets", "keys", values={"a": CANARY})
     backend = _open(kube, tmp_path, secrets={"A": "keys/a"})
-    job = _job(1, "sh", "-c", 'test -n "$A" || exit 9')
+    job = a_job(1, "sh", "-c", 'test -n "$A" || exit 9')
     backend.preflight([{}])
     backend.submit([job])
-    assert _until_state(backend, job.token, JobState.ENDED).code == 0
+    assert until_state(backend, job.token, JobState.ENDED).code == 0
     shown = json.dumps([kube.things[kind] for kind in ("jobs", "pods", "events")])
     assert "keys" in shown
     assert CANARY not in shown

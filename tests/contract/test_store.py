@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.scheduler import environment
 from sweeper.storage.files import LocalStore, Store, open_store
 from sweeper.storage.remote import RemoteStore
 from sweeper.testing import Faults, FaultyStore
@@ -244,11 +245,18 @@ def test_a_bucket_that_is_not_there_is_no_store_without_files(s3_root: str) -> N
 
 
 def test_a_store_that_does_not_answer_says_so(
-    s3_root: str, monkeypatch: pytest.MonkeyPatch
+    s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreError, match="Could not connect"):
         open_store(s3_root).read("a")
+    # Nor is it one without sweeps: the environment of one there may be needed.
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    kept = environment.write(f"{s3_root}/s", {})
+    os.utime(kept, (1, 1))
+    away: list[tuple[str, str]] = []
+    assert list(environment.unused_files(unknown=lambda *about: away.append(about))) == []
+    assert away == [(kept, f"{s3_root}/s")]
 
 
 def test_the_probe_leaves_nothing(store: Store) -> None:

@@ -63,6 +63,9 @@ def test_a_clear_winner_inside_the_grid(tmp_path: Path, written: ModuleType):
     assert verdict["checkpoint"]["run"] == winner["name"]
     assert verdict["checkpoint"]["path"] in report.verdict
     assert "clear winner" in report.verdict
+    headings = re.findall(r"<th[^>]*>(?:<button[^>]*>)?([^<]*)<", page(report))
+    # A place is not called `rank`, which is a setting in the names of cells.
+    assert {"#", "cell #"} <= {*headings} and "rank" not in headings
 
 
 def test_two_equal_winners_and_a_worse_one(tmp_path: Path, written: ModuleType):
@@ -151,7 +154,8 @@ def test_an_unfinished_sweep_counts_what_succeeded_only(tmp_path: Path, written:
     assert report.document["verdict"]["best"] == "lr=1"
     states = {"succeeded": 2, "running": 2, "failed": 1, "planned": 1}
     found = report.document["completeness"]
-    assert found == {"planned": 6, "used": None, "retired": 1, "states": states}
+    expected = {"planned": 6, "used": None, "retired": 1, "states": states, "places": []}
+    assert found == expected
     assert {"alone", "incomplete", "retired"} <= set(kinds(report))
     text = page(report)
     assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in text and "line 39" in text

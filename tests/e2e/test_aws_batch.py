@@ -1,17 +1,13 @@
 """Sweeps on an emulated AWS Batch (moto's control plane, real processes), their store on S3."""
 
 import json
-import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.ledger import judge, read_ledger
 
 from sweeper import launch
 from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
@@ -25,51 +21,12 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 
 Shells = Any
-GRID = """
-name: toys
-command: [{python}, toy.py, '{ledger}', '10', '{{seconds}}', '{{mode}}', '{{log_path}}']
-service: none
-base: {{seconds: 1, mode: resume}}
-grid: {{x: [1, 2, 3]}}
-metric: {{name: loss, goal: minimize}}
-launch:
-  backend: aws-batch
-  lease: 15s
-  sync: 1s
-  aws_batch: {options}
-"""
 
 
 @pytest.fixture
 def shell(shells: Shells, tmp_path: Path, batch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A checkout with the chaos tests' toy and its grid."""
     monkeypatch.setenv("SWEEPER_ROOT", batch.root)
-    folder = tmp_path / "checkout"
-    folder.mkdir()
-    shell = shells.Shell(folder, "aws-batch")
-    shell.environment["SWEEPER_HOME"] = str(tmp_path / "home")
-    shell.ledger = tmp_path / "ledger"
-    shutil.copy(ROOT / "tests" / "chaos" / "harness" / "toy.py", folder)
-    options = json.dumps(batch.options(array=3))
-    text = GRID.format(python=sys.executable, ledger=shell.ledger, options=options)
-    (folder / "grid.yaml").write_text(text)
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    return shell
-
-
-def _runs(root: str) -> list[Any]:
-    return Registry(root, cache=False).sweep("toys").runs
-
-
-def _states(root: str) -> Counter[str]:
-    return Counter(run.state.value for run in _runs(root))
-
-
-def _judge(shell: Any, root: str, **options: Any) -> None:
-    verdict = judge(
-        open_store(root), "toys", read_ledger(shell.ledger), 10, resumes=True, **options
-    )
-    assert verdict.good, verdict
+    return shells.ShellElsewhere(tmp_path, "aws-batch", batch.options(array=3), batch.root)
 
 
 def _backend(batch: Any) -> AwsBatchBackend:
@@ -103,7 +60,7 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
     batch.held, batch.lose_replies, batch.late_listings = True, 1, 1
     batch.throttle["submitjob"], batch.throttle["registerjobdefinition"] = 3, 1
     shell.run("launch", "grid.yaml")
-    shell.until(lambda: _states(batch.root) == {"submitted": 3})
+    shell.until(lambda: shell.run_states() == {"submitted": 3})
     assert not batch.throttle.total()
     assert batch.lose_replies == batch.late_listings == 0
     assert batch.requests.count("submitjob") == 4  # the one that was accepted came last
@@ -112,9 +69,9 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
     shell.folder.rename(elsewhere)
     shell.folder = elsewhere
     batch.release()
-    shell.until(lambda: _states(batch.root) == {"succeeded": 3})
+    shell.until(lambda: shell.run_states() == {"succeeded": 3})
     assert "3 succeeded" in shell.run("status", "toys")
-    _judge(shell, batch.root, once=True)
+    shell.judge(once=True)
     registry = Registry(batch.root, cache=False)
     metrics = registry.metrics(registry.runs(sweep="toys"))
     assert [sorted(rows["step"]) for _, rows in metrics.groupby("run")] == [[*range(10)]] * 3
@@ -143,7 +100,7 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
     shell.until(lambda: (run, "2") in _attempts(shell))
     Path(f"{shell.ledger}.go").touch()
     assert "3/3 succeeded" in shell.run(*given)
-    _judge(shell, batch.root)
+    shell.judge()
     assert batch.requests.count("submitjob") == 1  # nothing was submitted again
     happened = read_events(open_store(batch.root), "toys")
     again = happened.pop(run)
@@ -164,9 +121,9 @@ def test_an_array_with_failures(shell: Any, batch: Any) -> None:
     modes = "mode=[resume:first:fail, resume:fail, resume:say-hello]"
     said = shell.run(*given, modes, code=3)
     assert "2/3 succeeded, 1 failed" in said
-    runs = _runs(batch.root)
+    runs = shell.runs()
     (failed,) = [run for run in runs if run.state is State.FAILED]
-    _judge(shell, batch.root, expected={failed.id: State.FAILED})
+    shell.judge(expected={failed.id: State.FAILED})
     assert Counter(run.attempts for run in runs) == {1: 1, 2: 2}
     jobs = _jobs(batch)
     assert len(jobs) == 5  # three, and a second attempt of two: jobs of their own
@@ -179,7 +136,7 @@ def test_terminated_interrupted_and_cancelled(shell: Any, batch: Any) -> None:
     modes = "mode=resume:first:holds-2"  # so that none is at its end before it is its turn
     launcher = shell.start("launch", "grid.yaml", "~x", "seconds=[1,2,600]", modes, "--wait")
     shell.until(lambda: _attempts(shell))
-    runs, jobs = {run.config["seconds"]: run for run in _runs(batch.root)}, _jobs_by_run(batch)
+    runs, jobs = {run.config["seconds"]: run for run in shell.runs()}, _jobs_by_run(batch)
     terminated, interrupted, cancelled = (runs[seconds].id for seconds in (1, 2, 600))
     console = batch.client("batch")
     deeds: dict[str, Callable[[str], object]] = {
@@ -199,7 +156,7 @@ def test_terminated_interrupted_and_cancelled(shell: Any, batch: Any) -> None:
     assert launcher.returncode == 3, output + errors
     assert {jobs[run].status for run in (terminated, cancelled)} == {"FAILED"}
     assert len(jobs[interrupted].attempts) == 2
-    _judge(shell, batch.root, expected={cancelled: State.CANCELLED})
+    shell.judge(expected={cancelled: State.CANCELLED})
 
 
 def test_a_job_that_never_comes_to_start_its_worker(shell: Any, batch: Any) -> None:
@@ -210,11 +167,11 @@ def test_a_job_that_never_comes_to_start_its_worker(shell: Any, batch: Any) -> N
     python.chmod(0o755)
     options = f"launch.aws_batch.python={python}"
     shell.run("launch", "grid.yaml", "~x", options)
-    shell.until(lambda: _states(batch.root)["planned"] == 0)
+    shell.until(lambda: shell.run_states()["planned"] == 0)
     batch.open(False)
     said = shell.run("logs", "toys", "-f")
     assert "there is no sweeper in this image" in said
-    (run,) = _runs(batch.root)
+    (run,) = shell.runs()
     assert (run.state, run.attempts) == (State.FAILED, 1)
 
 
@@ -231,7 +188,7 @@ def test_what_aws_will_not_have(shell: Any, batch: Any) -> None:
     assert said.splitlines()[-1] == "sweeper: AWS Batch: submit_job: the queue is not ENABLED"
     batch.refused.clear()
     assert "1/1 succeeded" in shell.run(*launch)
-    _judge(shell, batch.root, once=True)
+    shell.judge(once=True)
 
 
 def test_what_is_refused(shell: Any, batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,23 +2,17 @@
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.ledger import judge, read_ledger
 
 from sweeper import launch
 from sweeper.backends import open_backend
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.states import Event, State
-from sweeper.results.registry import Registry
 from sweeper.storage.files import open_store
 from sweeper.storage.sweeps import read_events, read_observations
 
@@ -28,56 +22,18 @@ CANARY = "tml-canary-5f0c1d2e3b4a"
 MANY = 300 if "SWEEPER_TEST_WHOLE" in os.environ else 6
 
 Shells = Any
-GRID = """
-name: toys
-command: [{python}, toy.py, '{ledger}', '10', '{{seconds}}', '{{mode}}', '{{log_path}}']
-service: none
-base: {{seconds: 1, mode: resume}}
-grid: {{x: [1, 2, 3]}}
-metric: {{name: loss, goal: minimize}}
-launch:
-  backend: kubernetes
-  lease: 15s
-  sync: 1s
-  kubernetes: {options}
-"""
 
 
 @pytest.fixture
 def shell(
     shells: Shells, tmp_path: Path, kube: Any, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> Any:
-    """A checkout with the chaos tests' toy and its grid; nodes may reach the store."""
+    """Nodes may reach the store."""
     monkeypatch.setenv("SWEEPER_ROOT", s3_root)
     monkeypatch.setattr(
         kube, "environment", {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
     )
-    folder = tmp_path / "checkout"
-    folder.mkdir()
-    shell = shells.Shell(folder, "kubernetes")
-    shell.environment["SWEEPER_HOME"] = str(tmp_path / "home")
-    shell.ledger, shell.root = tmp_path / "ledger", s3_root
-    shutil.copy(ROOT / "tests" / "chaos" / "harness" / "toy.py", folder)
-    text = GRID.format(
-        python=sys.executable, ledger=shell.ledger, options=json.dumps(kube.options())
-    )
-    (folder / "grid.yaml").write_text(text)
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    return shell
-
-
-def _runs(shell: Any) -> list[Any]:
-    return Registry(shell.root, cache=False).sweep("toys").runs
-
-
-def _states(shell: Any) -> Counter[str]:
-    return Counter(run.state.value for run in _runs(shell))
-
-
-def _judge(shell: Any, **options: Any) -> None:
-    rows = read_ledger(shell.ledger)
-    verdict = judge(open_store(shell.root), "toys", rows, 10, resumes=True, **options)
-    assert verdict.good, verdict
+    return shells.ShellElsewhere(tmp_path, "kubernetes", kube.options(), s3_root)
 
 
 def _backend(shell: Any, kube: Any) -> Any:
@@ -114,7 +70,7 @@ def test_a_sweep_from_start_to_end(shell: Any, kube: Any, kubernetes_support: An
     shell.environment["WANDB_API_KEY"] = "not this one"
     kube.held = True
     shell.run("launch", "grid.yaml", code=0)
-    shell.until(lambda: _states(shell) == {"submitted": 3})
+    shell.until(lambda: shell.run_states() == {"submitted": 3})
     shell.until(lambda: any("Insufficient cpu" in str(why) for why in _reasons(shell)))
     assert "Insufficient cpu" in shell.run("status", "toys", code=4)
     elsewhere = shell.folder.with_name("elsewhere")
@@ -122,9 +78,10 @@ def test_a_sweep_from_start_to_end(shell: Any, kube: Any, kubernetes_support: An
     shell.folder = elsewhere
     kube.faults += [fault("GET", "jobs", 500), fault("GET", "pods", 429), fault("GET", "jobs", 0)]
     kube.held = False
-    shell.until(lambda: _states(shell) == {"succeeded": 3})
-    _judge(shell, once=True)
-    (run, *_) = _runs(shell)
+    shell.until(lambda: shell.run_states() == {"succeeded": 3})
+    shell.judge(once=True)
+    kube.faults.clear()  # the launcher may have been done before it met the last
+    (run, *_) = shell.runs()
     printed = "\n".join(_backend(shell, kube).logs(f"{run.id}-a1"))
     assert "attempt 1, in" in printed
     shown = json.dumps([kube.things[kind] for kind in ("jobs", "pods", "events")])
@@ -144,7 +101,7 @@ def test_whatever_is_killed_or_lost(shell: Any, kube: Any, kubernetes_support: A
     shell.until(lambda: len(_at_step(shell, 2)) == 3)
     launcher.send_signal(signal.SIGKILL)
     launcher.communicate()
-    names = {run.id: f"toys/runs/{run.id}.1/checkpoints.jsonl.parts" for run in _runs(shell)}
+    names = {run.id: f"toys/runs/{run.id}.1/checkpoints.jsonl.parts" for run in shell.runs()}
     shell.until(lambda: all(list(open_store(shell.root).names(p)) for p in names.values()))
     drained, lost, _ = names
     job = _backend(shell, kube).find([f"{run}-a1" for run in names])
@@ -170,7 +127,7 @@ def test_whatever_is_killed_or_lost(shell: Any, kube: Any, kubernetes_support: A
     Path(f"{shell.ledger}.go").touch()
     output, errors = launcher.communicate(timeout=90)
     assert launcher.returncode == 0, output + errors
-    _judge(shell)
+    shell.judge()
     happened = _events(shell)
     assert (1, Event.PREEMPTED) in happened[drained] & happened[lost]
     assert not any(event is Event.FAILED for events in happened.values() for _, event in events)
@@ -188,7 +145,7 @@ def test_a_queue_that_takes_a_job_back(shell: Any, kube: Any) -> None:
     shell.until(lambda: any("insufficient quota" in str(why) for why in _reasons(shell)))
     kube.open_queues.add("team")
     shell.until(lambda: _at_step(shell, 2))
-    (run,) = _runs(shell)
+    (run,) = shell.runs()
     job = _backend(shell, kube).find([f"{run.id}-a1"])[f"{run.id}-a1"]
     kube.take_back(job)
     shell.until(lambda: (2, Event.SUBMITTED) in _events(shell)[run.id])
@@ -196,7 +153,7 @@ def test_a_queue_that_takes_a_job_back(shell: Any, kube: Any) -> None:
     kube.open_queues.add("team")
     output, errors = launcher.communicate(timeout=90)
     assert launcher.returncode == 0, output + errors
-    _judge(shell)
+    shell.judge()
 
 
 def test_many_quick_runs(shell: Any, kube: Any) -> None:
@@ -219,7 +176,7 @@ def test_many_quick_runs(shell: Any, kube: Any) -> None:
     output, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, output + errors
     print(f"{MANY} runs, the last after {time.monotonic() - begun:.0f} s")
-    _judge(shell, once=True)
+    shell.judge(once=True)
     assert kube.requests.count(("POST", "jobs")) <= MANY + 31  # what was submitted twice was known
 
 
@@ -230,9 +187,9 @@ def test_what_waits_is_cancelled(shell: Any, kube: Any) -> None:
     assert "1 cancelled" in shell.run("cancel", "toys")
     launcher.communicate(timeout=60)
     assert launcher.returncode == 3
-    (run,) = _runs(shell)
+    (run,) = shell.runs()
     assert not [job for job in kube.things["jobs"] if run.id in job]
-    _judge(shell, expected={run.id: State.CANCELLED})
+    shell.judge(expected={run.id: State.CANCELLED})
 
 
 def test_what_is_refused(shell: Any, kube: Any, monkeypatch: pytest.MonkeyPatch) -> None:

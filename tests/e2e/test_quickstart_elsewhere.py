@@ -1,6 +1,6 @@
-"""The quickstart on real Slurm and Ray, and with the store on S3 on emulated AWS Batch and a
-stand-in for Kubernetes: the recipe `sft` with an engine at an address that jobs are told, to the
-same values as on `local`.
+"""The quickstart on real Slurm and Ray, and with the store on S3 on emulated AWS Batch and
+stand-ins for Kubernetes and Beaker: the recipe `sft` with an engine at an address that jobs are
+told, to the same values as on `local`.
 
 A part of it; `make quickstarts` runs the whole grid.
 """
@@ -84,7 +84,7 @@ def work(tmp_path: Path) -> Iterator[Work]:
         made.sweeper("engine", "stop", "--force", **made.home)
 
 
-@pytest.fixture(params=["slurm", "aws-batch", "ray", "kubernetes"])
+@pytest.fixture(params=["slurm", "aws-batch", "ray", "kubernetes", "beaker"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "slurm":
         request.getfixturevalue("slurm")
@@ -94,6 +94,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return Place({"backend": "ray", "ray": options}, str(tmp_path / "sweeps"))
     if request.param == "kubernetes":
         return _kubernetes(request)
+    if request.param == "beaker":
+        return _beaker(request)
     batch = request.getfixturevalue("batch")
     batch.secrets[ARN] = TOKEN
     options = batch.options(secrets={"TINKER_API_KEY": ARN}, array=2)
@@ -115,6 +117,14 @@ def _kubernetes(request: pytest.FixtureRequest) -> Place:
         return json.dumps([kube.things[kind] for kind in ("jobs", "pods", "events")])
 
     return Place({"backend": "kubernetes", "kubernetes": options}, root, shown)
+
+
+def _beaker(request: pytest.FixtureRequest) -> Place:
+    beaker, root = request.getfixturevalue("beaker"), request.getfixturevalue("s3_root")
+    beaker.environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+    beaker.secrets["engine"] = TOKEN
+    options = beaker.options(secrets={"TINKER_API_KEY": "engine"})
+    return Place({"backend": "beaker", "beaker": options}, root, beaker.shown)
 
 
 @pytest.mark.timeout(2 * SECONDS)

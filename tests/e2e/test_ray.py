@@ -3,17 +3,22 @@ this."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from harness.single_jobs import a_job, until, until_state
 
+from sweeper.backends import open_backend
+from sweeper.backends.base import JobState
+from sweeper.errors import Unreachable
 from sweeper.testing.contract import BackendContract, Site
 
 pytestmark = [
@@ -46,6 +51,41 @@ class TestRay(BackendContract):
         )
         with made as site:
             yield site
+
+
+def test_what_a_sweep_that_was_there_before_has_left(ray: Any, tmp_path: Path) -> None:
+    """Its jobs are none of the next one's in the folder, and one at work is waited for."""
+    folder = tmp_path / "sweep"
+
+    def opened() -> Any:
+        return open_backend("ray", "sweep", str(folder), ray.options)
+
+    before, jobs = opened(), [a_job(1, "true"), a_job(2)]
+    tokens = [job.token for job in jobs]
+    before.submit(jobs)
+    until_state(before, tokens[0], JobState.ENDED)
+    until_state(before, tokens[1], JobState.RUNNING)
+    shutil.rmtree(folder)
+    later = opened()
+    assert later.find(tokens) == {}
+    assert {s.state for s in later.poll(tokens).values()} == {JobState.ABSENT}
+
+    def is_taken(number: int) -> bool:
+        with suppress(Unreachable):  # an actor goes after it has said how its job ended
+            later.submit([a_job(number)])
+            return True
+        return False
+
+    until(lambda: is_taken(1))
+    with pytest.raises(Unreachable, match="of a sweep that was in the same folder the actor "):
+        later.submit([a_job(2)])
+    until_state(later, tokens[0], JobState.RUNNING)
+    assert set(later.find(tokens)) == {tokens[0]}
+    before.cancel([tokens[1]])
+    until_state(before, tokens[1], JobState.ENDED)
+    until(lambda: is_taken(2))
+    until_state(later, tokens[1], JobState.RUNNING)
+    later.cancel(tokens)
 
 
 SECRET = "a-value-that-must-be-seen-nowhere"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.engine.lifecycle import EngineInfo
+
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "README.md").read_text().partition("## Three mistakes")[2].partition("\n## ")[0]
@@ -17,6 +19,21 @@ BLOCKS = re.findall(r"^```console\n(.*?)^```", SECTION.partition("\n### ")[0], r
 
 def test_there_are_three() -> None:
     assert len(BLOCKS) == 3
+
+
+def test_what_is_only_warned_of_runs(engine: EngineInfo, tmp_path: Path) -> None:
+    [grid] = re.findall(r"^\$ cat second.yaml\n(.*?)^\$ ", BLOCKS[1], re.M | re.S)
+    (tmp_path / "second.yaml").write_text(grid)
+    command = [sys.executable, "-m", "sweeper", "launch", "second.yaml", "max_steps=2", "--wait"]
+    done = subprocess.run(
+        [*command, "--backend", "local"],
+        cwd=tmp_path,
+        env={**os.environ, "SWEEPER_HOME": engine.home},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "3/3 succeeded" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=["names", "axes", "override"])

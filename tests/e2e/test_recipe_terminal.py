@@ -88,6 +88,65 @@ def test_what_it_leaves_behind(recipes, whole):
     assert [turn["episode_done"] for turn in summary["steps"]] == [False, False, True]
 
 
+NOTING = """
+import json, os, tinker
+
+train = tinker.TrainingClient.forward_backward
+
+
+def noting(self, data, *arguments, **options):
+    bare = [
+        tinker.Datum(
+            model_input=datum.model_input,
+            loss_fn_inputs={"target_tokens": datum.loss_fn_inputs["target_tokens"]},
+        )
+        for datum in data
+    ]
+    outputs = self.forward(bare, "cross_entropy").result().loss_fn_outputs
+    with open(os.environ["NOTED"], "a") as file:
+        for datum, output in zip(data, outputs, strict=True):
+            given = {k: v.to_numpy().tolist() for k, v in datum.loss_fn_inputs.items()}
+            given["forward"] = output["logprobs"].to_numpy().tolist()
+            print(json.dumps(given), file=file)
+    return train(self, data, *arguments, **options)
+
+
+tinker.TrainingClient.forward_backward = noting
+"""
+"""Has the recipe ask for `forward` of what it is about to train on, and write both down."""
+
+
+def test_of_200_episodes_all_is_trained_as_it_was_sampled(recipes, tmp_path):
+    """The very tokens, with logprobs that are those of `forward`; and none of an environment's has
+    weight."""
+    (tmp_path / "sitecustomize.py").write_text(NOTING)
+    noted = tmp_path / "noted.jsonl"
+    env = {"PYTHONPATH": str(tmp_path), "NOTED": str(noted)}
+    settings = SMALL | {"group_size": 67, "max_tokens": 3, "max_steps": 1, "n_parallel_envs": 8}
+    settings |= {"remove_constant_reward_groups": False, "entropy_coef": 0}
+    done = recipes.run("terminal", tmp_path / "run", env, fresh=True, **settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    episodes, data = trajectories(tmp_path / "run", 0), recipes.read(noted)
+    assert len(episodes) == len(data) == 201
+    weighed = 0
+    for episode, datum in zip(episodes, data, strict=True):
+        sampled = {}
+        for step in episode["steps"][1:]:
+            told = step["metrics"]
+            own = zip(told["completion_token_ids"], told["logprobs"], strict=True)
+            # The target at a place is the token behind it.
+            sampled |= dict(enumerate(own, start=told["prompt_tokens"] - 1))
+        assert len(sampled) >= 3
+        for place, (token, logprob) in sampled.items():
+            assert datum["target_tokens"][place] == token
+            assert datum["logprobs"][place] == pytest.approx(logprob, abs=1e-6)
+            assert datum["forward"][place] == pytest.approx(logprob, abs=1e-5)
+        weights = {place for place, weight in enumerate(datum["advantages"]) if weight}
+        assert weights <= sampled.keys()
+        weighed += len(weights)
+    assert weighed
+
+
 def test_environments_that_are_killed_cost_no_reward(recipes, whole, tmp_path):
     """Their episodes are played again, to the same values."""
     over = threading.Event()

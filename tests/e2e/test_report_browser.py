@@ -1,5 +1,6 @@
 """The report in a real browser: it draws, it answers to clicks, and nothing foreign runs."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -64,14 +65,17 @@ const soon = (condition, then) => {
 CLICK_EVERY_RUN = f"""
 <script>{SOON}
 soon(drawn, () => {{
-  let opened = 0, written = 0;
+  let opened = 0, written = 0, logs = 0, twice = 0;
   for (const button of document.querySelectorAll("button[data-run]")) {{
     button.click();
     opened += document.getElementById("run").open;
     written += document.querySelectorAll("#run-rollouts pre").length;
+    logs += document.querySelectorAll("#run-log pre").length;
+    const told = [...document.querySelectorAll("#run-facts dt")].map((one) => one.textContent);
+    twice += told.length - new Set(told).size;
     document.getElementById("run").close();
   }}
-  document.title = [opened, written].join(" | ");
+  document.title = [opened, written, logs, twice].join(" | ");
 }});
 </script></body>"""
 
@@ -88,9 +92,11 @@ def test_what_is_hostile_stays_text(browser: Any, tmp_path: Path, written: Modul
     assert 'class="drawn"' in document
     assert not re.search(r"<img[^>]+src=.?x", document)
     # And in what opens when a run is clicked, the policy gone: `told` fails on an error of `boom`.
-    opened_, texts = told(browser, Path(report.html_path), CLICK_EVERY_RUN)
+    opened_, texts, logs, twice = told(browser, Path(report.html_path), CLICK_EVERY_RUN)
     assert int(opened_) == len(report.runs)
     assert (int(texts) > 0) == (sweep == "hostile-rl")
+    assert int(logs) == (len(written.HOSTILE) if sweep == "hostile" else 0)
+    assert int(twice) == 0  # of two checkpoints, say, each is called what it is for
 
 
 def test_the_policy_stops_a_foreign_script(browser: Any, page: Path):
@@ -109,6 +115,60 @@ def told(browser: Any, page: Path, script: str, width: int = 1200) -> list[str]:
         shown.wait("document.title.includes(' | ')")
         assert shown.errors == []
         return shown.evaluate("document.title").split(" | ")
+
+
+LOOK_BESIDE = f"""
+<script>{SOON}
+const answers = () => [...document.querySelectorAll(".beside .answers details")];
+soon(() => answers().length > 0, () => {{
+  const [solves, fails] = document.querySelectorAll(".beside select");
+  const said = [solves.selectedOptions[0].text, fails.selectedOptions[0].text];
+  said.push(document.querySelector(".beside [role=status]").textContent, answers().length);
+  said.push(document.querySelectorAll(".beside pre").length);  // none before somebody looks
+  answers()[0].open = true;
+  const texts = () => [...document.querySelectorAll(".beside article pre")]
+    .map((one) => one.textContent);
+  soon(() => texts().length > 0, () => {{
+    said.push(...texts());
+    [solves.value, fails.value] = [fails.value, solves.value];
+    solves.dispatchEvent(new Event("change"));
+    said.push(document.querySelector(".beside [role=status]").textContent);
+    document.title = said.join(" | ");
+  }});
+}});
+</script></body>"""
+
+
+def test_what_one_solves_and_another_does_not_is_read_side_by_side(
+    browser: Any, tmp_path: Path, written: ModuleType
+):
+    metric = {"name": "test/accuracy", "goal": "maximize", "at": "last"}
+    sweep = written.Written(tmp_path / "sweeps", "beside", {"lr": [1, 2]}, metric)
+    evil = "<img src=x onerror=boom()>"
+    for lr, right in ((1, {1}), (2, {0, 2, 3, *range(5, 20)})):
+        run = sweep.run({"lr": lr}, None, [{"step": 1, "test/accuracy": len(right) / 20}])
+        lines = [
+            {"item": f"q{item}", "task": "test", "prompt": f"{evil} {item}?", "score": score}
+            | {"text": f"{evil} lr={lr} says {item}, {'right' if score else 'wrong'}"}
+            for item in range(20)
+            for score in ([1, 0] if item == 3 and lr == 2 else [int(item in right)])
+        ]
+        path = sweep.folder / "runs" / f"{run}.1" / "items.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sweep.save()
+    report = analysis.analyze(str(tmp_path / "sweeps"), "beside", pictures=False)
+    page = Path(report.html_path)
+    assert "lr=2 says" not in page.read_text()  # it is packed until it is looked at
+    best, other, count, shown, before, own, their, back = told(browser, page, LOOK_BESIDE)
+    assert (best, other) == ("lr=2", "lr=1")
+    assert (count, shown, before) == ("18 questions, of which 8 are here", "8", "0")
+    assert (own, their) == (f"{evil} lr=2 says 0, right", f"{evil} lr=1 says 0, wrong")
+    assert back == "1 question"
+    alone = report.document["items"][0]["alone"]
+    assert [(one["cell"], one["other"], one["count"]) for one in alone] == [
+        ("lr=2", "lr=1", 18),
+        ("lr=1", "lr=2", 1),
+    ]
 
 
 CLICKS = (
@@ -156,7 +216,11 @@ soon(drawn, () => {
     const role = (name) => training.find((trace) => trace.meta.role === name);
     const changed = (name) => role(name).y === role(name).meta.smooth[1];
     said.push(["run", "band", "mean"].every(changed));
-    document.title = said.join(" | ");
+    const range = [Math.log10(0.15), Math.log10(0.65)];
+    Plotly.relayout(chart, { "yaxis.range": range }).then(() => {
+      said.push([...chart.querySelectorAll(".ytick text")].map((one) => one.textContent).join(" "));
+      document.title = said.join(" | ");
+    });
   }, 1500);
 });
 </script></body>"""
@@ -170,7 +234,9 @@ def test_clicks_sort_the_table_and_switch_the_curves(browser: Any, page: Path):
     # However a setting is written; `rank=8` is not what was asked for by `rank=80`.
     found = ("9", "1", "0", "0")
     upwards, downwards = "1e-3 1e-4 0.01", "0.01 1e-4 1e-3"
-    assert said == [upwards, upwards, downwards, "1", *found, "false", "true", "6", "log", "true"]
+    switched = ("false", "true", "6", "log", "true")
+    closer = "0.2 0.3 0.4 0.5 0.6"
+    assert said == [upwards, upwards, downwards, "1", *found, *switched, closer]
 
 
 PAPER = (

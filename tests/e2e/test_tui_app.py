@@ -79,7 +79,8 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WatchApp]:
         **options: Any,
     ) -> WatchApp:
         store = SimpleNamespace(is_remote=False)
-        plan = SimpleNamespace(launch=SimpleNamespace(backend="local"), wandb=None)
+        launch = SimpleNamespace(backend="local", places=("local",))
+        plan = SimpleNamespace(launch=launch, wandb=None)
         sweep = SimpleNamespace(store=store, name="demo", plan=plan)
         metric = None if view.metric is None else {"name": view.metric}
         poller: Any = SimpleNamespace(

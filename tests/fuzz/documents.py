@@ -347,7 +347,7 @@ class World:
 
         store = open_store(str(self.top / "root"))
         found = ready(store, "bad", lambda _: True)
-        refuse_moved_sweep(store, "bad", found.place)
+        refuse_moved_sweep(store, "bad", found.places)
 
     def worker(self, rng: random.Random) -> None:
         """What a worker makes of its job before it executes anything."""

@@ -86,7 +86,7 @@ def steps(folder: str, root: str, name: str) -> int:
     sweeper("cancel", name)
     sweeper("launch", "grid.yaml", "--wait", check=False)  # 3: one run is cancelled
     launch = read_plan(open_store(root), name).launch
-    backend = open_backend("aws-batch", name, f"{root}/{name}", options_of(launch))
+    backend = open_backend("aws-batch", name, f"{root}/{name}", options_of(launch, "aws-batch"))
     runs = Registry(root, cache=False).sweep(name).runs
     wrong: list[str] = []
     for run in runs:

@@ -10,10 +10,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import uuid
 from pathlib import Path
 
 import psutil
+from own_tmux import own_tmux
 from screen import Terminal, wait_until, write_grid
 
 from sweeper.storage.documents import read_json
@@ -67,23 +67,19 @@ def taken(folder: Path, root: Path) -> dict[str, str]:
 
 def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="screens-"))
-    os.environ |= {
-        "SWEEPER_HOME": str(folder / "home"),
-        "SWEEPER_TMUX_SOCKET": f"sweeper-screens-{uuid.uuid4().hex[:8]}",
-    }
+    os.environ["SWEEPER_HOME"] = str(folder / "home")
     sweeper = [sys.executable, "-P", "-m", "sweeper"]
     try:
-        write_grid(folder, "demo", seconds=1.5, backend="local")  # tmux wakes what is stopped
-        subprocess.run([*sweeper, "launch", "demo.yaml"], cwd=folder, check=True)
-        try:
-            screens = taken(folder, folder / "sweeps")
-        finally:
-            subprocess.run([*sweeper, "cancel", "demo"], cwd=folder, check=False)
-            store = LocalStore(str(folder / "sweeps"))
-            wait_until(lambda: not is_held(store, "demo"), lambda: "the launcher does not end")
+        with own_tmux():
+            write_grid(folder, "demo", seconds=1.5, backend="local")  # tmux wakes what is stopped
+            subprocess.run([*sweeper, "launch", "demo.yaml"], cwd=folder, check=True)
+            try:
+                screens = taken(folder, folder / "sweeps")
+            finally:
+                subprocess.run([*sweeper, "cancel", "demo"], cwd=folder, check=False)
+                store = LocalStore(str(folder / "sweeps"))
+                wait_until(lambda: not is_held(store, "demo"), lambda: "the launcher does not end")
     finally:
-        socket = os.environ["SWEEPER_TMUX_SOCKET"]
-        subprocess.run(["tmux", "-L", socket, "kill-server"], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
     text = PAGE.read_text()
     for name, screen in screens.items():

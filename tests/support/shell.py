@@ -4,14 +4,20 @@ what a test does meanwhile may take as long as it will."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+from harness.ledger import judge, read_ledger
 
 from sweeper.results.registry import Registry
+from sweeper.results.runs import SweepRun
+from sweeper.storage.files import open_store
 
 TOY = """
 import json, os, time
@@ -57,6 +63,20 @@ grid: {{learning_rate: [0.1, 0.3]}}
 seeds: 3
 metric: {{name: loss, goal: minimize}}
 launch: {{backend: {backend}, max_parallel: 2}}
+"""
+
+ELSEWHERE = """
+name: toys
+command: [{python}, toy.py, '{ledger}', '10', '{{seconds}}', '{{mode}}', '{{log_path}}']
+service: none
+base: {{seconds: 1, mode: resume}}
+grid: {{x: [1, 2, 3]}}
+metric: {{name: loss, goal: minimize}}
+launch:
+  backend: {backend}
+  lease: 15s
+  sync: 1s
+  {section}: {options}
 """
 
 
@@ -121,3 +141,37 @@ class Shell:
                 return
             assert time.monotonic() < deadline, "waited 90 s in vain"
             time.sleep(max(0.1, 4 * (time.process_time() - begun)))
+
+
+class ShellElsewhere(Shell):
+    """A checkout with the toy of the chaos tests, whose runs execute on other machines. Its store
+    is `root`, on S3."""
+
+    def __init__(self, folder: Path, backend: str, options: Mapping[str, Any], root: str) -> None:
+        checkout = folder / "checkout"
+        checkout.mkdir()
+        super().__init__(checkout, backend)
+        self.root, self.ledger = root, folder / "ledger"
+        self.environment["SWEEPER_HOME"] = str(folder / "home")
+        shutil.copy(Path(__file__).parents[1] / "chaos" / "harness" / "toy.py", checkout)
+        text = ELSEWHERE.format(
+            python=sys.executable,
+            ledger=self.ledger,
+            backend=backend,
+            section=backend.replace("-", "_"),
+            options=json.dumps(options),
+        )
+        (checkout / "grid.yaml").write_text(text)
+        subprocess.run(["git", "init", "-q"], cwd=checkout, check=True)
+
+    def runs(self) -> list[SweepRun]:
+        return Registry(self.root, cache=False).sweep("toys").runs
+
+    def run_states(self) -> Counter[str]:
+        return Counter(run.state.value for run in self.runs())
+
+    def judge(self, **options: Any) -> None:
+        """Assert that the ledger and the store tell the same of every run."""
+        rows = read_ledger(self.ledger)
+        verdict = judge(open_store(self.root), "toys", rows, 10, resumes=True, **options)
+        assert verdict.good, verdict

@@ -355,8 +355,9 @@ def hostile_rollouts(root: Path, count: int = 200) -> Written:
                     for s in range(3)
                 ]
                 own = {"</script><script>boom()</script>": x, "$x$<i>": y}
+                two = checkpoint(HOSTILE[0], state_path=HOSTILE[1])
                 cell = f"{HOSTILE[(x + y) % len(HOSTILE)]}{x}{y}"
-                run = sweep.run(own, seed, rows, cell=cell, checkpoints=checkpoint(HOSTILE[0]))
+                run = sweep.run(own, seed, rows, cell=cell, checkpoints=two)
                 for iteration in (0, 2):
                     groups = [[0.0, 1.0, 0.5, 0.25 * x] for _ in range(4)]
                     rollouts(sweep, run, iteration, groups, texts, texts)

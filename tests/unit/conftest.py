@@ -5,9 +5,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from sweeper import backends, labels
+from sweeper.errors import GridError
+from sweeper.fields import nodes
+from sweeper.grid import parse_grid
+from sweeper.grid.schema import grid_schema
 from sweeper.model.states import Event, State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
@@ -102,6 +107,36 @@ class Scene:
         self.worker(run, attempt, Event.CLAIMED)
         self.worker(run, attempt, event, **body)
         self.backend.end(token(run, attempt))
+
+
+class GridReaders:
+    """The two that judge a grid, which have to agree: ours, and the JSON Schema for editors."""
+
+    def __init__(self) -> None:
+        self._validator = jsonschema.Draft202012Validator(grid_schema())
+
+    def take(self, text: str) -> None:
+        """Assert that both take a grid."""
+        parse_grid(text, "g.yaml")
+        self._validator.validate(self._data(text))
+
+    def refuse(self, text: str) -> str:
+        """Assert that both refuse a grid. Returns what ours says."""
+        with pytest.raises(GridError) as caught:
+            parse_grid(text, "g.yaml")
+        assert not self._validator.is_valid(self._data(text))
+        return str(caught.value)
+
+    @staticmethod
+    def _data(text: str) -> object:
+        root = nodes.read_yaml(text, "g.yaml", nodes.Problems())
+        assert root is not None
+        return nodes.plain(root)
+
+
+@pytest.fixture(scope="session")
+def grid_readers() -> GridReaders:
+    return GridReaders()
 
 
 @pytest.fixture

@@ -305,6 +305,7 @@ def test_keys_are_known_by_name() -> None:
     assert role_of("loss", ["lr", "train/loss", "test/loss"]) == "train/loss"
     assert role_of("loss", ["test/nll", "eval_loss"]) is None
     assert role_of("loss", ["actor/total_loss"]) == "actor/total_loss"
+    assert role_of("loss", ["test/bpb", "train_mean_bpb"]) == "train_mean_bpb"  # bits per byte
     assert role_of("kl", ["optim/kl_sample_train_v1", "optim/kl_sample_train_v2"]) == (
         "optim/kl_sample_train_v2"
     )

@@ -235,7 +235,9 @@ def test_work_after_the_last_step_is_no_standstill(
     assert [f.rule for f in watcher.look([Seen("r", 1, True)])[0]] == ["stalled"]
 
 
-@pytest.mark.parametrize(("more", "pace"), [({}, 5.0), ({"time/total": 8.0}, 8.0)])
+@pytest.mark.parametrize(
+    ("more", "pace"), [({}, 5.0), ({"time/total": 8.0}, 8.0), ({"time/step": 8.0}, 8.0)]
+)
 def test_the_pace_is_of_the_last_50_steps(
     folder: Folder, more: dict[str, float], pace: float
 ) -> None:

@@ -13,6 +13,7 @@ from scipy import stats
 
 from sweeper import analysis
 from sweeper.analysis.markdown import escape, fenced
+from sweeper.cli import main
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
 
@@ -135,7 +136,7 @@ def test_a_fence_is_longer_than_what_is_in_it():
 
 
 def test_sweeps_that_are_judged_at_different_values_compare_at_one(
-    tmp_path: Path, written: ModuleType
+    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
 ):
     for name, at in (("one", "last"), ("two", "best")):
         metric = {"name": "test/nll", "goal": "minimize", "at": at}
@@ -150,3 +151,7 @@ def test_sweeps_that_are_judged_at_different_values_compare_at_one(
     found = analysis.versus(registry, "one", "two", at="best")
     assert found.metric.at == "best" and "best value of each run" in found.text
     assert [row.difference.value for row in found.rows] == [0.0, 0.0]
+    typed = ["compare", "one", "two", "--root", str(tmp_path)]
+    assert main(typed) == 2 and "say --at" in capsys.readouterr().err
+    assert main([*typed, "--at", "best"]) == 0
+    assert "best value of each run" in capsys.readouterr().out

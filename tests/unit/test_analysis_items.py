@@ -93,6 +93,23 @@ def test_items_that_belong_together_count_together():
     assert one is not None and one.clusters == 4
 
 
+def test_of_groups_of_unequal_size_the_large_ones_count_for_what_they_are():
+    sizes, values = (2, 3, 4, 6), (1.0, -1.0, 3.0, 0.5)
+    scores = np.repeat(values, sizes)
+    clusters = np.repeat(range(4), sizes).tolist()
+    rest = [n * (value - scores.mean()) for n, value in zip(sizes, values, strict=True)]
+    found = level(scores[np.newaxis], None, clusters)
+    parts = (e**2 / (1 - n / 15) for n, e in zip(sizes, rest, strict=True))
+    assert found.items == pytest.approx(sum(parts) / 15**2, abs=1e-12)
+    # Where all of a group are alike, its sum has the variance of its size squared.
+    alike = sum(n**2 for n in sizes) ** 2 / sum(n**4 for n in sizes) - 1
+    assert found.items_df == pytest.approx(alike)
+    # Where they are not alike at all, that of its size.
+    mixed = [[1, -1], [1, -2, 1], [1, -1, 2, -2], [1, -1, 2, -2, 3, -3]]
+    unlike = level(np.concatenate(mixed)[np.newaxis].astype(float), None, clusters)
+    assert unlike.items_df == pytest.approx(15**2 / sum(n**2 for n in sizes) - 1)
+
+
 def test_intervals_of_shares_end_where_shares_do():
     low, high = bounded.on_logits(0.98, 0.05)
     logit, width = special.logit(0.98), 0.05 / (0.98 * 0.02)

@@ -291,7 +291,11 @@ def test_a_launcher_that_starts_nothing_takes_no_retry_up(
 def _recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Sweep, list[Any]]:
     """The scene's sweep as `retry_runs` finds it, and the launches that it comes to."""
     launches: list[Any] = []
-    monkeypatch.setattr(launching, "open_backend", lambda *_: scene.backend)
+    monkeypatch.setattr(
+        launching,
+        "open_places",
+        lambda launch, *_, **__: dict.fromkeys(launch.places, scene.backend),
+    )
     monkeypatch.setattr(launching, "resume", lambda *_, **given: launches.append(given["known"]))
     monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
     plan = read_json(scene.store, scene.layout.plan)
@@ -340,7 +344,7 @@ def test_a_retry_goes_on_with_what_was_opened_and_perhaps_submitted(
     assert not cancelled.asked
     assert scene.events(first) == before
     (known,) = launches
-    assert known.place == {"backend": "fake"}
+    assert known.places == [{"backend": "fake"}]
 
 
 def test_a_retry_that_a_launcher_takes_up_starts_none(

@@ -106,6 +106,17 @@ def test_lanes_take_turns(scheduler, held):
     assert done.index("quiet") <= 1
 
 
+def test_of_a_samplers_requests_the_newest_goes_first_and_each_eighth_time_the_oldest(
+    scheduler, held
+):
+    lane, done = Lane(ordered=False), []
+    futures = [submit(scheduler, lane, recorder(done, n), None) for n in range(20)]
+    held.set()
+    for future in futures:
+        future.result(5)
+    assert done == [*range(19, 12, -1), 0, *range(12, 5, -1), 1, *range(5, 1, -1)]
+
+
 def test_a_cancelled_request_is_not_run(scheduler, held):
     done = []
     future = submit(scheduler, Lane(ordered=False), recorder(done, 1))

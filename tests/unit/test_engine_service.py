@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import os
+import re
 import time
 
 import httpx
@@ -14,6 +15,7 @@ from sweeper.engine import app, state, wire
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.models import Models
+from sweeper.engine.refusals import REFUSED
 from sweeper.engine.service import Service
 from sweeper.engine.state import SAMPLERS_IN_MEMORY
 
@@ -221,6 +223,23 @@ def test_a_number_sent_to_an_address_that_is_not_there_is_free(service, method, 
         f"this engine has no {method} /api/v1/{address}",
     )
     assert client.train(0)
+
+
+def test_what_this_engine_does_not_do_is_answered_with_its_reason(service):
+    """By SDKs, too, that have other calls than the one installed here."""
+    holes = {"session": "s", "run": "r", "checkpoint:path": "weights/c"}
+
+    async def send():
+        transport = httpx.ASGITransport(app.build(service, {}))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            for method, address, message in REFUSED:
+                path = re.sub(r"\{(.*?)\}", lambda hole: holes[hole[1]], address)
+                answer = await http.request(method, f"/api/v1/{path}")
+                told = (answer.status_code, answer.json()["detail"])
+                assert told == (400, message), address
+
+    asyncio.run(send())
+    assert any(address.endswith("/archive") for _, address, _ in REFUSED)
 
 
 def test_a_pass_that_fails_leaves_the_gradients(service):

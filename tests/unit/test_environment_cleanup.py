@@ -35,7 +35,7 @@ class Left:
                 happens.pop(0)()
 
         remove_unneeded_environment(
-            self.scene.store, "s", self.scene.backend, self.mark, clock=self.clock, sleep=sleep
+            self.scene.store, "s", [self.scene.backend], self.mark, clock=self.clock, sleep=sleep
         )
         return self.clock.now
 

@@ -9,7 +9,6 @@ import jsonschema
 import pytest
 
 from sweeper import thresholds
-from sweeper.errors import GridError
 from sweeper.fields import nodes
 from sweeper.grid import grid_from_mapping, launch, parse_grid
 from sweeper.grid.schema import grid_schema
@@ -56,6 +55,9 @@ RIGHT = [
     "order: breadth\nstages: {a: {recipe: r, grid: {x: [1, 2]}, seeds: 2, metric: {name: m,"
     " goal: minimize}}, b: {command: [t], from: {stage: a, take: best}, base: {p: '${a.x}'}},"
     " c: {recipe: r, from: [{b: each, a: {top: 2}}, {base: true}], baseline: base}}",
+    "launch: {backend: slurm}\n"
+    "stages: {a: {recipe: r, launch: {retries: 1, max_parallel: 2, timeout: 1h, python: p, cwd: .,"
+    " env: {A: 1}, resume: never, grace: 5s, window: w, warm: false, slurm: {mem: 8G}}}}",
     "recipe: r\non_alarm: {run: [notify, '{name}: {message}', 3, '{{}}'], stop: run}",
 ]
 
@@ -66,7 +68,9 @@ WRONG = [
     "stages: {}",
     "stages: {a: {grid: {x: [1]}}}",
     "stages: {a: {recipe: r}, from: {recipe: r}}",
-    "stages: {a: {recipe: r, launch: {retries: 1}}}",
+    "stages: {a: {recipe: r, launch: {backend: local}}}",
+    "stages: {a: {recipe: r, launch: {retries: some}}}",
+    "stages: {a: {recipe: r, launch: {aws_batch: {queue: q}}}}",
     "stages: {a: {recipe: r}, b: {recipe: r, from: {stage: a}}}",
     "stages: {a: {recipe: r}, b: {recipe: r, from: []}}",
     "stages: {a: {recipe: r, metric: {name: m}}}",
@@ -211,16 +215,13 @@ def test_it_is_a_schema() -> None:
 
 
 @pytest.mark.parametrize("text", RIGHT)
-def test_both_take_it(text: str) -> None:
-    parse_grid(text, "g.yaml")
-    VALIDATOR.validate(data(text))
+def test_both_take_it(grid_readers: Any, text: str) -> None:
+    grid_readers.take(text)
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_both_refuse_it(text: str) -> None:
-    with pytest.raises(GridError):
-        parse_grid(text, "g.yaml")
-    assert not VALIDATOR.is_valid(data(text))
+def test_both_refuse_it(grid_readers: Any, text: str) -> None:
+    grid_readers.refuse(text)
 
 
 GRIDS = sorted((ROOT / "grids").rglob("*.yaml"))
@@ -278,6 +279,7 @@ def _examples() -> Iterator[dict[str, Any]]:
 def test_an_example_is_right(given: dict[str, Any]) -> None:
     """Whoever takes the comment in has a grid."""
     asked = {"slurm": {"mem": "64G"}, "ray": {"memory": 64}, "kubernetes": {"memory": "64Gi"}}
+    asked["beaker"] = {"memory": "64GiB"}
     for name, more in asked.items():
         if "overrides" in given.get(name, {}):
             given[name]["overrides"][0] |= more

@@ -1,5 +1,6 @@
 """Stages of a grid: what is wrong with them, and the runs that they plan."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sweeper.model.growth import depths, grown
 from sweeper.model.plan import Plan
 from sweeper.model.plan_file import read
 from sweeper.planner.plan import plan
+from sweeper.scheduler.job_builder import asked_by
 from sweeper.storage.files import LocalStore
 
 _SFT = (
@@ -69,7 +71,42 @@ MISTAKES = {
     ),
     "a section of all": (
         "stages:\n  sft: {command: [echo], launch: {backend: local}}\n",
-        "2:26: unknown key 'launch' in stages.sft",
+        "2:35: stages.sft.launch.backend is said of all stages together: it goes into launch beside"
+        " stages",
+    ),
+    "a launch that is none": (
+        "stages:\n  sft: {command: [echo], launch: 2h}\n",
+        "2:34: stages.sft.launch is a string; it takes a mapping",
+    ),
+    "a timeout that is none": (
+        "stages:\n  sft: {command: [echo], launch: {timeout: soon}}\n",
+        "2:44: stages.sft.launch.timeout takes a duration such as 90s, 30m, 2h or 1h30m",
+    ),
+    "a slip in launch": (
+        "stages:\n  sft: {command: [echo], launch: {retry: 1}}\n",
+        "2:35: unknown key 'retry' in stages.sft.launch (did you mean 'retries'?)",
+    ),
+    "none at once": (
+        "stages:\n  sft: {command: [echo], launch: {max_parallel: 0}}\n",
+        "2:49: stages.sft.launch.max_parallel is 1 to 1000000, not 0",
+    ),
+    "options of a backend whose jobs are all alike": (
+        "stages:\n  sft: {command: [echo], launch: {aws_batch: {vcpus: 2}}}\n",
+        "2:35: stages.sft.launch.aws_batch is said of all stages together: it goes into launch"
+        " beside stages",
+    ),
+    "another service": (
+        "stages:\n  sft: {command: [echo], launch: {env: {TINKER_BASE_URL: 'http://x'}}}\n",
+        "2:40: stages.sft.launch.env: TINKER_BASE_URL is the service's, which is one for all"
+        " stages",
+    ),
+    "a secret in the environment of one": (
+        "secrets: [KEY]\nstages:\n  sft: {command: [echo], launch: {env: {KEY: x}}}\n",
+        "3:34: KEY is one of the secrets, and in launch.env",
+    ),
+    "an interpreter that is not there": (
+        "stages:\n  sft: {recipe: sft, launch: {python: /nowhere/python}}\n",
+        "2:39: launch.python: there is no interpreter /nowhere/python",
     ),
     "a slip": (
         "stages:\n  sft: {command: [echo], form: {stage: sft}}\n",
@@ -387,6 +424,77 @@ def test_values_of_a_parent_are_checked_as_what_they_are() -> None:
     assert list(error.value.problems) == [
         "stages.later.base.lora_rank: lora_rank takes int | Literal['auto'], not 0.1"
     ]
+
+
+def test_a_stage_says_itself_how_its_runs_are_executed(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    own = {"python": str(python), "timeout": "2h", "retries": 3, "env": {"B": "2", "C": "3"}}
+    later = {"recipe": "sft", "from": {"stage": "sft", "take": "each"}, "launch": own}
+    launch = {"backend": "local", "timeout": "1h", "max_parallel": 4, "env": {"A": "1", "B": "1"}}
+    grid = {"name": "p", "launch": launch, "stages": {"sft": {"recipe": "sft"}, "later": later}}
+    planned = plan(grid, ["later.launch.retries=5", "launch.timeout=3h"])
+    read_back = read(planned.document(), "sweep.json")
+    assert read_back.stages == planned.stages
+    sft, found = read_back.launch_of("sft"), read_back.of("later").launch
+    assert (sft.timeout_s, sft.retries, sft.env) == (3 * 3600, 0, {"A": "1", "B": "1"})
+    assert (found.timeout_s, found.retries, found.max_parallel) == (2 * 3600, 5, 4)
+    assert (found.env, found.backend) == ({"A": "1", "B": "2", "C": "3"}, "local")
+    assert [stage.recipe.python for stage in read_back.stages] == [sys.executable, str(python)]
+
+
+def test_what_jobs_ask_their_backend_for_may_differ_by_stage() -> None:
+    sft = {"command": ["echo"], "launch": {"slurm": {"partition": "gpu"}}}
+    launch = {"backend": "slurm", "slurm": {"partition": "cpu", "mem": "8G"}}
+    other = {"command": ["echo", "{x}"], "base": {"x": 1}}
+    made = plan({"name": "p", "launch": launch, "stages": {"sft": sft, "other": other}})
+    asked = [asked_by(made.launch_of(stage.name), made.launch.backend, {}) for stage in made.stages]
+    assert [one["partition"] for one in asked] == ["gpu", "cpu"]
+    assert asked[0]["mem"] == asked[1]["mem"]
+
+
+def test_options_that_do_not_go_together_take_each_others_place_in_a_stage() -> None:
+    """And in overrides: by what the backend says of its options."""
+    over = {"docker_image": "registry/sweeper:1", "overrides": [{"if": {"x": 1}, "image": "lab/b"}]}
+    sft = {"command": ["echo"], "grid": {"x": [0, 1]}, "launch": {"beaker": over}}
+    later = {"command": ["echo"], "launch": {"beaker": {"min_runtime": "1h"}}}
+    options = {"image": "lab/a", "preemptible": False, "cpus": 2}
+    launch = {"backend": "beaker", "beaker": options}
+    made = plan({"name": "p", "launch": launch, "stages": {"sft": sft, "later": later}})
+    made = read(made.document(), "sweep.json")
+    asked = [
+        dict(asked_by(made.launch_of(stage), "beaker", {"x": x}))
+        for stage, x in (("sft", 0), ("sft", 1), ("later", 1))
+    ]
+    assert asked == [
+        {"docker_image": "registry/sweeper:1", "preemptible": False, "cpus": 2},
+        {"image": "lab/b", "preemptible": False, "cpus": 2},
+        {"image": "lab/a", "min_runtime_s": 3600.0, "cpus": 2},
+    ]
+
+
+def test_a_stage_may_have_options_of_a_backend_that_the_sweep_does_not_go_to() -> None:
+    """As a grid may beside its stages: it goes to another backend as it is."""
+    sft = {"command": ["echo"], "launch": {"slurm": {"mem": "8G"}}}
+    grid = {"name": "p", "launch": {"slurm": {"partition": "gpu"}}, "stages": {"sft": sft}}
+    elsewhere = plan(grid, ["launch.backend=local"])
+    assert asked_by(elsewhere.launch_of("sft"), "local", {}) == {}
+    there = plan(grid, ["launch.backend=slurm"])
+    assert asked_by(there.launch_of("sft"), "slurm", {}) == {"partition": "gpu", "mem": "8G"}
+    with pytest.raises(GridError, match=r"stages.sft.launch.slurm.*'mm'"):
+        wrong = {**sft, "launch": {"slurm": {"mm": "8G"}}}
+        plan({**grid, "stages": {"sft": wrong}}, ["launch.backend=local"])
+
+
+def test_what_a_stage_extends_may_say_how_it_is_executed(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "stages: {sft: {command: [echo], launch: {timeout: 1h, retries: 2, env: {A: '1'}}}}\n"
+    )
+    text = "extends: a.yaml\nstages: {sft: {launch: {timeout: ~, env: {B: '2'}}}}\n"
+    (tmp_path / "b.yaml").write_text(text)
+    own = plan(str(tmp_path / "b.yaml")).stages[0].launch
+    assert own == {"retries": 2, "env": {"A": "1", "B": "2"}}
 
 
 def test_runs_that_multiply_from_stage_to_stage_are_counted_and_not_made() -> None:

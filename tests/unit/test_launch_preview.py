@@ -288,8 +288,8 @@ def test_what_an_earlier_version_has_on_record_of_backends_is_read() -> None:
     slurm = {"mem": "4G", "time_s": 60.0, "overrides": [{"if": {"x": [1]}, "mem": "8G"}]}
     document["launch"] |= {"backend": "slurm", "slurm": slurm, "aws_batch": {}}
     recorded = read(document, "sweep.json").launch
-    assert options_of(recorded) == slurm
-    assert asked_by(recorded, {"x": 1}) == {"mem": "8G", "time_s": 60.0}
+    assert options_of(recorded, "slurm") == slurm
+    assert asked_by(recorded, "slurm", {"x": 1}) == {"mem": "8G", "time_s": 60.0}
     assert recorded.document() == document["launch"]
     document["launch"]["slurm"] = ["4G"]
     with pytest.raises(StoreError, match=r"sweep.json: launch.slurm"):

@@ -1,23 +1,33 @@
 """The reconcile loop against the fake backend and a clock that the test moves."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeper.backends.base import JobState, JobStatus
+from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
+from sweeper.model.plan import Launch
 from sweeper.model.states import Event, State
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import NOT_YET_SECONDS, SETTLE_SECONDS, Scheduler
+from sweeper.scheduler.loop import (
+    NOT_YET_SECONDS,
+    POLL_SECONDS,
+    REMOTE_POLL_SECONDS,
+    SETTLE_SECONDS,
+    Scheduler,
+)
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import token
 from sweeper.storage.requests import request_cancel
 from sweeper.storage.sweeps import read_events
+from sweeper.worker.main import BEAT_SECONDS
 
 LEASE = 60.0
+ROOT = Path(__file__).parents[2]
 Scene = Any
 
 
@@ -118,6 +128,19 @@ def test_a_relaunch_skips_what_is_done_and_adopts_what_runs(scene: Scene) -> Non
     scene.scheduler = scene.new_scheduler()
     scene.step()
     assert scene.backend.submitted == [token(run, 1) for run in scene.ids]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_jobs_start_in_the_sweeps_folder_if_there_is_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    where = scene.store.local_path("s")
+    if elsewhere:
+        monkeypatch.setattr(scene.store, "local_path", lambda path: None)
+    specs: list[JobSpec] = []
+    monkeypatch.setattr(scene.backend, "submit", specs.extend)
+    scene.step()
+    assert [spec.cwd for spec in specs] == ["/" if elsewhere else where] * 2
 
 
 def test_failed_runs_are_left_alone_without_retries(scene: Scene) -> None:
@@ -413,3 +436,14 @@ def test_run_tells_every_change_once_and_ends(make_scene: Any) -> None:
     )
     assert launcher.run().counts == {State.SUCCEEDED: 2}
     assert [summary.counts[State.SUCCEEDED] for summary in told] == [0, 2]
+
+
+def test_who_writes_a_backend_is_told_the_seconds_that_are_waited() -> None:
+    text = " ".join((ROOT / "docs" / "backends.md").read_text().split())
+    for said in (
+        f"`poll` every {POLL_SECONDS:g} s ({REMOTE_POLL_SECONDS:g} s where the store is elsewhere)",
+        f"A worker writes a heartbeat every {BEAT_SECONDS:g} s. ",
+        f"`ENDED` counts once no heartbeat has come for {SETTLE_SECONDS:g} s: ",
+        f"once none has come for `launch.lease` ({Launch().lease_s:g} s): ",
+    ):
+        assert said in text

@@ -150,7 +150,11 @@ def test_an_outage_after_all_is_over_fails_no_launch(
     def silent(*_: Any) -> bool:
         raise StoreError("no answer")
 
-    monkeypatch.setattr(launching, "open_backend", lambda *_: scene.backend)
+    monkeypatch.setattr(
+        launching,
+        "open_places",
+        lambda launch, *_, **__: dict.fromkeys(launch.places, scene.backend),
+    )
     monkeypatch.setattr(environment, "is_needed_later", silent)
     summary = launching.drive(f"{scene.store.root}/s", lambda _: None)
     assert summary.counts[State.SUCCEEDED] == 1

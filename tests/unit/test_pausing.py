@@ -240,7 +240,7 @@ def test_a_plan_that_somebody_else_has_put_there_is_not_taken(scene: Scene, home
 
 
 def _offer(scene: Scene, document: dict[str, Any]) -> bool:
-    found = hand_over.Offer(None, capabilities_of("fake", {}), {"backend": "fake"})
+    found = hand_over.Offer(None, capabilities_of("fake", {}), [{"backend": "fake"}])
     return hand_over.offer(scene.store, read(document, "plan"), found, lambda _: None)
 
 

@@ -42,7 +42,7 @@ def launched(make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) ->
 
         def again(place: dict[str, str]) -> None:
             plan = read_plan(scene.store, "s")
-            manifest.write_environment(scene.store, plan, None, Capabilities(), place)
+            manifest.write_environment(scene.store, plan, None, Capabilities(), [place])
 
         again(HERE)
         for event in events:
@@ -139,23 +139,23 @@ def test_what_was_preempted_waits_where_the_backend_restarts_it(
 def test_without_a_word_on_the_place_the_backend_counts(scene: Any) -> None:
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)
     scene.store.replace(scene.layout.service, b'{"schema": 1, "env_file": null}')
-    refuse_moved_sweep(scene.store, "s", HERE)
+    refuse_moved_sweep(scene.store, "s", [HERE])
     with pytest.raises(UsageError, match="submitted to fake are"):
-        refuse_moved_sweep(scene.store, "s", {"backend": "local"})
+        refuse_moved_sweep(scene.store, "s", [{"backend": "local"}])
 
 
 def test_a_place_that_cannot_be_read_is_not_any_place(scene: Any) -> None:
     """Else the jobs that wait in it would be started a second time in another."""
     for service in (b"{", b'{"place": [1]}'):
         scene.store.replace(scene.layout.service, service)
-        refuse_moved_sweep(scene.store, "s", HERE)  # nothing was submitted: it is written anew
+        refuse_moved_sweep(scene.store, "s", [HERE])  # nothing was submitted: it is written anew
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)
     with pytest.raises(StoreError, match=r"service.json: place: .*`sweeper cancel s`"):
-        refuse_moved_sweep(scene.store, "s", HERE)
+        refuse_moved_sweep(scene.store, "s", [HERE])
 
 
 def test_what_was_never_launched_may_go_anywhere(scene: Any) -> None:
-    refuse_moved_sweep(scene.store, "other", HERE)
+    refuse_moved_sweep(scene.store, "other", [HERE])
 
 
 def test_where_the_cloud_is() -> None:

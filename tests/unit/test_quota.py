@@ -212,8 +212,8 @@ class Account:
         self, sweep: str, weight: float = 1.0, *, store: Store | None = None, identity: str = ""
     ) -> Governor:
         book = StoredBook(store or self.store, "a")
-        options = {"weight": weight, "most": self.slots, "identity": identity}
-        return Governor(book, self.root.root, sweep, clock=self.clock, **options)  # type: ignore[arg-type]
+        own = Member(self.root.root, sweep, process.this_process(), weight, id=identity)
+        return Governor(book, own, clock=self.clock, most=self.slots)
 
     def elsewhere(self, sweep: str, host: str = "elsewhere") -> Governor:
         """A launcher on another machine."""
@@ -543,7 +543,7 @@ def test_a_sweep_begins_with_what_was_learned_last(tmp_path: Path) -> None:
 
 def test_who_shares_with_nobody_needs_no_place() -> None:
     clock = FakeClock()
-    alone = Governor(OwnBook(), "/root", "s", clock=clock)
+    alone = Governor(OwnBook(), Member("/root", "s", process.this_process()), clock=clock)
     assert alone.look(Jobs(0, 4, 4)) == (4, 4, "service")
     assert alone.look(Jobs(4, 0, 4, paused=4)) == (4, 2, "service")
 

@@ -1,5 +1,6 @@
 """SQL, rollouts, folders of other programs, and what is new: over files written by hand."""
 
+import csv
 import json
 import math
 import os
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.results.registry import Registry
 from sweeper.results.tables.sql import mentions_all
@@ -219,6 +221,28 @@ def test_a_folder_has_succeeded_if_its_last_checkpoint_is_a_final_one(tmp_path: 
     assert found == dict.fromkeys(("named", "marked"), "succeeded") | dict.fromkeys(
         ("going-on", "begun"), "unknown"
     )
+
+
+def test_costs_and_times_that_tinker_cookbook_records_are_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Its file of spans is neither a run nor a mistake."""
+    folder = tmp_path / "root" / "lr=1e-4"
+    folder.mkdir(parents=True)
+    row = {"step": 0, "cost/cumulative_usd": 0.25, "time/sample:total": 3.5}
+    (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    span = {"name": "sample", "start_time": 0.0, "end_time": 3.5}
+    (folder / "timing_spans.jsonl").write_text(json.dumps({"step": 0, "spans": [span]}) + "\n")
+    registry = Registry(str(tmp_path / "root"))
+    asked = 'select "cost/cumulative_usd" usd, "time/sample:total" s from metrics'
+    assert registry.sql(asked).to_dict("records") == [{"usd": 0.25, "s": 3.5}]
+    assert len(registry.runs()) == 1 and list(registry.problems) == []
+    out = tmp_path / "metrics.csv"
+    words = ["export", "--format", "csv", "--table", "metrics", "--out", str(out)]
+    assert main([*words, "--root", str(tmp_path / "root")]) == 0
+    assert capsys.readouterr().err == ""
+    [told] = csv.DictReader(out.read_text().splitlines())
+    assert (told["cost/cumulative_usd"], told["time/sample:total"]) == ("0.25", "3.5")
 
 
 def test_folders_of_other_programs_are_runs(root: Path):

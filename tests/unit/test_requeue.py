@@ -67,6 +67,14 @@ def test_the_next_attempt_is_opened(store: LocalStore) -> None:
     assert fold(_events(store)).state is State.PREEMPTED  # until it is claimed
 
 
+def test_it_goes_on_though_its_intent_is_damaged(store: LocalStore) -> None:
+    _happened(store, (1, Event.CLAIMED))
+    store.create(LAYOUT.event(RUN, 1, Event.INTENT), b"")
+    assert reopen(store, LAYOUT, RUN, 1, 2)
+    assert (2, Event.INTENT) in _events(store)
+    assert "place" not in read_json(store, LAYOUT.event(RUN, 2, Event.INTENT))
+
+
 def test_an_attempt_in_between_that_never_began(store: LocalStore) -> None:
     _happened(store, (1, Event.INTENT), (1, Event.SUBMITTED))
     assert reopen(store, LAYOUT, RUN, 1, 3)
@@ -119,7 +127,8 @@ class _S3:
 
 
 def _admit(store: Any, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Capabilities:
-    monkeypatch.setattr(preflight, "capabilities_of", lambda *_: ELSEWHERE)
+    for name in ("capabilities_at", "capabilities_together"):
+        monkeypatch.setattr(preflight, name, lambda *_: ELSEWHERE)
     given: dict[str, Any] = {"service": "none", "secrets": [], "live": False} | more
     service, secrets = given.pop("service"), given.pop("secrets")
     return preflight.admit(Launch("aws-batch"), store, service, secrets, **given)

@@ -59,9 +59,10 @@ def test_what_a_run_asks_for() -> None:
             {"if": {"rank": [8.0]}, "cpus": 2},
         ],
     }
-    assert asked_by(options, {"rank": 64, "opt.name": "sgd"}) == {"mem": "32G"}
-    assert asked_by(options, {"rank": 64}) == {"mem": "4G"}
-    assert asked_by(options, {"rank": 8}) == {"mem": "4G", "cpus": 2}
+    merge = slurm.BACKEND.merge
+    assert asked_by(options, {"rank": 64, "opt.name": "sgd"}, merge) == {"mem": "32G"}
+    assert asked_by(options, {"rank": 64}, merge) == {"mem": "4G"}
+    assert asked_by(options, {"rank": 8}, merge) == {"mem": "4G", "cpus": 2}
     (unused,) = unmatched(options, [{"rank": 8}, {"rank": 64}])
     assert unused == "overrides: no run has rank, opt.name as asked for"
 

@@ -3,6 +3,7 @@ launcher that is killed anywhere goes on to the same runs."""
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from sweeper.launcher.manifest import merge
 from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, Event, State
 from sweeper.planner.plan import plan
-from sweeper.results.checkpoints import last_path
+from sweeper.results.checkpoints import last
 from sweeper.results.kept import referred
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
@@ -72,6 +73,7 @@ class Pipeline:
         self.failing: set[str] = set()
         self.bare: set[str] = set()
         self.losses: dict[str, float] = {}
+        self.used: dict[str, Any] = {}
         self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
         self.launch = {"backend": "fake", "max_parallel": 4} | launch
         self.record(grid)
@@ -117,7 +119,8 @@ class Pipeline:
         for event in (Event.CLAIMED, Event.FAILED if failed else Event.SUCCEEDED):
             path = self.layout.event(run, attempt, event)
             if not self.store.exists(path):
-                self.store.create(path, encode({"schema": 1, "reason": "error", "code": 1}))
+                body = {"schema": 1, "reason": "error", "code": 1, **self.used}
+                self.store.create(path, encode(body))
         self.backend.end(token(run, attempt))
 
     def drive(self, scheduler: Scheduler | None = None, steps: int = 60) -> Summary:
@@ -172,6 +175,15 @@ def test_stages_run_one_after_the_other_and_take_what_was_best(make: Make) -> No
     assert made.config("eval/base") == {"model": "m"}
 
 
+def test_when_all_has_ended_nothing_is_to_come(make: Make) -> None:
+    made = make()
+    made.used = {"usage": {"models": {"m": {"train": 100, "steps": 10}}}}
+    made.drive()
+    usage = read_status(Registry(made.store.root).sweep("p")).usage
+    assert usage is not None
+    assert (usage.used.counts.tokens, usage.to_come.counts.tokens, usage.untold) == (1100, 0, 0)
+
+
 def test_a_child_starts_as_soon_as_its_parent_is_done(make: Make) -> None:
     grid = stages()
     grid["dpo"]["from"]["take"] = "each"
@@ -188,6 +200,29 @@ def test_a_child_starts_as_soon_as_its_parent_is_done(make: Make) -> None:
         "dpo/beta=1,sft/lr=3,seed=0",
         "eval/dpo/beta=1,sft/lr=3,seed=0",
     ]
+
+
+def test_a_stage_has_limits_and_retries_of_its_own(make: Make) -> None:
+    grid = stages()
+    grid["sft"]["launch"] = {"max_parallel": 2, "retries": 1, "env": {"ONLY": "sft"}}
+    made = make(grid, max_parallel=6)
+    made.failing = {"sft/lr=3,seed=0", "dpo/beta=1"}
+    scheduler = made.scheduler()
+    most = Counter[str | None]()
+    while not (summary := scheduler.step()).finished:
+        states = read_states(made.store, "p")
+        busy = [run.stage for run in made.plan.runs if run.id in states and states[run.id].at_work]
+        most |= Counter(busy)
+        if made.submitted().count("sft/lr=3,seed=0") == 2:
+            made.failing = {"dpo/beta=1"}
+        made.work()
+        made.clock.sleep(10)
+    assert exit_code(summary) == 4  # what goes on from the one that failed is held back
+    assert made.submitted().count("sft/lr=3,seed=0") == 2
+    assert made.submitted().count("dpo/beta=1") == 1
+    assert (most["sft"], most["dpo"]) == (2, 2)
+    jobs = [read_json(made.store, made.layout.job(run, 1)) for run in read_states(made.store, "p")]
+    assert {job["name"].partition("/")[0] for job in jobs if "ONLY" in job["env"]} == {"sft"}
 
 
 def test_the_order_may_be_breadth(make: Make) -> None:
@@ -394,10 +429,10 @@ def test_a_run_goes_on_from_the_checkpoint_that_is_kept() -> None:
     early = {"name": "10", "state_path": "a"}
     late = {"name": "20", "state_path": "b", "ttl_seconds": 3600}
     final = {"name": "final", "final": True, "state_path": "c"}
-    assert last_path([early, final, {"name": "30", "sampler_path": "x"}], "state_path") == "c"
-    assert last_path([early, late], "state_path") == "a"
-    assert last_path([late], "state_path") == "b"
-    assert last_path([early], "sampler_path") is None
+    assert last([early, final, {"name": "30", "sampler_path": "x"}], "state_path") == final
+    assert last([early, late], "state_path") == early
+    assert last([late], "state_path") == late
+    assert last([early], "sampler_path") is None
 
 
 def test_a_stage_is_compared_by_what_its_runs_go_on_from(make: Make) -> None:

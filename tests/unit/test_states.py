@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.model.states import TRANSITIONS, Event, RunState, State, fold, is_finished, parse_name
+from sweeper.model.states import Event, RunState, State, fold, is_finished, parse_name
 
 EVENTS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(list(Event))), max_size=12)
 
@@ -57,6 +57,46 @@ def test_a_newer_attempt_decides(events: list[tuple[int, Event]]) -> None:
 
 
 # What must have happened to an attempt before an event can; a worker records one outcome.
+TRANSITIONS: dict[State, frozenset[State]] = {
+    # A worker may claim, and even end, before its launcher's acknowledgement is written.
+    State.PLANNED: frozenset(
+        {State.SUBMITTED, State.RUNNING, State.FAILED, State.LOST, State.CANCELLED}
+    ),
+    State.SUBMITTED: frozenset({State.RUNNING, State.FAILED, State.CANCELLED, State.LOST}),
+    State.RUNNING: frozenset(
+        {State.SUCCEEDED, State.FAILED, State.PREEMPTED, State.CANCELLED, State.LOST}
+    ),
+    # The worker came back before a newer attempt, or a newer attempt was submitted.
+    State.LOST: frozenset(
+        {
+            State.RUNNING,
+            State.SUCCEEDED,
+            State.FAILED,
+            State.PREEMPTED,
+            State.CANCELLED,
+            State.SUBMITTED,
+        }
+    ),
+    State.PREEMPTED: frozenset({State.SUBMITTED, State.RUNNING, State.FAILED, State.CANCELLED}),
+    State.FAILED: frozenset({State.SUBMITTED, State.RUNNING, State.CANCELLED, State.SUCCEEDED}),
+    # A retry takes a cancel back: the run is again what it was without it. And a worker that was
+    # thought lost, or whose launcher had just opened the attempt, may tell what it has done.
+    State.CANCELLED: frozenset(
+        {
+            State.PLANNED,
+            State.SUBMITTED,
+            State.RUNNING,
+            State.PREEMPTED,
+            State.LOST,
+            State.FAILED,
+            State.SUCCEEDED,
+        }
+    ),
+    State.SUCCEEDED: frozenset(),
+}
+"""Which state may follow which as events arrive. The launcher's word that a job failed can be
+outweighed by the worker's own `succeeded` for the same attempt, never the other way round."""
+
 CAUSES = {
     Event.SUBMITTED: {Event.INTENT},
     Event.CLAIMED: {Event.INTENT},

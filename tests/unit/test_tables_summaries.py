@@ -9,7 +9,8 @@ import pytest
 
 from sweeper.metrics import parse
 from sweeper.results.tables.columns import Columns, present
-from sweeper.results.tables.summaries import LABELS, SummaryFile, SummaryReader, flat
+from sweeper.results.tables.summaries import SummaryReader
+from sweeper.results.tables.summary_rows import LABELS, SummaryFile, flat
 
 AWKWARD: list[Any] = [None, True, "text", [], {}, 2**60 + 1, 10**400, -1.5, math.nan, math.inf]
 

@@ -66,6 +66,8 @@ def test_the_list_tells_states_steps_values_and_ranks() -> None:
     first, second = (joined(line) for line in head_lines(VIEW, UNICODE))
     assert first.startswith("demo 6 runs: 1 running, 1 waiting, 1 failed, 2 succeeded, 1 plan")
     assert second == "paused: 1 by rate limit · launcher at work"
+    titles = joined(list_lines(ScreenModel(VIEW), 100, 50, 0, UNICODE)[0]).split()
+    assert "place" in titles and "rank" not in titles  # which an axis may be called
     lines = shown(ScreenModel(VIEW))
     assert lines[0].startswith(">▾ lr=1e-3") and "2 succeeded" in lines[0] and "0.45" in lines[0]
     running = next(line for line in lines if "4/10" in line)

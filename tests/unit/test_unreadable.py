@@ -138,6 +138,14 @@ def test_a_file_that_cannot_be_read_leaves_its_run_and_all_others(
         code, shown, error = say(*words)
         assert code == 6 and f"{path}: Is a directory" in error, words
         assert "good" in shown or "bad" in words[-1], words
+    out = root.parent / "out.csv"
+    for table in {name.partition(".")[0], "runs"}:
+        words = ("export", "--format", "csv", "--table", table, "--out", str(out))
+        code, _, error = say(*words)
+        # Of a run only its metrics are in the table of runs.
+        whole = table == "runs" and name == "checkpoints.jsonl"
+        assert code == (0 if whole else 6) and (whole or f"{path}: Is a directory" in error), words
+        assert "good" in out.read_text(), words
     registry = Registry(str(root))
     frame = registry.metrics() if name == "metrics.jsonl" else registry.checkpoints()
     assert set(frame["sweep"]) == {"good"} and registry.problems.unread == 1
@@ -277,7 +285,7 @@ def old_environment(folder: Path) -> Path:
 
 @pytest.mark.parametrize("away", [".", "open"])
 def test_the_environment_of_a_sweep_that_is_away_stays(
-    root: Path, say: Say, written: ModuleType, away: str
+    root: Path, say: Say, written: ModuleType, monkeypatch: pytest.MonkeyPatch, away: str
 ) -> None:
     """Its root's disk is not mounted, or a link to its folder leads nowhere. The runs that are
     still to be started would fail without it, and nobody could say why."""
@@ -294,6 +302,12 @@ def test_the_environment_of_a_sweep_that_is_away_stays(
     code, _, error = say("gc", "--delete")
     assert code == (6 if away == "." else 0)
     assert f"{path}: the environment of runs in {root / 'open'}, which is" in error
+    assert path.exists()
+    monkeypatch.chdir(root.parent)
+    grid = root.parent / "other.yaml"
+    grid.write_text("name: other\ncommand: ['true', '{x}']\ngrid: {x: [1]}\n"
+                    "launch: {backend: local}\n")  # fmt: skip
+    assert say("launch", str(grid), "--wait", "--plain")[0] == 0
     assert path.exists()
 
 

@@ -3,11 +3,17 @@ sweeps are not to be touched."""
 
 import importlib.util
 import os
+import re
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
+import psutil
 import pytest
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+TESTS = Path(__file__).parents[1]
+CONFTEST = TESTS / "conftest.py"
 
 
 def test_no_profile_and_no_proxy_of_the_user_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +30,33 @@ def test_no_profile_and_no_proxy_of_the_user_counts(monkeypatch: pytest.MonkeyPa
     assert os.environ["no_proxy"] == "intranet,127.0.0.1,localhost"
     assert "SWEEPER_ROOT" not in os.environ
     assert os.environ["HOME"] == "/home/somebody"  # the one that all workers of pytest share
+
+
+def test_programs_of_tests_have_a_tmux_folder_of_their_own() -> None:
+    """A server of the user's is not theirs to end, and a dead socket stays."""
+    programs = {
+        path.relative_to(TESTS).as_posix(): text
+        for path in TESTS.rglob("*.py")
+        if "__main__" in (text := path.read_text()) and not path.name.startswith("test_")
+    }
+    ours = {name for name, text in programs.items() if re.search(r"\btmux\b", text)}
+    assert {"bench/status.py", "chaos/live_runs.py", "support/screens.py"} <= ours
+    assert {name for name in ours if not re.search(r"\bwith .*own_tmux()", programs[name])} == set()
+
+
+def test_servers_of_programs_end_and_leave_no_sockets(
+    tmux_socket: str, load_support: Callable[[str], ModuleType]
+) -> None:
+    shown = ["tmux", "-L", tmux_socket, "new-session", "-d", "-P", "-F", "#{pid}", "sleep", "600"]
+    theirs = subprocess.run(shown, capture_output=True, text=True, check=True)
+    before = dict(os.environ)
+    with load_support("own_tmux").own_tmux() as folder:
+        assert "SWEEPER_TMUX_SOCKET" not in os.environ
+        ours = subprocess.run(shown, capture_output=True, text=True, check=True)
+        (socket,) = folder.glob("tmux-*/*")
+        server = psutil.Process(int(ours.stdout))
+    server.wait(60)
+    assert not socket.exists()
+    assert not folder.exists()
+    assert os.environ == before
+    assert psutil.pid_exists(int(theirs.stdout))

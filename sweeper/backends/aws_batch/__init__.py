@@ -6,7 +6,6 @@ again is no matter of a file that changes.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from sweeper.backends.aws_batch.options import RESTARTS, Options, read_options
 from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter
@@ -138,7 +137,7 @@ SECTION = Section(
 )
 
 
-def _merged(defaults: Mapping[str, object], given: Mapping[str, object]) -> dict[str, Any]:
+def _merged(defaults: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
     found = dict(defaults)
     if "job_definition" in given:  # instead of an image that is the default, and its roles
         found = {k: v for k, v in found.items() if k not in ("image", *_OF_AN_IMAGE)}

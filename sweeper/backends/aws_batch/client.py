@@ -154,9 +154,9 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
     """What a user is told, in one line. Errors are botocore's, which is loaded late: known by
     name."""
     kind, where = type(error).__name__, f"AWS {service.title()}"
-    response: Any = getattr(error, "response", None)
+    response: object = getattr(error, "response", None)
     if isinstance(response, dict):
-        return _refused(cast("dict[str, Any]", response), where, operation)
+        return _refused(cast("dict[str, object]", response), where, operation)
     here = {
         "ProfileNotFound": f"AWS: {error}: see launch.aws_batch.profile, AWS_PROFILE",
         "NoRegionError": "AWS: no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION",

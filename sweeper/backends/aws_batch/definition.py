@@ -80,7 +80,7 @@ def _name(options: Options) -> str:
     return f"sweeper-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
-def _container(options: Options) -> dict[str, Any]:
+def _container(options: Options) -> dict[str, object]:
     """A definition's container: what all jobs by it have in common, and no secret's value."""
     container: dict[str, object] = {
         "image": options.image,
@@ -107,7 +107,7 @@ def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> lis
     ]
 
 
-def overrides(options: Options, command: list[str], region: str) -> dict[str, Any]:
+def overrides(options: Options, command: list[str], region: str) -> dict[str, object]:
     """What a job has of its own: its command and region; what else there is to a definition that
     was named."""
     found: dict[str, object] = {
@@ -123,7 +123,7 @@ def overrides(options: Options, command: list[str], region: str) -> dict[str, An
     return found
 
 
-def retry_strategy(options: Options) -> dict[str, Any]:
+def retry_strategy(options: Options) -> dict[str, object]:
     """A job starts again by itself only when its machine was taken from it; what counts the
     attempts is the variable that the worker reads. What matches nothing would be retried."""
     if not options.retries_on_interruption:

@@ -67,7 +67,7 @@ def status_of(job: dict[str, object]) -> JobStatus:
     return JobStatus(JobState.ENDED, code, told, preempted, node)
 
 
-def _utc(milliseconds: Any) -> str | None:
+def _utc(milliseconds: object) -> str | None:
     """A time of Batch's, which tells milliseconds since 1970."""
     if not isinstance(milliseconds, int):
         return None

@@ -51,7 +51,7 @@ def _texts(pattern: str, told: str) -> Texts:
     return Texts(Item({"pattern": f"^{pattern}$"}, wrong_with), most=50)
 
 
-def _pod(node: Node, where: str, problems: Problems) -> dict[str, Any] | None:
+def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None:
     """More of a pod's spec: the API server says what is wrong with it, sweeper what is its own."""
     found, inside = plain(node), node.entries
     if inside is None:
@@ -122,7 +122,7 @@ SECTION = Section(
 )
 
 
-def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.kubernetes.backend import open_backend
 
     return open_backend(sweep, folder, _whole(options))
@@ -150,7 +150,7 @@ def _capabilities(given: Mapping[str, Any]) -> Capabilities:
     )
 
 
-def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     from sweeper.backends.kubernetes.doctor import checks
 
     return checks({**SECTION.defaults(), **options})

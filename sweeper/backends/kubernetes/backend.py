@@ -9,12 +9,12 @@ that have not. A Job that is on neither is asked for by its name.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
+from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.kubernetes.client import JOBS, METADATA, PODS, Cluster, Refused
@@ -30,12 +30,10 @@ _WHY_SECONDS = 10.0
 """How often it is asked why jobs have no pod."""
 _ROOM_SECONDS = 5.0, 60.0
 """When a submission is tried again that a quota had no room for: at first, and at most."""
-_ABREAST = 8
 _ALONE = 20
 """So many jobs are asked for by their names; more by a listing of all."""
 _WORKLOADS = "/apis/kueue.x-k8s.io/{}/namespaces/{{}}/workloads"
 _TRIAL = JobSpec("000000000000-a1", "trial", ["true"], "/", {})
-T = TypeVar("T")
 Thing = Mapping[str, Any]
 
 
@@ -101,9 +99,10 @@ class KubernetesBackend(Backend):
             earlier = (t for t in self._jobs if _attempt(t) < runs.get(_run(t), 0))
             self.cancel(list(earlier))  # what a queue has taken back, and might let go again
         submission = uuid4().hex
+        self._names.identity.made()
         self._looked = float("-inf")
         try:
-            self._each(jobs, lambda job: self._submit(job, submission))
+            for_each(jobs, lambda job: self._submit(job, submission), Refused)
         except Refused as error:
             self._room.failed(error)
             raise
@@ -128,7 +127,7 @@ class KubernetesBackend(Backend):
         self._look(tokens)
         asked = [(t, job) for t in tokens if (job := self._jobs.get(t)) and not is_over(job)]
         self._looked = float("-inf")
-        self._each(asked, lambda one: self._withdraw(*one))
+        for_each(asked, lambda one: self._withdraw(*one), Refused)
 
     def logs(self, token: str) -> Iterator[str]:
         """What the pod printed, as it is now; nothing of one that is gone."""
@@ -151,7 +150,8 @@ class KubernetesBackend(Backend):
 
     def _is_in_the_way(self, name: str, submission: str) -> bool:
         """Whether the job of this name was one of a sweep before, that was in the same folder; it
-        is gone when this returns. Raises `Unreachable` where it is not yet."""
+        is gone when this returns. Raises `Unreachable` where it is not yet, `Refused` where it is
+        of such a sweep and has not ended."""
         there = self._get(name)
         if there is None:
             return True
@@ -160,6 +160,10 @@ class KubernetesBackend(Backend):
         if not is_over(there):
             if "deletionTimestamp" in there["metadata"]:
                 raise Unreachable(f"kubernetes: the job {name} is being deleted: waits for its end")
+            if not self._names.is_ours(there):
+                told = f"of a sweep that was in the same folder the job {name} is at work"
+                how = f"waits for its end, or `kubectl delete job {name}`"
+                raise Refused(f"kubernetes: {told}: {how}", 409, "AlreadyExists")
             return False
         self._delete(there, "Background")
         return True
@@ -214,7 +218,11 @@ class KubernetesBackend(Backend):
             )
             self._jobs |= {token: everything.get(token) for token in missing}
         else:
-            self._jobs |= {token: self._get(self._names.name(token)) for token in missing}
+            self._jobs |= {token: self._ours(token) for token in missing}
+
+    def _ours(self, token: str) -> Thing | None:
+        found = self._get(self._names.name(token))
+        return found if found is not None and self._names.is_ours(found) else None
 
     def _get(self, name: str) -> Thing | None:
         try:
@@ -243,24 +251,6 @@ class KubernetesBackend(Backend):
                             if said["type"] == "QuotaReserved" and said["status"] != "True":
                                 self._whys[owner["name"]] = f"Kueue: {said['message']}"[:200]
                 break
-
-    def _each(self, things: Sequence[T], deed: Callable[[T], None]) -> None:
-        """Do it to each, several at a time; to no more where the server does not answer. Raises
-        what went wrong: what is for good before what may pass."""
-        failures: list[EnvironmentFailure] = []
-
-        def attempt(thing: T) -> None:
-            if all(isinstance(failure, Refused) for failure in failures):
-                try:
-                    deed(thing)
-                except EnvironmentFailure as error:
-                    failures.append(error)
-
-        if things:
-            with ThreadPoolExecutor(min(_ABREAST, len(things))) as pool:
-                list(pool.map(attempt, things))
-        for failure in sorted(failures, key=lambda failure: isinstance(failure, Unreachable)):
-            raise failure
 
 
 def _by_token(things: Iterable[Thing]) -> Iterator[tuple[str, Thing]]:

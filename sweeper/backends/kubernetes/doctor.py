@@ -73,7 +73,7 @@ def checks(options: Mapping[str, Any]) -> list[Check]:
     return found
 
 
-def _server(cluster: Cluster, options: Mapping[str, Any]) -> str:
+def _server(cluster: Cluster, options: Mapping[str, object]) -> str:
     del options
     version = cluster.call("GET", "/version")["gitVersion"]
     return f"{cluster.host}, {version}, namespace {cluster.namespace}"
@@ -92,7 +92,7 @@ def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
     return bool(cluster.call("POST", _REVIEWS, body)["status"]["allowed"])
 
 
-def _permissions(cluster: Cluster, options: Mapping[str, Any]) -> str:
+def _permissions(cluster: Cluster, options: Mapping[str, object]) -> str:
     del options
     lacking = [f"{v} {r}" for v, g, r in NEEDED if not _allowed(cluster, (v, g, r))]
     if lacking:
@@ -101,7 +101,7 @@ def _permissions(cluster: Cluster, options: Mapping[str, Any]) -> str:
     return ", ".join(f"{verb} {resource}" for verb, _, resource in NEEDED)
 
 
-def _of_use(cluster: Cluster, options: Mapping[str, Any]) -> str:
+def _of_use(cluster: Cluster, options: Mapping[str, object]) -> str:
     wanted = (*OF_USE, _KUEUE) if options.get("queue") else OF_USE
     for (verb, group, resource), without in wanted:
         if not _allowed(cluster, (verb, group, resource)):

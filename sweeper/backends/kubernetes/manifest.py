@@ -1,9 +1,10 @@
 """A job of ours as a Job of Kubernetes.
 
 Its name is made of the sweep's folder and the token: whoever submits it again is told that it is
-there. It has one pod, which nothing starts a second time: Kubernetes does not tell a pod whether it
-is the first, so that the next attempt is the launcher's to submit. What took its machine away is
-written on the Job itself (`podFailurePolicy`), where it stays when the pod is gone.
+there. A label says which sweep that is, of those that were in the folder. It has one pod, which
+nothing starts a second time: Kubernetes does not tell a pod whether it is the first, so that the
+next attempt is the launcher's to submit. What took its machine away is written on the Job itself
+(`podFailurePolicy`), where it stays when the pod is gone.
 """
 
 import hashlib
@@ -12,10 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeper.backends.base import JobSpec
+from sweeper.backends.identity import Identity
 
-__all__ = ["SUBMISSION", "TOKEN", "Names", "manifest"]
+__all__ = ["IDENTITY", "SUBMISSION", "TOKEN", "Names", "manifest"]
 
 SWEEP, TOKEN, SUBMISSION = "sweeper/sweep", "sweeper/token", "sweeper/submission"
+IDENTITY = "sweeper/identity"
 _MARGIN_SECONDS = 20
 """Beyond the recipe's grace: for the worker to write down how it ended, and its last metrics."""
 _GPU = "nvidia.com/gpu"
@@ -25,9 +28,18 @@ class Names:
     """What the jobs of the sweep in `folder` are called, and found by."""
 
     def __init__(self, sweep: str, folder: str) -> None:
-        self.sweep = sweep
+        self.sweep, self.identity = sweep, Identity(folder)
         self.mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
-        self.selector = f"{SWEEP}={self.mark}"
+
+    @property
+    def selector(self) -> str:
+        """The labels that they have, and those of a sweep that was in the folder before have
+        not."""
+        return f"{SWEEP}={self.mark},{IDENTITY}={self.identity.known()}"
+
+    def is_ours(self, job: Mapping[str, Any]) -> bool:
+        """Whether a job has these labels."""
+        return job["metadata"]["labels"].get(IDENTITY) == self.identity.known()
 
     def name(self, token: str) -> str:
         """That of the job with this token."""
@@ -39,7 +51,7 @@ def manifest(
 ) -> dict[str, Any]:
     """The Job. `asked` are the options of this run; `submission` tells one try from another."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
-    labels = {**asked.get("labels", {}), **ours}
+    labels = {**asked.get("labels", {}), **ours, IDENTITY: names.identity.known()}
     queue = asked.get("queue")
     spec: dict[str, Any] = {
         "backoffLimit": 0,
@@ -105,7 +117,7 @@ def _pod(job: JobSpec, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {**pod, **{key: value for key, value in given.items() if value}, **more}
 
 
-def _secret(variable: str, reference: str) -> dict[str, Any]:
+def _secret(variable: str, reference: str) -> dict[str, object]:
     """A variable whose value Kubernetes itself fills in."""
     name, _, key = reference.partition("/")
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}

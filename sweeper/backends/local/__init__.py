@@ -2,14 +2,13 @@
 launched."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from sweeper.backends.base import Backend, BackendType
 
 __all__ = ["BACKEND"]
 
 
-def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.local.backend import LocalBackend
 
     del sweep, options  # the folder says it all

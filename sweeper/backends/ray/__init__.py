@@ -70,7 +70,7 @@ SECTION = Section(
 )
 
 
-def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.ray.backend import open_backend
 
     del sweep  # the folder says it all
@@ -93,7 +93,7 @@ def _capabilities(options: Mapping[str, Any]) -> Capabilities:
     )
 
 
-def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     from sweeper.backends.ray.doctor import checks
 
     return checks(options)

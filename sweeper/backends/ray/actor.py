@@ -42,7 +42,7 @@ class Job:
     """The actor of one job, which Ray knows by its name. `key` is where its end is kept."""
 
     def __init__(self, key: str, argv: Sequence[str], cwd: str, secrets: Mapping[str, str]) -> None:
-        ray: Any = import_module("ray")
+        ray: object = import_module("ray")
         self._key = key.encode()
         self._me: Any = ray.get_runtime_context().current_actor
         self._lines: deque[str] = deque(maxlen=_LINES)

@@ -1,6 +1,6 @@
-"""Jobs of a Ray cluster: one detached actor each, called by the sweep and the token, which Ray's
-own table of actors has until long after its end. Nothing of Ray is imported here: `driver.py` is
-asked, a process that is started again when it has lost the head."""
+"""Jobs of a Ray cluster: one detached actor each, called by the sweep's folder and identity and the
+token, which Ray's own table of actors has until long after its end. Nothing of Ray is imported
+here: `driver.py` is asked, a process that is started again when it has lost the head."""
 
 import hashlib
 import importlib.util
@@ -11,6 +11,7 @@ from typing import Any
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.helper import Helper
+from sweeper.backends.identity import Identity
 from sweeper.errors import EnvironmentFailure, UsageError
 
 __all__ = ["RayBackend", "lacking", "open_backend", "status_of"]
@@ -20,7 +21,7 @@ _ABSENT = JobStatus(JobState.ABSENT)
 _WAITS = {"DEPENDENCIES_UNREADY", "PENDING_CREATION"}
 
 
-def open_backend(folder: str, options: Mapping[str, Any]) -> "RayBackend":
+def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
     """The backend for the sweep at `folder`. Raises `EnvironmentFailure` where there is no Ray, or
     its head does not answer."""
     if importlib.util.find_spec("ray") is None:
@@ -39,6 +40,7 @@ class RayBackend(Backend):
     def __init__(self, folder: str, options: Mapping[str, Any]) -> None:
         self._options = options
         self._mark = f"sweeper-{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
+        self._identity = Identity(folder)
         address = str(options.get("address") or os.environ.get("RAY_ADDRESS") or "auto")
         environment = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **os.environ}
         if any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
@@ -65,8 +67,11 @@ class RayBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         secrets = dict(self._options.get("secrets") or {})
+        if jobs:
+            self._identity.made()
         described = [
-            {"name": self._name(job.token), "argv": list(job.argv), "cwd": job.cwd}
+            {"name": self._name(job.token), "token": job.token}
+            | {"argv": list(job.argv), "cwd": job.cwd}
             | {"secrets": secrets, "asked": _asked(job.resources)}
             for job in jobs
         ]
@@ -95,7 +100,7 @@ class RayBackend(Backend):
         return {names[name]: about for name, about in found.items()}
 
     def _name(self, token: str) -> str:
-        return f"{self._mark}-{token}"
+        return f"{self._mark}-{self._identity.known()}-{token}"
 
 
 def _asked(resources: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sweeper.backends.ray.backend import RayBackend, lacking, open_backend
 __all__ = ["checks"]
 
 
-def checks(options: Mapping[str, Any]) -> list[Check]:
+def checks(options: Mapping[str, object]) -> list[Check]:
     """What `sweeper doctor --backend ray` looks at, with the options of a grid. Where the head does
     not answer, nothing else is asked."""
     met: list[RayBackend] = []
@@ -65,7 +65,7 @@ def _nodes(nodes: Sequence[Mapping[str, Any]]) -> str:
     return f"{len(nodes)}, " + ", ".join(f"{amount:g} {key}" for amount, key in amounts if amount)
 
 
-def _room(options: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str:
+def _room(options: Mapping[str, object], nodes: Sequence[Mapping[str, object]]) -> str:
     why = lacking(options, nodes)
     if why is None:
         return "there is one"

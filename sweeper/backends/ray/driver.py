@@ -53,8 +53,15 @@ class Cluster:
 
     def submit(self, jobs: Sequence[Mapping[str, Any]]) -> None:
         """Make an actor of each, unless there is one of its name. It is on record when this
-        returns."""
+        returns. Raises `RuntimeError` where one of a sweep that was in the same folder is at
+        work."""
+        taken = self._at_work()
+        waits = ""
         for job in jobs:
+            other = taken.get(job["token"], job["name"])
+            if other != job["name"]:
+                waits = other
+                continue
             options = {
                 "name": job["name"],
                 "namespace": self._namespace,
@@ -69,6 +76,18 @@ class Cluster:
             except ValueError as error:
                 if "already taken" not in str(error) and "already exists" not in str(error):
                     raise
+        if waits:
+            told = f"of a sweep that was in the same folder the actor {waits} is at work"
+            raise RuntimeError(f"{told}: waits for its end")
+
+    def _at_work(self) -> dict[str, str]:
+        """The jobs that have not ended of all sweeps in this folder: token -> name."""
+        found = dict[str, str]()
+        for actor in self._state.actors().values():
+            name, ours = str(actor["Name"]), f"{self._namespace}-"
+            if actor["State"] != "DEAD" and name.startswith(ours):
+                found[name.removeprefix(ours).partition("-")[2]] = name
+        return found
 
     def poll(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What is known of the jobs: of each that is known."""

@@ -1,7 +1,6 @@
 """Slurm as a backend: what it says of itself. The rest is loaded when a sweep is launched there."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Any
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter, Leftover
 from sweeper.backends.configuration import configured
@@ -10,14 +9,14 @@ from sweeper.backends.slurm.section import SECTION
 __all__ = ["BACKEND"]
 
 
-def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.slurm.backend import open_backend
 
     del options  # they come with each job
     return open_backend(sweep, folder, configured(BACKEND))
 
 
-def _capabilities(options: Mapping[str, Any]) -> Capabilities:
+def _capabilities(options: Mapping[str, object]) -> Capabilities:
     """Jobs run elsewhere, with the file system of this machine."""
     del options
     return Capabilities(
@@ -25,7 +24,7 @@ def _capabilities(options: Mapping[str, Any]) -> Capabilities:
     )
 
 
-def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     from sweeper.backends.slurm.doctor import checks
 
     return checks(options, lambda: configured(BACKEND))

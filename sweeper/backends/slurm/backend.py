@@ -36,7 +36,7 @@ _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
 
 
 def open_backend(
-    sweep: str, folder: str, defaults: Mapping[str, Any] = MappingProxyType({})
+    sweep: str, folder: str, defaults: Mapping[str, object] = MappingProxyType({})
 ) -> "SlurmBackend":
     """The Slurm backend for one sweep; what it asks for comes with each job, over `defaults`.
     Raises `EnvironmentFailure` where there is no Slurm."""
@@ -90,7 +90,7 @@ class SlurmBackend(Backend):
         if refused is not None:
             raise refused
 
-    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
         """See that Slurm would take jobs with these resources, if not now. Raises
         `EnvironmentFailure` with its word where it does not, or does not answer."""
         for one in asked:
@@ -139,7 +139,9 @@ class SlurmBackend(Backend):
         for start in range(0, len(group), size):
             self._hand_in(group[start : start + size], asked, room)
 
-    def _hand_in(self, jobs: Sequence[JobSpec], asked: Mapping[str, Any], room: Patience) -> None:
+    def _hand_in(
+        self, jobs: Sequence[JobSpec], asked: Mapping[str, object], room: Patience
+    ) -> None:
         """In halves where there is no room for all at once: but each would have the whole of a
         throttle."""
         tokens = {job.token for job in jobs}

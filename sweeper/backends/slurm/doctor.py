@@ -2,7 +2,6 @@
 such jobs, and what it keeps of those that are over. Only asks; nothing is submitted."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from sweeper.backends.base import Check
 from sweeper.backends.slurm.accounting import forgets
@@ -16,7 +15,7 @@ _SECONDS = 20.0
 """How long a command may take here."""
 
 
-def checks(asked: Mapping[str, Any], configured: Callable[[], dict[str, Any]]) -> list[Check]:
+def checks(asked: Mapping[str, object], configured: Callable[[], dict[str, object]]) -> list[Check]:
     """What `sweeper doctor --backend slurm` looks at; `asked` is a grid's `launch.slurm`, if any,
     `configured` gives the defaults. Where the controller does not answer, nothing else is asked."""
     slurm = Slurm(_SECONDS)
@@ -63,7 +62,7 @@ def _partitions(slurm: Slurm) -> str:
     return ", ".join(up[:6]) + (f" and {len(up) - 6} more" if len(up) > 6 else "")
 
 
-def _trial(slurm: Slurm, asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+def _trial(slurm: Slurm, asked: Mapping[str, object], defaults: Mapping[str, object]) -> str:
     given = {key: value for key, value in asked.items() if key != "overrides"}
     SlurmBackend(slurm, "doctor", "/doctor", defaults).trial(given)
     shown = ", ".join(sorted(key.removesuffix("_s") for key in defaults.keys() | given.keys()))

@@ -1,20 +1,19 @@
 """tmux: what it says of itself. The rest is loaded when a sweep is launched there."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from sweeper.backends.base import Backend, BackendType, Check
 
 __all__ = ["BACKEND"]
 
 
-def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.tmux.backend import open_backend
 
     return open_backend(sweep, folder, options)
 
 
-def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     del options
     return [Check("tmux", True, _version)]
 

@@ -14,7 +14,6 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.tmux.server import (
@@ -48,7 +47,7 @@ _TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 
 
 def open_backend(
-    sweep: str, folder: str, options: Mapping[str, Any] = MappingProxyType({})
+    sweep: str, folder: str, options: Mapping[str, object] = MappingProxyType({})
 ) -> "TmuxBackend":
     """The tmux backend for one sweep. Raises `EnvironmentFailure` when there is no tmux."""
     del options  # it has none

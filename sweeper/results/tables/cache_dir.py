@@ -10,8 +10,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from sweeper import paths
 from sweeper.atomic import atomic_write
@@ -57,12 +56,12 @@ class Folder:
                 file.write(self._root)
             self._made = True
 
-    def save_json(self, name: str, document: dict[str, Any]) -> None:
+    def save_json(self, name: str, document: Mapping[str, object]) -> None:
         """Keep a document."""
         text = json.dumps({"name": name, "document": document}, separators=(",", ":")).encode()
         self.save(name, [f"{zlib.crc32(text):08x}".encode(), text])
 
-    def load_json(self, name: str) -> dict[str, Any] | None:
+    def load_json(self, name: str) -> dict[str, object] | None:
         """The document that was kept; None when there is none, or a damaged one."""
         try:
             with open(self.file(name), "rb") as file:

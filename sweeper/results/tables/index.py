@@ -34,7 +34,9 @@ class Index:
         out. None, which says that it could not be, is not remembered."""
         now = " ".join(_told(name, stamp) for name, stamp in files)
         if self._known is None:
-            kept = None if self._folder is None else self._folder.load_json(self._name)
+            kept: dict[str, Any] | None = (
+                None if self._folder is None else self._folder.load_json(self._name)
+            )
             self._known = kept or {}
         known = self._known.get(run, {}).get(what)
         if known is not None and known[0] == now:

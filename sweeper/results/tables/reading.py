@@ -157,7 +157,7 @@ class _Mark:
         return self.sum is not None
 
 
-def _about(source: Source, stamp: Stamp, data: memoryview, columns: Columns) -> dict[str, Any]:
+def _about(source: Source, stamp: Stamp, data: memoryview, columns: Columns) -> dict[str, object]:
     offset = line_end(data)
     # What has kept still will hardly be compared by its bytes.
     compared = not source.pieces and (stamp.is_fleeting or not source.settled)
@@ -172,7 +172,7 @@ def _about(source: Source, stamp: Stamp, data: memoryview, columns: Columns) -> 
     }
 
 
-def _seen(about: dict[str, Any], stamp: Stamp) -> dict[str, Any]:
+def _seen(about: dict[str, object], stamp: Stamp) -> dict[str, object]:
     return {**about, "stamp": stamp, "fleeting": stamp.is_fleeting}
 
 

@@ -19,14 +19,8 @@ from sweeper.results.tables.cache import Cache, Kept
 from sweeper.results.tables.columns import Columns, join, present
 from sweeper.results.tables.frames import Part
 from sweeper.results.tables.sources import Files, Stamp
-from sweeper.results.tables.summaries import (
-    COLUMNS,
-    LABELS,
-    SUFFIX,
-    SummaryFile,
-    SummaryReader,
-    flat,
-)
+from sweeper.results.tables.summaries import SummaryReader
+from sweeper.results.tables.summary_rows import COLUMNS, LABELS, SUFFIX, SummaryFile, flat
 
 __all__ = [
     "COLUMNS",

@@ -6,17 +6,17 @@ JSON) is read by the slow parser: what `flat` makes of it counts. Pure: bytes in
 """
 
 import bisect
-import functools
 import operator
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.metrics import as_float, parse
+from sweeper.metrics import parse
+from sweeper.model.json_values import list_of, table_of
 from sweeper.results.tables.columns import (
     ABSENT,
     AWKWARD,
@@ -30,101 +30,25 @@ from sweeper.results.tables.columns import (
     line_ends,
     present,
 )
-
-__all__ = ["COLUMNS", "LABELS", "SummaryFile", "SummaryReader", "flat"]
-
-COLUMNS = (
-    *("iteration", "group_idx", "traj_idx", "total_reward", "final_reward", "turns"),
-    *("ob_len", "ac_len", "final_ob_len", "sampling_client_step", "attempt"),
+from sweeper.results.tables.summary_rows import (
+    COLUMNS,
+    LABELS,
+    SummaryFile,
+    flat,
+    labels_of,
+    metric_column,
 )
-"""Columns of numbers that every row has; those of metrics follow. `ob_len` and `ac_len` are the
-tokens of all turns."""
-LABELS = ("name", "split", "tags")
-"""Columns of texts: the file's name ("train", "eval_test"), the split, the tags."""
-SUFFIX = "_rollout_summaries.jsonl"
+
+__all__ = ["SummaryReader"]
 
 _RECORDED = tuple(key for key in COLUMNS if key not in ("turns", "ob_len", "ac_len", "attempt"))
 """Those that a record has as they are."""
 _TOTALS = ("ob_len", "ac_len")
-_RESERVED = frozenset((*COLUMNS, *LABELS, "run", "sweep"))
 _WIDEST = 500
 _NEWLINE = 0x0A
 _UNSAID_BITS = 0x7FF8_0000_5357_4551
 [_UNSAID] = struct.unpack("<d", struct.pack("<Q", _UNSAID_BITS))
 """Where a record does not have the field at all: another NaN than ABSENT."""
-
-
-class SummaryFile(NamedTuple):
-    """One file of summaries; `path` from the store's root on."""
-
-    path: str
-    iteration: int
-    name: str
-    attempt: int
-
-    @property
-    def transcript(self) -> str:
-        """Where the conversations lie, if anywhere."""
-        return self.path.removesuffix(SUFFIX) + "_logtree.json"
-
-
-def flat(record: Mapping[str, Any], file: SummaryFile) -> dict[str, Any]:
-    """A summary as one row of numbers and labels. A metric of the trajectory keeps its name; one of
-    its turns is the mean over those that have it (where both are, the trajectory's counts)."""
-    steps = [_dict(step) for step in _list(record.get("steps"))]
-    row: dict[str, Any] = {
-        "iteration": record.get("iteration", file.iteration),
-        "group_idx": record.get("group_idx"),
-        "traj_idx": record.get("traj_idx"),
-        "total_reward": record.get("total_reward"),
-        "final_reward": record.get("final_reward"),
-        "turns": len(steps),
-        "ob_len": _total(steps, "ob_len"),
-        "ac_len": _total(steps, "ac_len"),
-        "final_ob_len": record.get("final_ob_len"),
-        "sampling_client_step": record.get("sampling_client_step"),
-        "attempt": file.attempt,
-    }
-    means: dict[str, list[float]] = {}
-    for step in steps:
-        for key, value in _dict(step.get("metrics")).items():
-            if (number := as_float(value)) is not None:
-                means.setdefault(key, []).append(number)
-    for key, numbers in means.items():
-        row[_metric(key)] = _sum(numbers) / len(numbers)
-    for key, value in _dict(record.get("trajectory_metrics")).items():
-        row[_metric(key)] = value
-    return {key: value for key, value in row.items() if value is not None}
-
-
-def _metric(key: str) -> str:
-    return f"metrics.{key}" if key in _RESERVED else key
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
-
-
-def _total(steps: Iterable[Mapping[str, Any]], key: str) -> float:
-    found = [step[key] for step in steps if as_float(step.get(key)) is not None]
-    if any(isinstance(number, float) for number in found):
-        found = [float(as_float(number) or 0) for number in found]  # an integer may be too large
-    return _sum(found)
-
-
-def _sum(numbers: Iterable[float]) -> float:
-    """One after the other, as columns are added: `sum` is more exact from Python 3.12 on."""
-    return functools.reduce(operator.add, numbers, 0)
-
-
-def _labels_of(record: Mapping[str, Any], file: SummaryFile) -> tuple[str, str, str]:
-    """The texts of `LABELS`."""
-    tags = ",".join(str(tag) for tag in _list(record.get("tags")))
-    return file.name, str(record.get("split", file.name)), tags
 
 
 def _texts(file: SummaryFile, split: Any, tags: tuple[str, ...]) -> tuple[str, str, str]:
@@ -258,7 +182,7 @@ class SummaryReader:
     def learn(self, record: Mapping[str, Any]) -> None:
         """Know the metrics of a record from now on."""
         old = self._decoder
-        steps = [_dict(step) for step in _list(record.get("steps"))]
+        steps = [table_of(step) for step in list_of(record.get("steps"))]
         turns = dict.fromkeys(
             (*old.turns, *(key for step in steps for key in _plain(step.get("metrics"))))
         )
@@ -272,7 +196,7 @@ def _plain(metrics: Any) -> list[str]:
     """The keys that a decoder can be made for: numbers, whose columns nothing else is called."""
     return [
         key
-        for key, value in _dict(metrics).items()
+        for key, value in table_of(metrics).items()
         if isinstance(value, int | float)
         and not isinstance(value, bool)
         and not (AWKWARD.search(key) or key.startswith("metrics."))
@@ -351,7 +275,7 @@ class _Reading:
             return bool(line.strip())
         self._reader.learn(rows[0])
         self._slow.append((self._count, flat(rows[0], file)))
-        self._labels.append(self._number(_labels_of(rows[0], file)))
+        self._labels.append(self._number(labels_of(rows[0], file)))
         self._count += 1
         return False
 
@@ -507,10 +431,10 @@ def _values(taken: _Taken) -> dict[str, Floats] | None:
     for key in decoder.turns:
         total, having = _added([numbers("turn", turn, key) for turn in turns], count)
         with np.errstate(invalid="ignore"):
-            found[_metric(key)] = np.where(having > 0, total / np.maximum(having, 1), ABSENT)
+            found[metric_column(key)] = np.where(having > 0, total / np.maximum(having, 1), ABSENT)
     for key in decoder.whole:
         own = numbers("whole", 0, key)
-        name = _metric(key)
+        name = metric_column(key)
         found[name] = np.where(present(own), own, found[name]) if name in found else own
     return found
 

@@ -125,14 +125,14 @@ def _prepare_launcher(spec: Spec) -> None:
 
     set_everywhere("worker_command", worker_command)
     if "faults" in spec:
-        _break(launching, ("open_store", "open_backend"), spec)
+        _break(launching, ("open_store", "open_places"), spec)
     if "no_space" in spec:
         _fill_disk(spec["no_space"])
 
 
 def _break(module: ModuleType, openers: tuple[str, ...], spec: Spec) -> None:
     """Wrap what `module` opens, with one count of calls over all of it."""
-    from sweeper.testing import Fault, Faults, FaultyBackend, FaultyStore
+    from sweeper.testing import Fault, Faults
 
     chosen = {int(number): Fault(fault) for number, fault in spec["faults"].items()}
     counted = 0
@@ -145,8 +145,22 @@ def _break(module: ModuleType, openers: tuple[str, ...], spec: Spec) -> None:
     faults = Faults(choose, kill=lambda: os.kill(os.getpid(), signal.SIGKILL))
     for name in openers:
         opener = getattr(module, name)
-        wrap: Any = FaultyStore if name == "open_store" else FaultyBackend
-        setattr(module, name, lambda *a, _open=opener, _wrap=wrap: _wrap(_open(*a), faults))
+        wrap: Any = _broken_store if name == "open_store" else _broken_places
+        setattr(
+            module, name, lambda *a, _open=opener, _wrap=wrap, **k: _wrap(_open(*a, **k), faults)
+        )
+
+
+def _broken_store(store: Any, faults: Any) -> Any:
+    from sweeper.testing import FaultyStore
+
+    return FaultyStore(store, faults)
+
+
+def _broken_places(places: Any, faults: Any) -> Any:
+    from sweeper.testing import FaultyBackend
+
+    return {place: FaultyBackend(backend, faults) for place, backend in places.items()}
 
 
 def set_everywhere(name: str, value: Any) -> None:

@@ -1,6 +1,8 @@
-"""What processes cost their machine."""
+"""The processes of a home, and what they cost their machine."""
 
 from pathlib import Path
+
+import psutil
 
 
 def private(pid: int) -> int:
@@ -10,3 +12,16 @@ def private(pid: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+
+
+def of_home(home: str) -> list[psutil.Process]:
+    """The processes of this home."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        try:
+            known = process.environ().get("SWEEPER_HOME") == home
+            if known or any(part.startswith(home) for part in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found

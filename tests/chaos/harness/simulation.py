@@ -10,14 +10,16 @@ again and again, by a second as well as by a year.
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.ledger import Row, Verdict, judge
 from sweeper import backends
-from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.errors import AlreadyExists, NoRoom, NotFound, StoreError
 from sweeper.model.launcher import read_observations
 from sweeper.model.observation import Kind
 from sweeper.model.states import Event, State, fold
@@ -76,6 +78,7 @@ class Job:
         self.seconds = world.random.uniform(0.3, 4)
         self.began = world.workers_time()
         self.nonce = f"{world.random.getrandbits(64):x}"
+        self.backend = world.backend
 
     @property
     def gone(self) -> bool:
@@ -115,7 +118,7 @@ class Job:
         if not nothing_newer:
             self.phase = "gone"
             if world.random.random() < 0.5:  # the backend may answer for either copy
-                world.backend.end(self.token, 0)
+                self.backend.end(self.token, 0)
                 if self.token in world.vanished:  # all that can be known now is that it died
                     world.truth(self, failed=True)
             return
@@ -154,15 +157,15 @@ class Job:
         elif ending == "killed":
             self.phase = "gone"
             world.truth(self, failed=True)
-            world.backend.end(self.token, None)
+            self.backend.end(self.token, None)
         elif ending == "vanish":
             self.phase = "gone"
             world.silent.add((self.run, self.attempt))
             world.vanished.add(self.token)
-            world.backend.jobs.pop(self.token, None)
+            self.backend.jobs.pop(self.token, None)
         else:
             world.silent.add((self.run, self.attempt))
-            world.backend.jobs.pop(self.token, None)
+            self.backend.jobs.pop(self.token, None)
             self.at = world.clock.now + world.random.uniform(0.5, 3) * LEASE
 
     def _finish(self, event: Event, reason: str | None = None) -> None:
@@ -175,8 +178,8 @@ class Job:
             self._record(event, **outcome, **times, **usage)
         self.phase = "gone"
         self.world.truth(self, failed=event is Event.FAILED)
-        if self.token in self.world.backend.jobs:
-            self.world.backend.end(self.token, code)
+        if self.token in self.backend.jobs:
+            self.backend.end(self.token, code)
 
     def _record(self, event: Event, **body: Any) -> None:
         path = self.world.layout.event(self.run, self.attempt, event)
@@ -186,7 +189,8 @@ class Job:
 
 class World:
     """A sweep of `runs` runs whose attempts go as `endings` says: a run's number to how its first,
-    second, ... attempt goes; attempts that are not mentioned succeed."""
+    second, ... attempt goes; attempts that are not mentioned succeed. `spare`: it has a second
+    place, and `trouble` says, once a tick, what becomes of the two."""
 
     def __init__(
         self,
@@ -197,12 +201,19 @@ class World:
         endings: Mapping[int, list[str]] | None = None,
         clock: FakeClock | None = None,
         service: str = "none",
+        spare: bool = False,
+        trouble: Callable[["World"], object] = lambda _: None,
         **launch: Any,
     ) -> None:
         self.random = random.Random(seed)
         self.store = LocalStore(str(root))
         self.layout = Layout(SWEEP)
         self.backend = FakeBackend()
+        self.backends = {"fake": self.backend} | ({"spare": FakeBackend()} if spare else {})
+        self._trouble = trouble
+        if spare:
+            shares = [{"backend": place} for place in self.backends]
+            launch = {"backend": "fake+spare", "backends": shares, **launch}
         self.clock = clock or FakeClock()
         self._chance = random.Random(f"clocks of {seed}")
         self.walls = {"launcher": 0.0, "workers": 0.0}
@@ -219,7 +230,7 @@ class World:
         self.vanished: set[str] = set()
         self.ids = [f"{index:012x}" for index in range(runs)]
         self._endings = {self.ids[n]: list(chosen) for n, chosen in (endings or {}).items()}
-        self._seen = 0
+        self._seen: Counter[str] = Counter()
         self.store.replace(self.layout.plan, encode(_plan(self.ids, launch, service)))
         self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
 
@@ -236,13 +247,17 @@ class World:
                 self.walls[host] = self._chance.choice((0.0, -step, step))
         if self.clock.now > DAY:
             raise AssertionError(f"stuck: {read_events(self.store, SWEEP)}")
-        for submitted in self.backend.submitted[self._seen :]:
-            run, _, attempt = submitted.rpartition("-a")
-            chosen = self._endings.get(run, [])
-            number = int(attempt)
-            ending = chosen[number - 1] if number <= len(chosen) else "succeed"
-            self.jobs.append(self.job(run, number, ending))
-        self._seen = len(self.backend.submitted)
+        self._trouble(self)
+        for place, backend in self.backends.items():
+            for submitted in backend.submitted[self._seen[place] :]:
+                run, _, attempt = submitted.rpartition("-a")
+                chosen = self._endings.get(run, [])
+                number = int(attempt)
+                ending = chosen[number - 1] if number <= len(chosen) else "succeed"
+                job = self.job(run, number, ending)
+                job.backend = backend
+                self.jobs.append(job)
+            self._seen[place] = len(backend.submitted)
         self._hear()
         self.jobs = [job for job in self.jobs if not job.gone]
         self.random.shuffle(self.jobs)
@@ -266,10 +281,19 @@ class World:
         with suppress(NotFound):
             path = self.layout.observations
             told = read_observations(read_json(self.store, path), path).observed
-            quiet = {run for run, _ in self.silent}
+            quiet = {run for run, _ in (*self.silent, *self._withdrawn())}
             for run, (kind, *_) in told.items():
                 if kind in self.never or (kind is Kind.STALE and run not in quiet):
                     self.lies.append(f"{run}: was told to be {kind}")
+
+    def _withdrawn(self) -> set[tuple[str, int]]:
+        """The attempts that a launcher has claimed itself, so that no worker does."""
+        if len(self.backends) == 1:
+            return set()
+        events = read_events(self.store, SWEEP)
+        claims = [(r, n) for r, e in events.items() for n, event in e if event is Event.CLAIMED]
+        path = self.layout.event
+        return {c for c in claims if "by" in read_json(self.store, path(*c, Event.CLAIMED))}
 
     def wall(self) -> float:
         """The time of day on the launcher's host."""
@@ -291,9 +315,10 @@ class World:
 
     def launcher(self, faults: Faults) -> Scheduler:
         """A launcher whose store and backend go wrong as `faults` says."""
-        store, backend = FaultyStore(self.store, faults), FaultyBackend(self.backend, faults)
+        store = FaultyStore(self.store, faults)
+        backends = {place: FaultyBackend(one, faults) for place, one in self.backends.items()}
         clocks = {"clock": self.clock, "sleep": self.sleep, "wall": self.wall}
-        return Scheduler(Context(store, SWEEP, backend, **clocks))
+        return Scheduler(Context(store, SWEEP, backends, **clocks))
 
     def launch(self, faults: Faults) -> bool:
         """Be a launcher until it has ended or is killed; whether it says that it is done."""
@@ -337,15 +362,20 @@ class World:
         verdict = judge(self.store, SWEEP, self.rows, STEPS, once=once, expected=expected)
         for run, happened in read_events(self.store, SWEEP).items():
             lost = {attempt for attempt, event in happened if event is Event.LOST}
-            alive = lost - {attempt for one, attempt in self.silent if one == run}
+            quiet = (*self.silent, *self._withdrawn())
+            alive = lost - {attempt for one, attempt in quiet if one == run}
             self.lies += [f"{run}: attempt {attempt} was thought lost" for attempt in alive]
+        there = [set(backend.submitted) for backend in self.backends.values()]
+        twice = set[str]().union(*(one & two for one, two in combinations(there, 2)))
+        self.lies += [f"{job}: was submitted to two places" for job in sorted(twice)]
         verdict = verdict._replace(wrong=verdict.wrong + tuple(self.lies))
         kills = (self.launcher_kills, self.worker_kills)
-        again = len(self.backend.submitted) - len(set(self.backend.submitted))
+        submitted = [job for backend in self.backends.values() for job in backend.submitted]
+        again = len(submitted) - len(set(submitted))
         return Result(verdict, *kills, self.calls, self.most_at_work, again)
 
 
-backends._BUILT_IN["fake"] = "sweeper.testing:FAKE"
+backends._BUILT_IN["fake"] = backends._BUILT_IN["spare"] = "sweeper.testing:FAKE"
 
 
 def _plan(ids: list[str], launch: Mapping[str, Any], service: str) -> dict[str, Any]:
@@ -369,22 +399,30 @@ def _plan(ids: list[str], launch: Mapping[str, Any], service: str) -> dict[str, 
     return head | {"launch": defaults | launch, "runs": runs}
 
 
-def one_fault(root: Path, number: int, fault: Fault, **options: Any) -> tuple[Result, bool]:
-    """A sweep in which the launcher's call `number` goes wrong; whether it came that far."""
+def one_fault(
+    root: Path, number: int, fault: Fault, *, once: bool = True, **options: Any
+) -> tuple[Result, bool]:
+    """A sweep in which the launcher's call `number` goes wrong; whether it came that far. `once`:
+    no run is to have had a second attempt by it."""
     world = World(root, seed=number, **options)
     first = [Faults({number: fault})]
     made = list(first)
     world.relaunch_until_done(lambda: first.pop() if first else Faults())
-    return world.result(once=True), bool(made[0].struck)
+    return world.result(once=once), bool(made[0].struck)
 
 
-def by_seed(root: Path, seed: int) -> Result:
+def by_seed(root: Path, seed: int, *, spare: bool = False) -> Result:
     """A sweep that everything happens to: launchers killed at call after call, stores and backends
-    that fail or answer twice, workers killed, preempted, stalled."""
+    that fail or answer twice, workers killed, preempted, stalled. `spare`: it has two places, each
+    of which refuses jobs and does not answer, for a while, again and again."""
     chance = random.Random(seed)
     runs = chance.randint(2, 5)
     endings = {n: _endings(chance) for n in range(runs)}
-    world = World(root, seed, runs=runs, endings=endings, max_parallel=chance.randint(1, 4))
+    most = chance.randint(1, 4)
+    trouble = _Trouble(chance) if spare else lambda _: None
+    world = World(
+        root, seed, runs=runs, endings=endings, max_parallel=most, spare=spare, trouble=trouble
+    )
     kills = chance.randint(4, 14)
 
     def deal() -> Faults:
@@ -398,6 +436,23 @@ def by_seed(root: Path, seed: int) -> Result:
 
     world.relaunch_until_done(deal)
     return world.result()
+
+
+class _Trouble:
+    """Places that refuse what is submitted, and do not answer, for up to 3 minutes each."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = random.Random(chance.random())
+        self._until: dict[str, float] = {}
+
+    def __call__(self, world: World) -> None:
+        for place, backend in world.backends.items():
+            if world.clock.now < self._until.get(place, 0.0):
+                continue
+            kind = self._chance.choice(("fine", "fine", "full", "away"))
+            backend.reachable = kind != "away"
+            backend.refusal = NoRoom(f"{place} is full") if kind == "full" else None
+            self._until[place] = world.clock.now + self._chance.uniform(1, 180)
 
 
 def _endings(chance: random.Random) -> list[str]:

@@ -1,0 +1,33 @@
+"""What a backend does to many jobs, by a request each."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+__all__ = ["for_each"]
+
+_ABREAST = 8
+T = TypeVar("T")
+
+
+def for_each(
+    things: Sequence[T], deed: Callable[[T], None], of_one: type[EnvironmentFailure]
+) -> None:
+    """Do it to each, several at a time; to no more after a failure that is not `of_one` alone.
+    Raises what went wrong: what is for good before what may pass."""
+    failures: list[EnvironmentFailure] = []
+
+    def attempt(thing: T) -> None:
+        if all(isinstance(failure, of_one) for failure in failures):
+            try:
+                deed(thing)
+            except EnvironmentFailure as error:
+                failures.append(error)
+
+    if things:
+        with ThreadPoolExecutor(min(_ABREAST, len(things))) as pool:
+            list(pool.map(attempt, things))
+    for failure in sorted(failures, key=lambda failure: isinstance(failure, Unreachable)):
+        raise failure

@@ -1,0 +1,133 @@
+"""Beaker: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep is
+launched there."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sweeper.backends.base import Backend, BackendType, Capabilities, Check
+from sweeper.backends.beaker.spec import APART, merged
+from sweeper.backends.references import names_of, secrets_field
+from sweeper.errors import UsageError
+from sweeper.fields import kinds
+from sweeper.fields.kinds import Matching, Names, Text
+from sweeper.fields.sections import Field, Reading, Section
+
+__all__ = ["BACKEND"]
+
+_OF_ALL = ("workspace", "python", "secrets")
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_OWNED = rf"({_WORD}/)?{_WORD}"
+_NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox)"
+"""How tokens of well-known services begin: a name in Beaker looks like any value."""
+_NEVER_VALUES = "the name of a secret of the workspace, never the value"
+_TIMEOUT = "When Beaker stops a job, at least 60s; launch.timeout is the worker's own."
+_PREEMPTIBLE = "Whether others may take a job's place: the launcher starts it again. Default: true."
+
+
+def _names(pattern: str, called: str) -> kinds.Texts:
+    def wrong_with(text: str) -> str | None:
+        return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is no {called}"
+
+    return kinds.Texts(kinds.Item({"pattern": f"^{pattern}$"}, wrong_with), least=1)
+
+
+def _mounts(pattern: str, of: str) -> Names:
+    path = Matching(r"/[^\x00-\x1f\x7f:]{1,250}", "a path in the container")
+    return Names(f"a mapping of paths to {of}", path, values=Matching(pattern, f"one of {of}"))
+
+
+def _check(reading: Reading) -> None:
+    for key in _OF_ALL if "if" in reading.entries else ():
+        if key in reading.entries:
+            reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
+    for one, other in APART:
+        if reading.given(one) and reading.given(other):
+            reading.problem(one, f"{reading.path(one)} and {other} do not go together")
+
+
+def _both(keys: tuple[str, str]) -> dict[str, Any]:
+    given = {key: {"not": {"type": "null"}} for key in keys}
+    return {"type": "object", "required": list(keys), "properties": given}
+
+
+_LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
+_OWN = Text(_OWNED, "{} is no name in Beaker: owner/name, or an id")
+_SIZE = Text(r"[0-9]{1,9}(\.[0-9]{1,3})?[KMGT]iB", "{} is not an amount such as 4GiB or 512MiB")
+_ADDRESS = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
+_CLUSTERS = _names(rf"{_WORD}/[A-Za-z0-9_.*-]{{1,127}}", "name of a cluster: owner/name")
+_HOSTS = _names(_WORD, "name of a node")
+_LEVELS = kinds.Choice("low", "normal", "high", "urgent", "immediate")
+_SECRET = Matching(_NO_VALUE + _WORD, _NEVER_VALUES)
+_DATASETS, _WEKA = _mounts(_OWNED, "the datasets"), _mounts(_WORD, "Weka's buckets")
+_MINUTE = kinds.Duration(60)
+_EXAMPLE = "REGISTRY/sweeper@sha256:DIGEST"
+SECTION = Section(
+    Field("image", _OWN, "An image in Beaker, with sweeper in it.", examples=("lab/sweeper",)),
+    Field("docker_image", _ADDRESS, "Or one of a registry, by its digest.", examples=(_EXAMPLE,)),
+    secrets_field("Variables, and the secrets that hold them.", _SECRET, "TINKER_API_KEY"),
+    Field("workspace", _OWN, "Default: as Beaker itself is set up.", examples=("lab/sweeps",)),
+    Field("budget", _OWN, "Who pays. Default: the workspace's.", examples=("lab/training",)),
+    Field("clusters", _CLUSTERS, "Where jobs may run.", examples=(["lab/a100"],)),
+    Field("hostnames", _HOSTS, "The nodes, where it matters.", examples=(["node-3.lab.org"],)),
+    Field("priority", _LEVELS, "Which jobs come first.", examples=("normal",)),
+    Field("preemptible", kinds.Flag(), _PREEMPTIBLE, examples=(True,)),
+    Field("min_runtime", _MINUTE, "For so long no other may.", None, ("1h",), "min_runtime_s"),
+    Field("python", _LINE, "The interpreter in the image that has sweeper.", "python"),
+    Field("cpus", kinds.Number(0, 1024, above=True), "CPUs of a job.", 1),
+    Field("memory", _SIZE, "Memory of a job.", "2GiB"),
+    Field("gpus", kinds.Integer(1, 64), "GPUs of a job.", examples=(1,)),
+    Field("shared_memory", _SIZE, "Its shared memory, /dev/shm.", examples=("10GiB",)),
+    Field("datasets", _DATASETS, "Datasets of Beaker's.", examples=({"/data": "lab/prompts"},)),
+    Field("weka", _WEKA, "Buckets of Weka's.", examples=({"/weka/models": "models"},)),
+    Field("timeout", _MINUTE, _TIMEOUT, None, ("2h",), "timeout_s"),
+    check=_check,
+    more={"not": {"anyOf": [_both(keys) for keys in APART]}},
+)
+
+
+def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+    from sweeper.backends.beaker.backend import open_backend
+
+    return open_backend(sweep, folder, _whole(options))
+
+
+def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with their defaults. Raises `UsageError` for lack of an image."""
+    found = {**SECTION.defaults(), **{k: v for k, v in given.items() if v is not None}}
+    if "image" not in found and "docker_image" not in found:
+        raise UsageError(
+            "beaker: nothing says what jobs run in: write `launch: {beaker: {image: OWNER/NAME}}` "
+            '(or docker_image) in the grid, or image = "OWNER/NAME" below [beaker] in sweeper\'s '
+            "config.toml"
+        )
+    return found
+
+
+def _capabilities(given: Mapping[str, Any]) -> Capabilities:
+    """Jobs run on other machines, and have nothing of this one."""
+    return Capabilities(
+        here=False,
+        files=False,
+        python=_whole(given)["python"],
+        secrets=names_of(given),
+        credentials=("BEAKER_TOKEN", "BEAKER_CONFIG"),
+    )
+
+
+def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+    from sweeper.backends.beaker.doctor import checks
+
+    return checks({**SECTION.defaults(), **options})
+
+
+BACKEND = BackendType(
+    "beaker",
+    "What jobs ask Beaker for: docs/beaker.md.",
+    _open,
+    SECTION,
+    by_run=True,
+    merge=merged,
+    capabilities=_capabilities,
+    checks=_checks,
+)

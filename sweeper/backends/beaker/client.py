@@ -1,0 +1,234 @@
+"""Beaker's service, by the official client: where it is and who asks are the client's affair, and
+what goes wrong is one line.
+
+The client asks for ever what is unavailable, and waits for ever for what does not answer. So what
+is asked by gRPC goes to its stubs directly, with a time limit; an experiment is created by its own
+request.
+"""
+
+import functools
+import os
+import re
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from sweeper.backends.backoff import Patience
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+__all__ = ["Refused", "Service"]
+
+_SECONDS = 20.0
+_TRIES = 3
+_AGAIN_SECONDS = 1.0, 15.0
+"""When one that did not answer is asked again: at first, and at most."""
+_ABREAST = 16
+_PAGE = 50
+_NOT_NOW = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "ABORTED", "CANCELLED")
+_PASSING = ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
+_HOLDERS = {"Budget": "organization_name", "Workspace": "owner_name", "Cluster": "owner_name"}
+_HTTP = {
+    **{400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"},
+    **{404: "NOT_FOUND", 409: "ALREADY_EXISTS", 429: "RESOURCE_EXHAUSTED"},
+}
+
+
+class Refused(Unreachable):
+    """The service answered, and will not. `status` is gRPC's word for why."""
+
+    def __init__(self, message: str, status: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def settled(self) -> EnvironmentFailure:
+        """What it is for who wants something made: the end, unless credentials can be renewed or
+        there is room later."""
+        return self if self.status in _PASSING else EnvironmentFailure(str(self))
+
+
+class Service:
+    """The service of the user's configuration, and one workspace. Raises `EnvironmentFailure` where
+    there is no such thing."""
+
+    def __init__(self, workspace: str | None = None) -> None:
+        self._patience = Patience(*_AGAIN_SECONDS)
+        self._made, self._messages, self._errors = _client()
+        self._renewing = threading.Lock()
+        self._client = self._made()
+        self._config = self._client.config
+        self.host = str(self._config.agent_address)
+        found = workspace or self._config.default_workspace
+        if not found:
+            raise EnvironmentFailure(
+                "beaker: nothing says which workspace: launch.beaker.workspace, or "
+                "`beaker config set default_workspace OWNER/NAME`"
+            )
+        self.workspace = str(found)
+
+    @functools.cached_property
+    def workspace_id(self) -> str:
+        """And its id. Raises `Refused` where there is none."""
+        return self.identity("Workspace", self.workspace)
+
+    @functools.cached_property
+    def organization(self) -> Mapping[str, str]:
+        """What a listing is told of where to look."""
+        owner, slash, _ = self.workspace.partition("/")
+        named = owner if slash else self._config.default_org or ""
+        answer = self.ask("ResolveOrganizationName", organization_name=named)
+        return {"organization_id": answer.organization_id}
+
+    def identity(self, kind: str, name: str) -> str:
+        """The id of the Workspace, Budget, Image, ... that has this name, `owner/name` or an id.
+        Raises `Refused`."""
+        owner, slash, rest = name.partition("/")
+        if not slash:
+            return name
+        key, holder = kind.lower(), _HOLDERS.get(kind, "author_name")
+        answer = self.ask(f"Resolve{kind}Name", **{holder: owner, f"{key}_name": rest})
+        return getattr(answer, f"{key}_id")
+
+    def ask(self, method: str, /, **fields: Any) -> Any:
+        """The answer to one request. Raises `Unreachable`, or `Refused`."""
+        (found,) = self.ask_each(method, [fields])
+        return found
+
+    def ask_each(self, method: str, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The answers to many, several at a time. What may be too much for now is asked again:
+        whatever is asked here may be done twice."""
+        self._patience.check()
+        kind = getattr(self._messages, f"{method}Request")
+        messages = [kind(**fields) for fields in requests]
+        for attempt in range(_TRIES):
+            client = self._client
+            try:
+                return self._answers(client, method, messages)
+            except self._errors as error:
+                status, said = _of_grpc(error)
+                failure = self._told(status, said, client)
+                passes = not isinstance(failure, Refused) and "DEADLINE" not in status
+                if attempt == _TRIES - 1 or not passes:
+                    raise self._left_alone(failure) from error
+                time.sleep(0.2 * 2**attempt)
+        raise AssertionError  # the last try returned or raised
+
+    def pages(self, method: str, /, **options: Any) -> Iterator[Any]:
+        """The answers that a listing comes in, page by page."""
+        asked: dict[str, Any] = {"options": {**self.organization, "page_size": _PAGE, **options}}
+        while asked:
+            answer = self.ask(method, **asked)
+            yield answer
+            again = answer.next_page_token
+            asked = {"next_page_token": again} if again else {}
+
+    def create(self, name: str, experiment: Mapping[str, Any]) -> None:
+        """Create an experiment. It is asked for once. Raises `Unreachable`, or `Refused`, whose
+        status is ALREADY_EXISTS where there is one of that name."""
+        self._patience.check()
+        path, data = f"workspaces/{self.workspace_id}/experiments", dict(experiment)
+        client = self._client
+        try:
+            ask = client.experiment.http_request
+            ask(path, "POST", {"name": name}, data, timeout=_SECONDS)
+        except Exception as error:
+            raise self._left_alone(self._told(*_of_http(error), client)) from error
+        self._patience.succeeded()
+
+    def lines(self, job: str) -> Iterator[bytes]:
+        """What a job has printed, as it is now."""
+        request, client = self._messages.StreamJobLogsRequest(job_id=job), self._client
+        try:
+            for log in client.service.StreamJobLogs(request, **self._how()):
+                yield log.message
+        except self._errors as error:
+            raise self._told(*_of_grpc(error), client) from error
+
+    def _answers(self, client: Any, method: str, messages: Sequence[Any]) -> list[Any]:
+        stub, found = getattr(client.service, method), list[Any]()
+        for start in range(0, len(messages), _ABREAST):
+            some = messages[start : start + _ABREAST]
+            calls = [stub.future(message, **self._how()) for message in some]
+            found += [call.result() for call in calls]
+        self._patience.succeeded()
+        return found
+
+    def _how(self) -> dict[str, Any]:
+        token = f"bearer {self._config.user_token}"
+        return {"timeout": _SECONDS, "metadata": [("authorization", token)]}
+
+    def _told(self, status: str, message: str, client: Any) -> Unreachable:
+        """What a user is told, in one line, of what `client` has met."""
+        said = _line(message.replace(str(self._config.user_token), "***"))
+        if status == "UNAUTHENTICATED":
+            told = "the token has expired or is not valid: see BEAKER_TOKEN; the jobs go on"
+            return Refused(f"beaker: {told} ({said})", status)
+        if status not in _NOT_NOW:
+            return Refused(f"beaker: {said}", status)
+        with self._renewing:
+            # A new connection is tried at once, the old one only after a while. Others may be at
+            # work with it: it closes itself when nobody has it any more.
+            if self._client is client:
+                self._client = self._made()
+        return Unreachable(f"beaker: {self.host} does not answer: {said}")
+
+    def _left_alone(self, failure: Unreachable) -> Unreachable:
+        """The same; nobody is asked for a while where nobody answers."""
+        if not isinstance(failure, Refused):
+            self._patience.failed(failure)
+        return failure
+
+
+def _client() -> tuple[Callable[[], Any], Any, tuple[type[Exception], ...]]:
+    """What makes an official client; its messages, and what its stubs raise."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it has to say is told by us
+    try:
+        beaker: Any = import_module("beaker")
+        messages: Any = import_module("beaker.beaker_pb2")
+        grpc: Any = import_module("grpc")
+    except ImportError as error:
+        raise EnvironmentFailure(
+            "beaker: its client is not installed: pip install 'sweeper[beaker]'"
+        ) from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of keys that a newer client has written
+            config = import_module("beaker.config").Config.from_env()
+    except Exception as error:  # of YAML, of files, of its own
+        raise EnvironmentFailure(
+            f"beaker: nothing says who asks ({_line(error)}): set BEAKER_TOKEN, or log in with "
+            "`beaker account login`"
+        ) from error
+
+    def made() -> Any:
+        client = beaker.Beaker(config, check_for_upgrades=False)
+        client.MAX_RETRIES = 1
+        return client
+
+    return made, messages, (grpc.RpcError, ValueError)  # the latter where a channel is closed
+
+
+def _of_grpc(error: Any) -> tuple[str, str]:
+    """gRPC's word for what a stub has raised, and what was said."""
+    if hasattr(error, "details"):
+        return error.code().name, str(error.details())
+    return "UNKNOWN", str(error)
+
+
+def _of_http(error: Exception) -> tuple[str, str]:
+    """gRPC's word for what an HTTP request has met, and what was said. Errors are the client's,
+    which is loaded late."""
+    if type(error).__name__ == "BeakerPermissionsError":
+        return "PERMISSION_DENIED", str(error)
+    code = re.match(r"\[code=(\d{3})\] ?(.*)", str(error), re.DOTALL)
+    if code:
+        return _HTTP.get(int(code[1]), "FAILED_PRECONDITION"), code[2]
+    answer: Any = getattr(error, "response", None)
+    status = int(getattr(answer, "status_code", 0) or 0)
+    return _HTTP.get(status, "UNAVAILABLE"), str(error)
+
+
+def _line(what: object) -> str:
+    return " ".join(str(what).split())[:300]

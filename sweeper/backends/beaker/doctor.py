@@ -1,0 +1,201 @@
+"""Looks at Beaker before the first job: who asks, the workspace and who pays, the image, the
+clusters and what their nodes have, datasets, secrets. Only reads; what may not be looked at is told
+as that, and stops nothing where it is only a hint."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sweeper.backends.base import Check
+from sweeper.backends.beaker.client import Refused, Service
+from sweeper.backends.beaker.status import word
+
+__all__ = ["checks"]
+
+_DIGEST = "@sha256:"
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_MAY_NOT = "WORKSPACE_PERMISSION_NONE", "WORKSPACE_PERMISSION_READ"
+_LEVELS = ("low", "normal", "high", "urgent", "immediate")
+Options = Mapping[str, Any]
+
+
+def checks(options: Options, service: Service | None = None) -> list[Check]:
+    """What `sweeper doctor --backend beaker` looks at, and a launch before it begins; `options` are
+    whole."""
+    made = [service] if service is not None else []
+
+    def asked(look: Callable[[Service, Options], str]) -> Callable[[], str]:
+        def looked() -> str:
+            if not made:
+                made.append(Service(options.get("workspace")))
+            return look(made[0], options)
+
+        return looked
+
+    def of(what: Callable[[Service, Options, str], str], name: str) -> Callable[[], str]:
+        return asked(lambda service, options: what(service, options, name))
+
+    found = [
+        Check("Beaker", True, asked(_account)),
+        Check("workspace", True, asked(_workspace)),
+        Check("permission", True, asked(_permission)),
+        Check("budget", True, asked(_budget)),
+        Check("image", "docker_image" not in options, asked(_image)),
+    ]
+    if "priority" in options:
+        found.append(Check("priority", True, asked(_priority)))
+    named = [name for name in options.get("clusters", ()) if "*" not in name]
+    found += [Check(f"cluster {name}", True, of(_cluster, name)) for name in named]
+    if options.get("hostnames"):
+        found.append(Check("nodes", True, asked(_nodes)))
+    for path, name in sorted(options.get("datasets", {}).items()):
+        found.append(Check(f"dataset {path}", True, of(_dataset, name)))
+    for variable in sorted(options.get("secrets", {})):
+        found.append(Check(f"secret {variable}", True, of(_secret, variable)))
+    return found
+
+
+def _account(service: Service, options: Options) -> str:
+    del options
+    return f"{service.host}, as {service.ask('GetUser').user.name}"
+
+
+def _workspace(service: Service, options: Options) -> str:
+    del options
+    try:
+        found = service.ask("GetWorkspace", workspace_id=service.workspace_id).workspace
+    except Refused as error:
+        raise LookupError(f"the workspace {service.workspace}: {_said(error)}") from error
+    if found.archived:
+        raise LookupError(f"the workspace {service.workspace} is archived: nothing runs in it")
+    return service.workspace
+
+
+def _permission(service: Service, options: Options) -> str:
+    del options
+    me = service.ask("GetUser").user.id
+    try:
+        answer = service.ask("GetWorkspacePermissions", workspace_id=service.workspace_id)
+    except Refused as error:
+        return f"not to be looked at: {_said(error)}"
+    own = [word(entry, "permission") for entry in answer.permissions if entry.user.id == me]
+    if own and all(said in _MAY_NOT for said in own):
+        raise LookupError(
+            f"you may only look at the workspace {service.workspace}: who owns it can give you "
+            "the permission to write"
+        )
+    return "to run jobs"
+
+
+def _budget(service: Service, options: Options) -> str:
+    name = options.get("budget")
+    if name is None:
+        found = service.ask("GetWorkspace", workspace_id=service.workspace_id).workspace.budget_id
+        if not found:
+            raise LookupError(
+                f"the workspace {service.workspace} has no budget: launch.beaker.budget says one"
+            )
+        return "the workspace's"
+    budget = _there(service, "Budget", name)
+    if budget is not None and budget.HasField("deprecated"):
+        raise LookupError(f"the budget {name} is no longer in use")
+    return name
+
+
+def _image(service: Service, options: Options) -> str:
+    if "image" in options:
+        return _committed(service, "Image", options["image"])
+    if "docker_image" not in options:
+        raise LookupError("there is none: launch.beaker.image; or give the grid: --grid GRID")
+    address = options["docker_image"]
+    if _DIGEST not in address:
+        raise LookupError(
+            f"{address} may become another one while a sweep runs: "
+            f"name it by its digest, NAME{_DIGEST}..."
+        )
+    return address
+
+
+def _priority(service: Service, options: Options) -> str:
+    workspace = service.ask("GetWorkspace", workspace_id=service.workspace_id).workspace
+    most = word(workspace, "maximum_workload_priority").rpartition("_")[2]
+    if most.lower() in _LEVELS and _LEVELS.index(options["priority"]) > _LEVELS.index(most.lower()):
+        raise LookupError(
+            f"the workspace {service.workspace} takes priorities up to {most.lower()}, "
+            f"not {options['priority']}"
+        )
+    return options["priority"]
+
+
+def _cluster(service: Service, options: Options, name: str) -> str:
+    cluster = _there(service, "Cluster", name)
+    if cluster is None:
+        return f"{name}: not to be looked at"
+    shape = cluster.node_shape
+    amount, unit = options["memory"][:-3], options["memory"][-3:]
+    wanted = (
+        ("GPUs", options.get("gpus") or 0, shape.gpu_count),
+        ("CPUs", options["cpus"], shape.cpu_count),
+        ("bytes of memory", round(float(amount) * _UNITS[unit]), shape.memory_bytes),
+    )
+    for what, asked, has in wanted if shape.cpu_count else ():
+        if asked > has:
+            raise LookupError(f"the nodes of {name} have {has} {what}, and a job asks for {asked}")
+    most = cluster.max_task_timeout.ToSeconds()
+    if most and (options.get("timeout_s") or 0) > most:
+        raise LookupError(f"{name} takes jobs of at most {most} s: launch.beaker.timeout")
+    return f"{name}: {cluster.node_count} nodes of {shape.cpu_count} CPUs, {shape.gpu_count} GPUs"
+
+
+def _nodes(service: Service, options: Options) -> str:
+    pages = service.pages("ListNodes")
+    known = {node.hostname for page in pages for node in page.nodes}
+    _none_missing([name for name in options["hostnames"] if name not in known])
+    return ", ".join(options["hostnames"])
+
+
+def _none_missing(missing: Sequence[str]) -> None:
+    if missing:
+        raise LookupError(f"there is no node {', '.join(missing)}")
+
+
+def _dataset(service: Service, options: Options, name: str) -> str:
+    del options
+    return _committed(service, "Dataset", name)
+
+
+def _committed(service: Service, kind: str, name: str) -> str:
+    found = _there(service, kind, name)
+    if found is not None and not found.HasField("committed"):
+        raise LookupError(f"the {kind.lower()} {name} was never uploaded to its end (committed)")
+    return name
+
+
+def _secret(service: Service, options: Options, variable: str) -> str:
+    """What does not exist may be the secret itself, and is not repeated."""
+    name = options["secrets"][variable]
+    try:
+        service.ask("GetSecret", workspace_id=service.workspace_id, secret_name=name)
+    except Refused as error:
+        if error.status != "NOT_FOUND":
+            return f"{name}: not to be looked at"
+        raise LookupError(
+            f"the workspace {service.workspace} has no secret of the name that "
+            f"launch.beaker.secrets gives for {variable}: `beaker secret write NAME`"
+        ) from error
+    return name
+
+
+def _there(service: Service, kind: str, name: str) -> Any:
+    """The thing of this name; None for one that may not be looked at."""
+    key = kind.lower()
+    try:
+        answer = service.ask(f"Get{kind}", **{f"{key}_id": service.identity(kind, name)})
+    except Refused as error:
+        if error.status == "PERMISSION_DENIED":
+            return None
+        raise LookupError(f"the {key} {name}: {_said(error)}") from error
+    return getattr(answer, key)
+
+
+def _said(error: Refused) -> str:
+    return "there is none" if error.status == "NOT_FOUND" else str(error).removeprefix("beaker: ")

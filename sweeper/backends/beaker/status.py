@@ -1,0 +1,74 @@
+"""What has become of an experiment: by its own word, and by what its job says."""
+
+from typing import Any
+
+from sweeper.backends.base import JobState, JobStatus
+
+__all__ = ["ENDS", "WAITS", "is_over", "status_of", "word"]
+
+WAITS = ("STATUS_SUBMITTED", "STATUS_QUEUED", "STATUS_READY_TO_START", "STATUS_INITIALIZING")
+ENDS = ("STATUS_CANCELED", "STATUS_SUCCEEDED", "STATUS_FAILED")
+_STOPS = ("STATUS_STOPPING", "STATUS_UPLOADING_RESULTS")
+_TAKEN = (
+    *("SYSTEM_PREEMPTION", "USER_PREEMPTION"),
+    *("NODE_UNAVAILABLE", "NODE_UNHEALTHY", "HEALTHCHECK_FAILED"),
+)
+"""Why a job is stopped that did nothing wrong: its machine was taken away, or has failed."""
+_ENDED = JobStatus(JobState.ENDED)
+
+
+def word(message: Any, field: str) -> str:
+    """What Beaker calls the value of a field: `STATUS_RUNNING`; one of a newer Beaker's by its
+    number."""
+    value, known = getattr(message, field), message.DESCRIPTOR.fields_by_name[field].enum_type
+    return known.values_by_number[value].name if value in known.values_by_number else str(value)
+
+
+def is_over(job: Any) -> bool:
+    """Whether a job has no processes any more; None is one that was never made."""
+    return job is None or job.status.HasField("finalized") or job.status.HasField("exited")
+
+
+def status_of(said: str, job: Any, node: str | None) -> JobStatus:
+    """The status of an experiment whose word is `said`. `job` is its newest, None before there is
+    one; `node` is the machine that it is on."""
+    if said in WAITS:
+        return JobStatus(JobState.PENDING, None, _why(said, job), False, node, _at(job, "created"))
+    if said == "STATUS_SUCCEEDED":
+        return _ENDED._replace(code=0, node=node)
+    if said in ENDS and is_over(job):
+        return (_ENDED if job is None else _ended(job.status))._replace(node=node)
+    if said in ENDS or said in _STOPS:
+        return JobStatus(JobState.STOPPING, node=node, since=_at(job, "canceled"))
+    return JobStatus(JobState.RUNNING, node=node)
+
+
+def _ended(status: Any) -> JobStatus:
+    why = _line(status.canceled_for or status.message)
+    cancelled = word(status, "canceled_code").removeprefix("CANCELATION_CODE_")
+    if cancelled in _TAKEN:
+        return _ENDED._replace(reason=why or cancelled.lower().replace("_", " "), preempted=True)
+    if cancelled == "TIMEOUT":
+        return _ENDED._replace(reason="timeout")
+    if cancelled != "UNSPECIFIED":
+        return _ENDED._replace(reason=_line(f"{cancelled.lower().replace('_', ' ')}: {why or ''}"))
+    if status.HasField("exit_code"):
+        ended = status.exit_code if status.exit_code <= 128 else 128 - status.exit_code
+        return _ENDED._replace(code=ended, reason=_line(status.message))
+    return _ENDED._replace(reason=why)
+
+
+def _why(said: str, job: Any) -> str | None:
+    """What a job waits for."""
+    told = "" if job is None else job.status.failed_scheduling_message or job.status.message
+    return _line(told) or ("initializing" if said == "STATUS_INITIALIZING" else None)
+
+
+def _at(job: Any, what: str) -> str | None:
+    if job is None or not job.status.HasField(what):
+        return None
+    return f"{getattr(job.status, what).ToDatetime():%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _line(text: object) -> str | None:
+    return " ".join(str(text or "").split()).removesuffix(":")[:200] or None

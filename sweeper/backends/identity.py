@@ -1,0 +1,29 @@
+"""Which sweep it is that lies in a folder. A platform remembers jobs for long after a sweep was
+removed, and by their folder they look like those of the next that is launched there."""
+
+import os
+
+from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import ensure_identity, identity
+
+__all__ = ["Identity"]
+
+
+class Identity:
+    """Of the sweep in `folder`; it is on record before the first job is submitted. Both methods
+    raise `StoreError`."""
+
+    def __init__(self, folder: str) -> None:
+        root, self._sweep = os.path.split(folder)
+        self._store = open_store(root)
+        self._known = ""
+
+    def known(self) -> str:
+        """The identity; empty for a sweep of which nothing was submitted yet."""
+        self._known = self._known or identity(self._store, self._sweep) or ""
+        return self._known
+
+    def made(self) -> str:
+        """The same, made where there is none."""
+        self._known = self._known or ensure_identity(self._store, self._sweep)
+        return self._known

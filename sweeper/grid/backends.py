@@ -1,0 +1,124 @@
+"""`launch.backends`: the places of a sweep that has several, each with its share of the jobs and
+what they ask for there."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from sweeper.backends import backend_type, every_backend
+from sweeper.backends.base import BackendType
+from sweeper.errors import UsageError
+from sweeper.fields.kinds import Integer
+from sweeper.fields.nodes import Node, Problems, kind
+from sweeper.fields.sections import Field, Nested, Section, or_null
+from sweeper.grid.by_run import overrides_of
+from sweeper.model.plan import Share
+
+__all__ = ["BACKENDS", "SHARE", "Entry", "Places", "field_of"]
+
+SHARE = "max_parallel"
+_SHARE = Field(SHARE, Integer(1), "Most jobs at once at this place.")
+_EXPECTED = "it takes a list of backends: NAME, or {NAME: {max_parallel: 8, OPTION: VALUE}}"
+
+
+class Entry(NamedTuple):
+    """One place: its backend, its share, and the options that it gives."""
+
+    kind: BackendType
+    share: Share
+    options: dict[str, Any]
+
+
+def field_of(kind: BackendType) -> Field | None:
+    """A backend's section as a field of `launch`; None for one without options."""
+    field = kind.field()
+    if field is None or not kind.by_run:
+        return field
+    return field._replace(kind=Nested(kind.section.extended(overrides_of(kind.section))))
+
+
+def _section(kind: BackendType) -> Section:
+    """What an entry may say of its backend: its options, and its share."""
+    field = field_of(kind)
+    given = (
+        field.kind.section if field is not None and isinstance(field.kind, Nested) else Section()
+    )
+    return given.extended(_SHARE)
+
+
+class Places:
+    """A list of places, none twice."""
+
+    def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
+        """The entries that can be read; the others are noted."""
+        if node.items is None or not node.items:
+            said = "an empty list" if node.items is not None else kind(node)
+            problems.add(node.place, f"{where} is {said}; {_EXPECTED}")
+            return None
+        found: dict[str, Entry] = {}
+        for number, item in enumerate(node.items):
+            entry = _entry(item, f"{where}[{number}]", problems)
+            if entry is None:
+                continue
+            name = entry.kind.name
+            if name in found:
+                told = f"{where}[{number}]: {name} stands twice, and is one place"
+                problems.add(item.place, told)
+            found.setdefault(name, entry)
+        return list(found.values())
+
+    def schema(self) -> dict[str, Any]:
+        """A list of names, or of mappings with a name and what is asked for."""
+        kinds = list(every_backend())
+        entry = {
+            "type": "object",
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 1,
+            "properties": {one.key: or_null(_section(one).schema()) for one in kinds},
+        }
+        names = {"enum": [one.name for one in kinds]}
+        return {"type": "array", "minItems": 1, "items": {"anyOf": [names, entry]}}
+
+
+def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
+    """`slurm`, or `{slurm: {partition: spot}}`."""
+    if isinstance(item.value, str):
+        name, inner = item.value, Node({}, item.place)
+    elif item.entries is not None and len(item.entries) == 1:
+        ((name, (_, inner)),) = item.entries.items()
+        inner = Node({}, item.place) if inner.value is None else inner
+    else:
+        told = (
+            f"{where} is {kind(item)}; it takes one backend: NAME, or {{NAME: {{OPTION: VALUE}}}}"
+        )
+        problems.add(item.place, told)
+        return None
+    try:
+        found = backend_type(name.replace("_", "-"))
+    except UsageError as error:
+        problems.add(item.place, f"{where}: {error}")
+        return None
+    section, path = _section(found), f"{where}.{name}"
+    for key in (inner.entries or {}).keys() - section.fields.keys():
+        if owners := [one.name for one in _having(key) if one.name != found.name]:
+            told = (
+                f"{path}: {key[:60]!r} is no option of {found.name}, but of {' and '.join(owners)}"
+            )
+            problems.add(item.place, told)
+            inner = Node({k: v for k, v in (inner.entries or {}).items() if k != key}, inner.place)
+    options = section.read(inner, path, problems).values
+    return Entry(found, Share(found.name, options.pop(SHARE, None)), options)
+
+
+def _having(key: str) -> Iterable[BackendType]:
+    """The backends that have an option of that name."""
+    return (one for one in every_backend() if key in one.section.fields)
+
+
+BACKENDS = Field(
+    "backends",
+    Places(),
+    "Several places for the jobs of one sweep, in the order in which they are filled, in place of"
+    " backend; each with its options, and max_parallel as its share.",
+    examples=([{"local": {"max_parallel": 4}}],),
+)

@@ -1,0 +1,27 @@
+"""JSON that somebody else may have written, with types: what is of another kind than expected
+counts as empty. (What sweeper wrote itself is read by `parts`, which tells what is wrong with it.)
+"""
+
+from typing import TypeGuard, cast
+
+__all__ = ["is_list", "is_table", "list_of", "table_of"]
+
+
+def is_table(value: object) -> TypeGuard[dict[str, object]]:
+    """Whether a JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether a JSON value is a list."""
+    return isinstance(value, list)
+
+
+def table_of(value: object) -> dict[str, object]:
+    """The object that a JSON value is; an empty one for all else."""
+    return cast(dict[str, object], value) if isinstance(value, dict) else {}
+
+
+def list_of(value: object) -> list[object]:
+    """The list that a JSON value is; an empty one for all else."""
+    return cast(list[object], value) if isinstance(value, list) else []

@@ -1,0 +1,200 @@
+"""The places of a sweep: at which backend each attempt is, and where the next ones go.
+
+An attempt's intent names its place, and is on record before that backend is asked for anything. So
+whoever is killed, at whatever instruction, an attempt is looked for and submitted at that place and
+at no other. A run goes to another place by another attempt alone: after one that was preempted or
+lost, or that was withdrawn because its place did not take it (`RunTable.withdraw`).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from sweeper.backends.base import Backend, JobSpec
+from sweeper.errors import Damaged, EnvironmentFailure, NoRoom, StoreError, Unreachable
+from sweeper.model.states import State
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.run_table import RunTable
+from sweeper.storage.layout import token
+from sweeper.storage.sweeps import submitted_to
+
+__all__ = ["Places"]
+
+T = TypeVar("T")
+_FIRST_SECONDS, _MOST_SECONDS = 15.0, 300.0
+"""How long a place is left alone that did not take a job: twice as long each time."""
+_AGAIN = (State.PREEMPTED, State.LOST)
+"""After these a run goes to the next place, if there is room."""
+
+
+class Places:
+    """The backends of one sweep, by the names of its places, in the order in which they are filled.
+    Where there is one alone, nothing of what follows makes a difference."""
+
+    def __init__(self, context: Context, run_table: RunTable) -> None:
+        self._store, self._sweep, self._clock = context.store, context.sweep, context.clock
+        self._run_table = run_table
+        self._patience_s = context.plan.launch.lease_s
+        self._most = {share.backend: share.max_parallel for share in context.plan.launch.shares}
+        self.backends = context.backends
+        self.names = tuple(self.backends)
+        self.several = len(self.names) > 1
+        self._at: dict[tuple[str, int], str] = {}
+        self.damaged: dict[str, str] = {}
+        """What is damaged of where runs are, since it was last cleared."""
+        self._silent: dict[str, float] = {}  # since when a place has not answered
+        self._refusals: dict[str, int] = {}  # how often in a row it took no job
+        self._until: dict[str, float] = {}
+        self._full: set[str] = set()  # it has said so, of the last
+        self._closed: dict[str, EnvironmentFailure] = {}  # it never will
+
+    def at(self, run: str, attempt: int) -> str | None:
+        """The place of an attempt. One of a place that the grid has no more was cancelled, and one
+        of a sweep that had one place is at the first (`placement_guard.py`). None: what is on
+        record of it is damaged, and says so in `damaged`; no place is asked for it, as any might
+        have it. Raises `StoreError`."""
+        if not self.several:
+            return self.names[0]
+        known = self._at.get((run, attempt))
+        if known is None:
+            try:
+                known = submitted_to(self._store, self._sweep, run, attempt)
+            except Damaged as error:
+                self.damaged[run] = str(error)
+                return None
+            known = known if known in self.names else self.names[0]
+            self._at[run, attempt] = known
+        return known
+
+    def of_each(self, attempts: Mapping[str, int]) -> dict[str, dict[str, str]]:
+        """For every place its attempts among these (run -> attempt), as token -> run."""
+        found: dict[str, dict[str, str]] = {place: {} for place in self.names}
+        for run, attempt in attempts.items():
+            place = self.at(run, attempt)
+            if place is not None:
+                found[place][token(run, attempt)] = run
+        return found
+
+    def ask(self, place: str, question: Callable[[Backend], T]) -> T:
+        """Ask the backend of a place. Raises `Unreachable` where it does not answer, and where it
+        cannot be asked while there are other places."""
+        try:
+            answer = self._put(place, question)
+        except Unreachable:
+            self._silent.setdefault(place, self._clock())
+            raise
+        self._silent.pop(place, None)
+        return answer
+
+    def _put(self, place: str, question: Callable[[Backend], T]) -> T:
+        """The same, without noting whether there was an answer."""
+        try:
+            return question(self.backends[place])
+        except (StoreError, Unreachable):
+            raise
+        except EnvironmentFailure as error:
+            if not self.several:
+                raise
+            raise Unreachable(str(error)) from error
+
+    def look_where_nothing_is(self, place: str) -> None:
+        """Have a place at which no attempt is at work forget the jobs that have ended since. That
+        asks nobody; so one that was silent is asked for a job, and whether it has it is all one,
+        unless it is going to be asked for some that were perhaps submitted there."""
+        try:
+            self._put(place, lambda backend: backend.poll([]))
+        except Unreachable:  # as of one that could not be opened
+            self._silent.setdefault(place, self._clock())
+            return
+        with suppress(Unreachable):
+            unknown = self.of_each(self._run_table.unacknowledged())[place]
+            if self.several and not unknown and not self.is_reached(place):
+                job = token(next(iter(self._run_table.runs)), 1)
+                self.ask(place, lambda backend: backend.find([job]))
+
+    def is_reached(self, place: str) -> bool:
+        """Whether it has answered what it was asked last."""
+        return place not in self._silent
+
+    def submit(self, place: str, jobs: Sequence[JobSpec]) -> None:
+        """Hand jobs to a place. One that never will take them is closed, while there are others,
+        and is then as one that does not answer."""
+        try:
+            self.backends[place].submit(jobs)
+        except EnvironmentFailure as error:
+            if not self.several or isinstance(error, StoreError):
+                raise
+            self._refuse(place)
+            if isinstance(error, NoRoom):
+                self._full.add(place)
+            else:
+                self._full.discard(place)
+            if not isinstance(error, Unreachable):
+                self._closed[place] = error
+                if len(self._closed) == len(self.names):
+                    raise
+                raise Unreachable(str(error)) from error
+            raise
+        self._refusals.pop(place, None)
+        self._until.pop(place, None)
+        self._full.discard(place)
+
+    def _refuse(self, place: str) -> None:
+        times = self._refusals.get(place, 0)
+        self._refusals[place] = times + 1
+        self._until[place] = self._clock() + min(
+            _MOST_SECONDS, _FIRST_SECONDS * 2.0 ** min(times, 9)
+        )
+
+    def takes(self, place: str) -> bool:
+        """Whether jobs may be handed to a place now: it has taken the last, or refused it long
+        ago."""
+        return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
+
+    def room(self, nowhere: Collection[str]) -> dict[str, int]:
+        """How many more jobs each place may have, as far as its share and its answers go. `nowhere`
+        are runs whose opened attempts are known to be at no backend. One that refused the last job
+        is given one, to see."""
+        opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
+        everywhere = len(self._run_table.runs)
+        if not self.several:
+            return {self.names[0]: everywhere}
+        unsure = [(run, n) for run, n in unknown.items() if run not in nowhere]
+        busy = Counter(self.at(run, n) for run, n in (*opened.items(), *unsure))
+        found: dict[str, int] = {}
+        for place, most in self._most.items():
+            # An attempt whose place is not known may be at any.
+            left = (everywhere if most is None else most) - busy[place] - busy[None]
+            left = min(left, 1) if place in self._refusals else left
+            usable = self.takes(place) and self.is_reached(place)
+            found[place] = max(0, left) if usable else 0
+        return found
+
+    def choose(self, run: str, room: Mapping[str, int]) -> str | None:
+        """The place for the next attempt of a run: the first with room, beginning after the one
+        where the last was preempted or lost. None: there is none."""
+        if not self.several:
+            return self.names[0]
+        state, order = self._run_table.views[run].state, self.names
+        if state.state in _AGAIN:
+            last = self.at(run, state.attempt)
+            after = 0 if last is None else order.index(last) + 1
+            order = (*order[after:], *order[:after])
+        return next((place for place in order if room[place] > 0), None)
+
+    def why_leave(self, place: str, room: Mapping[str, int]) -> str | None:
+        """Why attempts that a place does not have are to go elsewhere: it takes none, or does not
+        answer for long, and another has room. None while they are to stay."""
+        others = any(left > 0 for other, left in room.items() if other != place)
+        if not self.several or not others:
+            return None
+        if (error := self._closed.get(place)) is not None:
+            return str(error)
+        since = self._silent.get(place)
+        waited = 0.0 if since is None else self._clock() - since
+        if waited > self._patience_s:
+            return f"no answer for {waited:.0f} s"
+        # Of one that is silent since, what it said last still holds.
+        refused = not self.takes(place) and (since is None or place in self._full)
+        return "it took no more jobs" if refused else None

@@ -1,0 +1,57 @@
+"""Jobs that a test gives to a backend by itself, without a sweep."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.errors import Unreachable
+
+
+def a_job(number: int, *argv: str, attempt: int = 1, **resources: Any) -> JobSpec:
+    """One that sleeps, where nothing else is said."""
+    token = f"{number:012x}-a{attempt}"
+    return JobSpec(token, f"x={number}", argv or ("sleep", "600"), "/", resources, grace_s=0)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited 60 s in vain"
+        time.sleep(0.05)
+
+
+def until_state(backend: Backend, token: str, state: JobState) -> JobStatus:
+    """Wait for a job to come to a state; gives its status then."""
+    until(lambda: backend.poll([token])[token].state is state)
+    return backend.poll([token])[token]
+
+
+def judge_earlier_sweep(opened: Callable[[Path], Backend], folder: Path, kind: str) -> None:
+    """Have a sweep removed and another made in its folder, where jobs of the first are left: they
+    are none of the next one's, and one at work is waited for. `kind`: what a job is called there.
+    """
+    before, jobs = opened(folder), [a_job(1, "true"), a_job(2)]
+    tokens = [job.token for job in jobs]
+    before.submit(jobs)
+    until_state(before, tokens[0], JobState.ENDED)
+    until_state(before, tokens[1], JobState.RUNNING)
+    shutil.rmtree(folder)
+    later = opened(folder)
+    assert later.find(tokens) == {}
+    assert {s.state for s in later.poll(tokens).values()} == {JobState.ABSENT}
+    with pytest.raises(Unreachable, match=f"of a sweep that was in the same folder the {kind} "):
+        later.submit([a_job(1), a_job(2)])
+    until_state(later, tokens[0], JobState.RUNNING)
+    assert set(later.find(tokens)) == {tokens[0]}
+    before.cancel([tokens[1]])
+    until_state(before, tokens[1], JobState.ENDED)
+    assert set(opened(folder).find(tokens)) == {tokens[0]}
+    opened(folder).submit([a_job(2)])
+    until_state(opened(folder), tokens[1], JobState.RUNNING)
+    opened(folder).cancel(tokens)

@@ -1,0 +1,214 @@
+"""`grids/pipeline.yaml` itself, its launcher killed in the middle:
+
+    python tests/chaos/pipeline.py --kills 20 --seed 1
+    python tests/chaos/pipeline.py --kills 5 --small
+
+It is launched twice, each time with an engine and a tmux server of its own: once undisturbed, once
+with the launcher killed (SIGKILL) again and again, at moments drawn over its whole length, and
+launched again. What was really done is told by the engine, which counts by itself what every
+session asked of it; a session carries the run and the attempt that it is of. Exit code 1 when the
+runs, their parents, what they recorded or what they asked the engine for differ, or a run was begun
+twice.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.processes import of_home
+
+from sweeper.engine import lifecycle
+from sweeper.results.registry import Registry
+from sweeper.results.runs import RecordedRun
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.own_tmux import own_tmux
+
+GRID = Path(__file__).parents[2] / "grids" / "pipeline.yaml"
+SOCKET = "sweeper-pipeline"
+SMALL = (
+    *("sft.max_steps=4", "sft.seeds=2", "sft.test_size=8", "sft.eval_every=2"),
+    *("dpo.max_steps=4", "dpo.test_size=8", "dpo.warmup_steps=0", "dpo.eval_every=2"),
+    *("rl.max_steps=2", "rl.test_size=8", "rl.warmup_steps=0", "rl.eval_every=1"),
+    "eval.max_items=8",
+)
+_ASKED = (
+    *("trained_tokens", "forward_tokens", "prompt_tokens", "sampled_tokens", "steps", "samples"),
+)
+_BY_THE_CLOCK = "time/"
+"""What the keys of metrics begin with that no two runs have alike."""
+
+
+class Found(NamedTuple):
+    """What is left of a launch: each run as it is on record, and what its attempts asked the engine
+    for, by the engine's own count."""
+
+    runs: Mapping[str, Mapping[str, Any]]
+    asked: Mapping[str, Mapping[str, int]]
+    sessions: Mapping[str, int]
+    events: int
+    seconds: float
+
+
+class Trial:
+    """One launch of the grid, from its first moment to its end, in a folder of its own."""
+
+    def __init__(self, folder: Path, changes: tuple[str, ...]) -> None:
+        self.folder, self.changes = folder, changes
+        self.home, self.socket = str(folder / "home"), f"{SOCKET}-{folder.name}"
+        self.state = folder / "sweeps" / "pipeline" / "state"
+        folder.mkdir()
+        own = {"SWEEPER_HOME": self.home, "SWEEPER_ROOT": str(folder / "sweeps")}
+        own |= {"SWEEPER_TMUX_SOCKET": self.socket, "XDG_CONFIG_HOME": str(folder / "config")}
+        self.environment = {**os.environ, **own}
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def launch(self, until: int | None = None) -> bool:
+        """Launch, or launch again, and kill the launcher once so many events are on record. Returns
+        whether it was killed."""
+        with (self.folder / "launcher.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*(sys.executable, "-m", "sweeper", "launch"), str(GRID), *self.changes, "--wait"],
+                env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        while process.poll() is None:
+            if until is not None and self.events() >= until:
+                os.kill(process.pid, signal.SIGKILL)
+                return process.wait() == -signal.SIGKILL
+            time.sleep(0.02)
+        if process.returncode:
+            said = (self.folder / "launcher.log").read_text()[-2000:]
+            raise SystemExit(f"the launcher ended with {process.returncode}:\n{said}")
+        return False
+
+    def events(self) -> int:
+        """How many are on record."""
+        return sum(not path.name.startswith(".") for path in self.state.glob("*/*"))
+
+    def found(self, seconds: float) -> Found:
+        """What is left, all being over."""
+        runs = Registry(str(self.folder / "sweeps")).sweep("pipeline").runs
+        names = {run.id: run.name for run in runs}
+        engine = lifecycle.find(self.home)
+        told = None if engine is None else lifecycle.meter(engine, lifecycle.client_key(self.home))
+        if told is None:
+            raise SystemExit("the engine that counted is gone")
+        asked: dict[str, dict[str, int]] = {}
+        sessions: dict[str, int] = {}
+        for line in told["sessions"]:
+            attempt = next((t[4:] for t in line["tags"] if t.startswith("run:")), "nobody")
+            sessions[attempt] = sessions.get(attempt, 0) + 1
+            counts = asked.setdefault(attempt, dict.fromkeys(_ASKED, 0))
+            for key in _ASKED:
+                counts[key] += line[key]
+        left = {run.id: _left(run, names) for run in runs}
+        return Found(left, asked, sessions, self.events(), seconds)
+
+    def end(self) -> None:
+        """End all that was started."""
+        stop = [sys.executable, "-m", "sweeper", "engine", "stop", "--force"]
+        subprocess.run(stop, env=self.environment, capture_output=True, check=False)
+        tmux = ["tmux", "-L", self.socket, "kill-server"]
+        subprocess.run(tmux, capture_output=True, check=False)
+        for process in of_home(self.home):
+            process.kill()
+
+
+def _left(run: RecordedRun, names: Mapping[str, str]) -> dict[str, Any]:
+    """What a run left that must be the same whenever it is done."""
+    lines = (Path(run.path) / "metrics.jsonl").read_text().splitlines()
+    rows = [
+        {key: value for key, value in row.items() if not key.startswith(_BY_THE_CLOCK)}
+        for row in (json.loads(line, parse_constant=str) for line in lines)
+    ]
+    return {
+        "name": run.name,
+        "state": run.state.value,
+        "attempts": run.attempts,
+        "parents": [names[parent] for parent in run.parents],
+        "rows": rows,
+    }
+
+
+def differences(whole: Found, killed: Found) -> list[str]:
+    """What is not as it was undisturbed, a line each."""
+    found: list[str] = []
+    for run in dict.fromkeys((*whole.runs, *killed.runs)):
+        one, other = whole.runs.get(run), killed.runs.get(run)
+        if one is None or other is None:
+            known = one or other or {}
+            found.append(f"{known.get('name')}: only {'undisturbed' if one else 'when killed'}")
+            continue
+        found += [f"{one['name']}: {key} differ" for key in one if one[key] != other[key]]
+        if (other["state"], other["attempts"]) != ("succeeded", 1):
+            found.append(f"{other['name']}: {other['state']}, {other['attempts']} attempts")
+    for attempt in dict.fromkeys((*whole.asked, *killed.asked)):
+        before, after = whole.asked.get(attempt), killed.asked.get(attempt)
+        if before != after:
+            found.append(f"{attempt}: asked the engine for {after}, undisturbed {before}")
+        if whole.sessions.get(attempt) != killed.sessions.get(attempt):
+            found.append(f"{attempt}: {killed.sessions.get(attempt)} sessions")
+    return found
+
+
+def told(what: str, found: Found) -> str:
+    """A line of figures."""
+    sums = {key: sum(counts[key] for counts in found.asked.values()) for key in _ASKED}
+    trained = f"{sums['trained_tokens']:,} tokens trained on in {sums['steps']:,} steps"
+    values = sum(len(row) for run in found.runs.values() for row in run["rows"])
+    return (
+        f"{what}: {len(found.runs)} runs, {len(found.asked)} attempts known to the engine, "
+        f"{trained}, {sums['sampled_tokens']:,} sampled; {values:,} values on record; "
+        f"{found.events} events; {found.seconds:.0f} s"
+    )
+
+
+def main() -> int:
+    """Exit code 1 where something differs."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    options.add_argument("--kills", type=int, default=20)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--small", action="store_true", help="few steps, for a quick look")
+    options.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="as for launch")
+    given = options.parse_args()
+    changes = (*(SMALL if given.small else ()), *given.changes)
+    with tempfile.TemporaryDirectory() as place, own_tmux():
+        trials = [Trial(Path(place) / name, changes) for name in ("whole", "killed")]
+        try:
+            begun = time.monotonic()
+            trials[0].launch()
+            whole = trials[0].found(time.monotonic() - begun)
+            print(told("undisturbed", whole), flush=True)
+            trials[0].end()
+            chance = random.Random(given.seed)
+            moments = sorted(chance.sample(range(1, math.floor(whole.events * 0.97)), given.kills))
+            begun = time.monotonic()
+            kills = sum(trials[1].launch(moment) for moment in moments)
+            trials[1].launch()
+            killed = trials[1].found(time.monotonic() - begun)
+            print(told(f"killed {kills} times", killed), flush=True)
+        finally:
+            for trial in trials:
+                trial.end()
+    wrong = differences(whole, killed)
+    wrong += [f"killed {kills} times, not {given.kills}"] if kills != given.kills else []
+    print(f"load {os.getloadavg()[0]:.0f}")
+    print(*(wrong or ["nothing differs"]), sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,324 @@
+"""What Beaker (a stand-in) refuses, and what becomes of jobs beside the contract."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
+
+from sweeper.backends import capabilities_of, open_backend
+from sweeper.backends.base import Backend, JobState
+from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
+
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+LITERAL = "$(HOME) ${HOME} $$ $HOME"
+CANARY = "tml-canary-5f0c1d2e3b4a"
+
+
+def _open(beaker: Any, folder: Path, **options: Any) -> Backend:
+    return open_backend("beaker", "sweep", str(folder), beaker.options(**options))
+
+
+READ = {"permission": "WORKSPACE_PERMISSION_READ"}
+SMALL = {"shape": {"cpu_count": 8, "memory_bytes": 2**33, "gpu_count": 0}}
+ONE = {"clusters": ["lab/cpu"]}
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"workspace": "lab/nowhere"}, {}, "workspace lab/nowhere not found"),
+    ({"workspace": "01NOWHERE"}, {}, "the workspace 01NOWHERE: there is none"),
+    ({}, {"archived": True}, "the workspace lab/sweeps is archived"),
+    ({}, READ, "you may only look at the workspace lab/sweeps"),
+    ({}, {"denied": {"ListWorkloads"}}, "does not have permission: ListWorkloads"),
+    ({}, {"denied": {"GetWorkspace"}}, "the workspace lab/sweeps: .*permission: GetWorkspace"),
+    ({"budget": "lab/nothing"}, {}, "the budget lab/nothing: there is none"),
+    ({"budget": "lab/closed"}, {}, "the budget lab/closed is no longer in use"),
+    ({}, {"workspace_budget": ""}, "has no budget: launch.beaker.budget says one"),
+    ({"image": "lab/sweper"}, {}, "the image lab/sweper: there is none"),
+    ({"image": "lab/half"}, {}, "the image lab/half was never uploaded to its end"),
+    ({"clusters": ["lab/cpus"]}, {}, "the cluster lab/cpus: there is none"),
+    ({**ONE, "gpus": 1}, SMALL, "the nodes of lab/cpu have 0 GPUs, and a job asks for 1"),
+    ({**ONE, "cpus": 16.0}, SMALL, "have 8 CPUs, and a job asks for 16"),
+    ({**ONE, "memory": "16GiB"}, SMALL, "bytes of memory, and a job asks for 17179869184"),
+    ({**ONE, "timeout_s": 7200.0}, {"most_seconds": 3600}, "takes jobs of at most 3600 s"),
+    ({"hostnames": ["n9.lab.org"]}, {}, "there is no node n9.lab.org"),
+    ({"priority": "urgent"}, {}, "takes priorities up to high, not urgent"),
+    ({"datasets": {"/data": "lab/promts"}}, {}, "the dataset lab/promts: there is none"),
+    ({"datasets": {"/data": "lab/half"}}, {}, "the dataset lab/half was never uploaded"),
+    ({"secrets": {"A": CANARY}}, {}, "no secret of the name that .* gives for A"),
+    ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
+]
+
+
+@pytest.mark.parametrize(("options", "service", "told"), REFUSED, ids=[t for _, _, t in REFUSED])
+def test_what_is_refused(
+    beaker: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, Any], told: str
+) -> None:
+    """Before anything is made, in one line."""
+    before = set(beaker.experiments)
+    for name, value in service.items():
+        setattr(beaker, name, value)
+    with pytest.raises(EnvironmentFailure, match=told) as caught:
+        _open(beaker, tmp_path, **options).preflight([{}])
+    assert "\n" not in str(caught.value)
+    assert CANARY not in str(caught.value)
+    assert set(beaker.experiments) == before
+
+
+def test_what_jobs_of_some_runs_ask_for(beaker: Any, tmp_path: Path) -> None:
+    """Each is looked for, and what may not be looked at stops nothing."""
+    backend = _open(beaker, tmp_path)
+    backend.preflight([{}, {"docker_image": "registry/sweeper:1"}, {"priority": "low"}])
+    with pytest.raises(EnvironmentFailure, match="the cluster lab/cpus: there is none"):
+        backend.preflight([{}, {"clusters": ["lab/cpus"]}])
+    beaker.secrets["key"] = CANARY
+    beaker.denied = {"GetSecret", "GetBudget", "GetCluster", "GetImage", "GetWorkspacePermissions"}
+    options = {**ONE, "secrets": {"A": "key"}, "budget": "lab/everyday"}
+    _open(beaker, tmp_path, **options).preflight([{}])
+
+
+def _settings(beaker: Any, **changes: Any) -> str:
+    return json.dumps({**beaker.settings, **changes})
+
+
+def test_who_cannot_be_asked(beaker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.yml"
+    texts = {
+        _settings(beaker, user_token=CANARY): "the token has expired or is not valid",
+        _settings(beaker, user_token=""): "nothing says who asks",
+        _settings(beaker, rpc_address="127.0.0.1:9"): "does not answer",
+        _settings(beaker, default_workspace=""): "nothing says which workspace",
+        _settings(beaker, default_org="nobody", default_workspace="01X"): "organization nobody",
+        "{{": "nothing says who asks",
+    }
+    monkeypatch.setenv("BEAKER_CONFIG", str(config))
+    for text, told in texts.items():
+        config.write_text(text)
+        with pytest.raises(EnvironmentFailure, match=told) as caught:
+            _open(beaker, tmp_path)
+        assert "\n" not in str(caught.value)
+        assert CANARY not in str(caught.value)
+    config.unlink()
+    with pytest.raises(EnvironmentFailure, match=r"nothing says who asks .*BEAKER_TOKEN"):
+        _open(beaker, tmp_path)
+    with pytest.raises(UsageError, match="nothing says what jobs run in: write"):
+        capabilities_of("beaker", {})
+    monkeypatch.setitem(sys.modules, "beaker.beaker_pb2", None)
+    with pytest.raises(EnvironmentFailure, match=r"pip install 'sweeper\[beaker\]'"):
+        _open(beaker, tmp_path)
+
+
+def test_a_token_that_expires(beaker: Any, tmp_path: Path, beaker_support: Any) -> None:
+    """The jobs go on, and nothing is said of them; a new one need not be refused for good."""
+    backend = _open(beaker, tmp_path)
+    backend.submit([a_job(1)])
+    until_state(backend, a_job(1).token, JobState.RUNNING)
+    fault = beaker_support.Fault
+    beaker.faults += [fault("ListWorkloads", "UNAUTHENTICATED"), fault("create", 401)]
+    with pytest.raises(Unreachable, match="the jobs go on"):
+        backend.find([a_job(1).token])
+    with pytest.raises(Unreachable, match="the jobs go on"):
+        backend.submit([a_job(2)])
+    assert backend.poll([a_job(1).token])[a_job(1).token].state is JobState.RUNNING
+    backend.cancel([a_job(1).token])
+
+
+def test_a_quota_that_is_full(beaker: Any, tmp_path: Path) -> None:
+    """What has room goes in, and the rest later."""
+    backend, jobs = _open(beaker, tmp_path), [a_job(number) for number in range(3)]
+    tokens = [job.token for job in jobs]
+    until(lambda: not beaker.going)  # what tests before have left
+    beaker.most = 1
+    with pytest.raises(Unreachable, match="too many unfinished experiments"):
+        backend.submit(jobs)
+    (there,) = backend.find(tokens)
+    beaker.most = None
+    with pytest.raises(Unreachable, match="too many unfinished experiments"):
+        backend.submit(jobs)  # which is left alone for a while
+    backend = _open(beaker, tmp_path)
+    backend.submit([job for job in jobs if job.token != there])
+    assert set(backend.find(tokens)) == {*tokens}
+    backend.cancel(tokens)
+
+
+def test_what_is_refused_for_good(beaker: Any, tmp_path: Path) -> None:
+    backend = _open(beaker, tmp_path)
+    wrong = {"permission": READ["permission"], "denied": {"create"}}
+    for name, value in wrong.items():
+        setattr(beaker, name, value)
+        with pytest.raises(EnvironmentFailure, match="permission to write to lab/sweeps") as caught:
+            backend.submit([a_job(1), a_job(2)])
+        assert not isinstance(caught.value, Unreachable)
+        beaker.recover()
+    with pytest.raises(EnvironmentFailure, match="cluster lab/none not found"):
+        backend.submit([a_job(1, clusters=["lab/none"])])
+    assert backend.find([a_job(1).token, a_job(2).token]) == {}
+
+
+def test_what_a_job_waits_for(beaker: Any, tmp_path: Path) -> None:
+    backend = _open(beaker, tmp_path)
+    jobs = [a_job(1, hostnames=["n9.lab.org"]), a_job(2)]
+    tokens = [job.token for job in jobs]
+    backend.submit(jobs)
+
+    def why() -> str:  # a launcher asks every 10 s
+        return str(_open(beaker, tmp_path).poll(tokens)[tokens[0]].reason)
+
+    until(lambda: why() == "no room on 4 nodes")
+    found = _open(beaker, tmp_path).poll(tokens)[tokens[0]]
+    assert (found.state, found.since is not None) == (JobState.PENDING, True)
+    running = until_state(backend, tokens[1], JobState.RUNNING)
+    assert running.node == "n0.lab.org"
+    backend.cancel(tokens)
+    ended = until_state(backend, tokens[0], JobState.ENDED)  # what was withdrawn is over at once
+    assert (ended.reason, ended.preempted) == ("manual: Canceled by someone.", False)
+    until_state(backend, tokens[1], JobState.ENDED)
+
+
+def test_how_jobs_end(beaker: Any, tmp_path: Path) -> None:
+    backend = _open(beaker, tmp_path)
+    ends: dict[str, tuple[int | None, str | None]] = {
+        "exit 7": (7, None),
+        "exit 0": (0, None),
+        "kill -9 $$": (-9, None),
+        f"echo '{LITERAL}'": (0, None),
+    }
+    jobs = [a_job(number, "sh", "-c", text) for number, text in enumerate(ends)]
+    backend.submit(
+        [*jobs, a_job(8, "there-is-no-such-program"), a_job(9, docker_image="nowhere/nothing:1")]
+    )
+    for job, end in zip(jobs, ends.values(), strict=True):
+        found = until_state(backend, job.token, JobState.ENDED)
+        assert (found.code, found.reason, found.preempted) == (*end, False)
+    found = until_state(backend, a_job(8).token, JobState.ENDED)
+    assert "failed to start: " in str(found.reason)
+    found = until_state(backend, a_job(9).token, JobState.ENDED)
+    assert found.reason == "failed to pull image nowhere/nothing:1: not found"
+    (printed,) = _open(beaker, tmp_path).logs(jobs[3].token)
+    assert printed == LITERAL
+    assert list(backend.logs(a_job(9).token)) == []
+
+
+@pytest.mark.parametrize("preemptible", [True, False])
+def test_nothing_is_started_again_by_beaker(beaker: Any, tmp_path: Path, preemptible: bool) -> None:
+    """Which would do so, where the spec does not say that it is not to."""
+    backend, job = _open(beaker, tmp_path, preemptible=preemptible), a_job(1)
+    backend.submit([job])
+    until_state(backend, job.token, JobState.RUNNING)
+    (experiment,) = backend.find([job.token]).values()
+    beaker.preempt(experiment, 0.5)
+    ended = until_state(backend, job.token, JobState.ENDED)
+    assert (ended.preempted, ended.node) == (True, "n0.lab.org")
+    assert ended.reason == "This job was preempted by a job of urgent priority."
+    assert len(beaker.experiments[experiment].jobs) == 1
+
+
+def test_an_answer_that_is_lost_and_a_service_that_is_busy(
+    beaker: Any, tmp_path: Path, beaker_support: Any
+) -> None:
+    """An experiment is made once, whatever becomes of the answers; what passes is asked again."""
+    fault = beaker_support.Fault
+    backend, jobs = _open(beaker, tmp_path), [a_job(number) for number in range(3)]
+    tokens = [job.token for job in jobs]
+    for status in (500, 0):
+        beaker.faults.append(fault("create", status, after=True))
+        with pytest.raises(Unreachable, match="does not answer"):
+            _open(beaker, tmp_path).submit([a_job(status)])
+    backend = _open(beaker, tmp_path)
+    lost = [a_job(500).token, tokens[0]]
+    assert set(backend.find([*tokens, lost[0]])) == {*lost}
+    before = set(beaker.experiments)
+    backend.submit([a_job(500)])  # and nothing happens
+    assert set(beaker.experiments) == before
+    backend.submit(jobs[1:])
+    beaker.faults += [fault("ListWorkloads", "INTERNAL", times=2), fault("GetNode", "UNAVAILABLE")]
+    assert len(_open(beaker, tmp_path).find(tokens)) == 3
+    beaker.faults.append(fault("ListWorkloads", "INTERNAL", times=99))
+    with pytest.raises(Unreachable, match="does not answer: the stand-in was told to"):
+        backend.find(tokens)
+    beaker.recover()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sweeper.backends.beaker.client._PAGE", 2)
+        assert len(_open(beaker, tmp_path).find([*tokens, lost[0]])) == 4
+    _open(beaker, tmp_path).cancel([*tokens, lost[0]])
+
+
+def test_one_that_does_not_answer_at_all(
+    beaker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client would wait for ever; then it is left alone for a while."""
+    monkeypatch.setattr("sweeper.backends.beaker.client._SECONDS", 0.5)
+    backend = _open(beaker, tmp_path)
+    beaker.hangs = True
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="does not answer: Deadline Exceeded"):
+            backend.find(["0123456789ab-a1"])
+    beaker.hangs = False
+
+    def answers() -> bool:
+        with suppress(Unreachable):
+            return backend.find(["0123456789ab-a1"]) == {}
+        return False
+
+    until(answers)
+
+
+def test_others_at_work_while_one_fails(beaker: Any, tmp_path: Path, beaker_support: Any) -> None:
+    """Who finds that nobody answers tries a new connection, and leaves others theirs."""
+    backend, job = _open(beaker, tmp_path), a_job(1, "printf", "%s\\n", "one", "two", "three")
+    backend.submit([job])
+    until_state(backend, job.token, JobState.ENDED)
+    lines = backend.logs(job.token)
+    assert next(lines) == "one"
+    beaker.faults.append(beaker_support.Fault("ListWorkloads", "UNAVAILABLE", times=3))
+    with pytest.raises(Unreachable, match="does not answer"):
+        backend.find([job.token])
+    assert list(lines) == ["two", "three"]
+
+
+def test_what_a_sweep_that_was_there_before_has_left(beaker: Any, tmp_path: Path) -> None:
+    judge_earlier_sweep(partial(_open, beaker), tmp_path / "sweep", "experiment")
+
+
+def test_a_sweep_that_was_there_before(beaker: Any, tmp_path: Path) -> None:
+    """Of another sweep in the same folder there is an experiment of the same name, which has
+    ended."""
+    backend, job = _open(beaker, tmp_path), a_job(1, "true")
+    backend.submit([job])
+    until_state(backend, job.token, JobState.ENDED)
+    (first,) = backend.find([job.token]).values()
+    later = _open(beaker, tmp_path)
+    later.submit([a_job(1, "sleep", "600")])
+    assert until_state(later, job.token, JobState.RUNNING)
+    assert later.find([job.token]) != {job.token: first}
+    assert beaker.experiments[first].message.experiment.name == f"earlier-{first}"
+    later.cancel([job.token])
+
+
+def test_the_name_of_another_workspace(beaker: Any, tmp_path: Path) -> None:
+    backend = _open(beaker, tmp_path)
+    backend.submit([a_job(1, "true")])
+    (there,) = backend.find([a_job(1).token]).values()
+    beaker.experiments[there].message.experiment.workspace_id = "another"
+    with pytest.raises(EnvironmentFailure, match="another workspace than lab/sweeps has an exp"):
+        _open(beaker, tmp_path).submit([a_job(1, "true")])
+
+
+def test_no_secret_is_in_what_is_made(
+    beaker: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")  # what the client itself would print
+    beaker.secrets["key"] = CANARY
+    backend = _open(beaker, tmp_path, secrets={"A": "key"})
+    job = a_job(1, "sh", "-c", 'test -n "$A" || exit 9')
+    backend.preflight([{}])
+    backend.submit([job])
+    assert until_state(backend, job.token, JobState.ENDED).code == 0
+    told = beaker.shown() + caplog.text + "".join(backend.logs(job.token))
+    assert '"secret": "key"' in told
+    assert CANARY not in told
+    assert os.environ.get("A") is None

@@ -1,0 +1,224 @@
+"""Sweeps on a stand-in for Beaker (real processes), their store on S3."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper import launch
+from sweeper.backends import open_backend
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.model.states import Event, State
+from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import read_events, read_observations
+
+pytestmark = pytest.mark.e2e
+CANARY = "tml-canary-5f0c1d2e3b4a"
+MANY = 300 if "SWEEPER_TEST_WHOLE" in os.environ else 6
+HOLDS = ("mode=resume:first:holds-3", "launch.grace=1s")
+
+
+class Sweep:
+    """The chaos tests' toy and its grid, in a checkout; jobs may reach the store."""
+
+    def __init__(self, shell: Any, beaker: Any) -> None:
+        self.shell, self.beaker, self.root = shell, beaker, shell.root
+        self.grid = shell.folder / "grid.yaml"
+        self.text = self.grid.read_text()
+
+    def write(self, more: str = "", **options: Any) -> None:
+        plain, asked = self.beaker.options(), self.beaker.options(**options)
+        self.grid.write_text(self.text.replace(json.dumps(plain), json.dumps(asked)) + more)
+
+    def start(self, *given: str) -> Any:
+        return self.shell.start("launch", "grid.yaml", *given, "--wait")
+
+    def well(self, launcher: Any, seconds: float = 90) -> None:
+        output, errors = launcher.communicate(timeout=seconds)
+        assert launcher.returncode == 0, output + errors
+
+    def backend(self) -> Any:
+        return open_backend("beaker", "toys", f"{self.root}/toys", self.beaker.options())
+
+    def waits_for(self, reason: str) -> bool:
+        found = read_observations(open_store(self.root), "toys").observed.values()
+        return any(reason in str(seen.reason) for seen in found)
+
+    def events(self) -> dict[str, set[tuple[int, Event]]]:
+        return read_events(open_store(self.root), "toys")
+
+    def at_step(self, step: int) -> int:
+        """How many executions have come to this step."""
+        return sum(int(at) == step for _, _, at in self.shell.executed())
+
+
+@pytest.fixture
+def sweep(
+    shells: Any, tmp_path: Path, beaker: Any, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> Sweep:
+    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
+    beaker.environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+    return Sweep(shells.ShellElsewhere(tmp_path, "beaker", beaker.options(), s3_root), beaker)
+
+
+def test_a_sweep_from_start_to_end(sweep: Sweep, beaker_support: Any) -> None:
+    """Jobs wait, and say why; the service breaks now and then. The checkout is gone when they
+    start: what they run came with them; so did a secret, whose value is nowhere else."""
+    fault, shell, beaker = beaker_support.Fault, sweep.shell, sweep.beaker
+    beaker.secrets["wandb"] = CANARY
+    sweep.write("secrets: [WANDB_API_KEY]\n", secrets={"WANDB_API_KEY": "wandb"})
+    told = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
+    sweep.grid.write_text(sweep.grid.read_text().replace("command: [", told))
+    shell.environment["WANDB_API_KEY"] = "not this one"
+    beaker.held = True
+    shell.run("launch", "grid.yaml", code=0)
+    shell.until(lambda: shell.run_states() == {"submitted": 3})
+    shell.until(lambda: sweep.waits_for("no room on 4 nodes"))
+    assert "no room on 4 nodes" in shell.run("status", "toys", code=4)
+    elsewhere = shell.folder.with_name("elsewhere")
+    shell.folder.rename(elsewhere)
+    shell.folder = elsewhere
+    beaker.faults += [fault("ListWorkloads", "INTERNAL"), fault("ListJobs", "RESOURCE_EXHAUSTED")]
+    beaker.held = False
+    shell.until(lambda: shell.run_states() == {"succeeded": 3})
+    sweep.shell.judge(once=True)
+    (run, *_) = sweep.shell.runs()
+    printed = "\n".join(sweep.backend().logs(f"{run.id}-a1"))
+    assert "attempt 1, in" in printed
+    shown = beaker.shown()
+    assert '"secret": "wandb"' in shown and CANARY not in shown + printed
+    store = open_store(sweep.root)
+    kept = [store.read(path) for path in store.names("toys")]
+    assert any(b"the key is" in data for data in kept)
+    assert not any(CANARY.encode() in data for data in kept)
+
+
+def test_whatever_is_killed_or_lost(sweep: Sweep, beaker_support: Any) -> None:
+    """One job is preempted, another's node is lost, and the answer to what follows as well; the
+    launcher is killed, and nothing answers for a while."""
+    fault, shell, beaker = beaker_support.Fault, sweep.shell, sweep.beaker
+    launcher = sweep.start(*HOLDS)
+    shell.until(lambda: sweep.at_step(2) == 3)
+    launcher.send_signal(signal.SIGKILL)
+    launcher.communicate()
+    ids, store = [run.id for run in sweep.shell.runs()], open_store(sweep.root)
+    parts = [f"toys/runs/{run}.1/checkpoints.jsonl.parts" for run in ids]
+    shell.until(lambda: all(list(store.names(path)) for path in parts))
+    preempted, lost, _ = ids
+    experiments = sweep.backend().find([f"{run}-a1" for run in ids])
+    beaker.silent = True
+    launcher = sweep.start(*HOLDS)  # which waits for its service
+    output, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 6 and "does not answer" in errors, output + errors
+    beaker.silent = False
+    beaker.faults += [fault("create", 500, after=True), fault("create", 0, after=True)]
+    beaker.preempt(experiments[f"{preempted}-a1"], 20.0)
+    node = beaker.lose(experiments[f"{lost}-a1"])
+    launcher = sweep.start(*HOLDS)
+
+    def seen() -> bool:
+        assert launcher.poll() is None, launcher.communicate()
+        return {(preempted, "2"), (lost, "2")} <= {row[:2] for row in shell.executed()}
+
+    shell.until(seen)
+    node.alive = True
+    beaker.silent = True
+    time.sleep(3)
+    beaker.silent = False
+    Path(f"{shell.ledger}.go").touch()
+    sweep.well(launcher)
+    sweep.shell.judge()
+    happened = sweep.events()
+    assert (1, Event.PREEMPTED) in happened[preempted] & happened[lost]
+    assert not any(event is Event.FAILED for events in happened.values() for _, event in events)
+    assert min(int(s) for r, a, s in shell.executed() if (r, a) == (lost, "2")) > 0
+
+
+def test_many_quick_runs(sweep: Sweep) -> None:
+    """And a launcher that is killed among them."""
+    values = json.dumps(list(range(MANY)))
+    given = (f"x={values}", "seconds=0.01", "launch.max_parallel=30")
+    launcher = sweep.start(*given)
+    sweep.shell.until(lambda: sweep.at_step(9) > MANY // 4)
+    launcher.send_signal(signal.SIGKILL)
+    launcher.communicate()
+    begun = time.monotonic()
+    sweep.well(sweep.start(*given), 1200)
+    print(f"{MANY} runs, the last after {time.monotonic() - begun:.0f} s")
+    sweep.shell.judge(once=True)
+    made = sweep.beaker.requests.count("create")
+    assert made <= MANY + 31  # what was submitted twice was known
+
+
+def test_what_waits_is_cancelled(sweep: Sweep) -> None:
+    launcher = sweep.start("~x", "launch.beaker.hostnames=[n0.lab.org]", "launch.beaker.cpus=1000")
+    sweep.shell.until(lambda: sweep.waits_for("no room"))
+    assert "1 cancelled" in sweep.shell.run("cancel", "toys")
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 3
+    (run,) = sweep.shell.runs()
+    assert not [e for e in sweep.beaker.going.values() if run.id in e.message.experiment.name]
+    sweep.shell.judge(expected={run.id: State.CANCELLED})
+
+
+def test_what_never_began_has_told_why(sweep: Sweep) -> None:
+    """`logs`, and `logs -f`, have what Beaker has kept of a job whose worker never began."""
+    sweep.write(python="/bin/false-python", docker_image="registry/sweeper:1", image=None)
+    launcher = sweep.start("~x", "launch.retries=0")
+    launcher.communicate(timeout=90)
+    assert launcher.returncode == 3
+    for more in ([], ["-f"]):
+        assert "failed to start" in sweep.shell.run("logs", "toys", *more)
+
+
+def test_what_is_refused(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, before anything is on record; what the service refuses is in
+    `tests/contract/test_beaker.py`."""
+    monkeypatch.chdir(sweep.shell.folder)
+
+    def refused(match: str, more: str = "", error: Any = UsageError, **how: Any) -> None:
+        options = how.pop("options", {})
+        sweep.write(more, **options)
+        with pytest.raises(error, match=match) as caught:
+            launch(str(sweep.grid), **how)
+        assert "\n" not in str(caught.value)
+        assert not list(open_store(sweep.root).names("toys"))
+
+    refused("its jobs do not see the folder", root=str(sweep.shell.folder / "sweeps"))
+    refused("--live has no meaning", live=True)
+    refused("nothing says what jobs run in", options={"image": None})
+    secret = "secrets: [WANDB_API_KEY]\n"
+    refused(r"launch.beaker.secrets: \{WANDB_API_KEY: TINKER_API_KEY\}", secret)
+    told = "the dataset lab/promts: there is none"
+    refused(told, error=EnvironmentFailure, options={"datasets": {"/data": "lab/promts"}})
+
+
+def test_the_doctor(sweep: Sweep) -> None:
+    def told(code: int = 0) -> dict[str, Any]:
+        given = ("doctor", "--backend", "beaker", "--json", "--grid", "grid.yaml")
+        process = sweep.shell.start(*given)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == code, output + errors
+        return {check["name"]: check for check in json.loads(output)["checks"]}
+
+    sweep.beaker.secrets["keys"] = CANARY
+    named = {
+        "secrets": {"A": "keys"},
+        "clusters": ["lab/cpu"],
+        "datasets": {"/data": "lab/prompts"},
+    }
+    sweep.write(**named, budget="lab/everyday", priority="normal", hostnames=["n0.lab.org"])
+    found = told()
+    ours = ["Beaker", "workspace", "permission", "budget", "image", "priority", "cluster lab/cpu"]
+    ours += ["nodes", "dataset /data", "secret A"]
+    assert [name for name in ours if not found[name]["good"]] == []
+    assert CANARY not in json.dumps(found)
+    sweep.write(**(named | {"secrets": {"A": "other"}}), gpus=64)
+    found = told(code=6)
+    said = {name: check["found"] for name, check in found.items() if not check["good"]}
+    assert "have 8 GPUs, and a job asks for 64" in said["cluster lab/cpu"]
+    assert "no secret of the name" in said["secret A"]

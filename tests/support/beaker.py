@@ -1,0 +1,729 @@
+"""Beaker, a stand-in: the gRPC service by the generated classes of beaker-py, over TLS, and the
+HTTP request by which experiments are created; behind it what would run them, as far as sweeper
+needs it. The containers are processes of this machine. Nothing here has been held against Ai2's
+service: it is written from its client, and from what people say of it.
+
+Specs are refused that beaker-py's own dataclasses do not have, or that break rules beyond them
+(`_rules`). Listings have filters and pages. A scheduler gives jobs to nodes by clusters, host names
+and CPUs; an executor resolves images and secrets, starts, stops and kills.
+
+    with Beaker(folder) as beaker:        # beaker.environment_of_launchers leads to it
+        beaker.faults.append(Fault("ListWorkloads", "INTERNAL", times=3))
+        beaker.silent = True              # nothing answers
+        beaker.preempt(experiment)        # its job is stopped for another one
+        beaker.lose(experiment)           # its node is gone
+        beaker.held = True                # no node has room
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import ipaddress
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+import typing
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from fnmatch import fnmatch
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+TOKEN = "a-token-of-the-stand-in"
+OWNER, WORKSPACE, ME = "lab", "lab/sweeps", "someone"
+_KILLED_SECONDS = 300.0
+"""How long what was told to stop has, before it is killed."""
+_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?(B|[KMGT]i?B)\Z")
+_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}\Z")
+Spec = dict[str, Any]
+
+
+@dataclass
+class Fault:
+    """What goes wrong at the next `times` requests of a method of gRPC's, by a status of its
+    (`INTERNAL`), or of "create", by one of HTTP's (0: the connection is closed half-way). `after`:
+    it has taken effect all the same."""
+
+    method: str
+    status: str | int
+    times: int = 1
+    after: bool = False
+    message: str = "the stand-in was told to"
+
+
+@dataclass
+class Node:
+    name: str
+    cpus: float
+    alive: bool = True
+
+
+@dataclass
+class Job:
+    """One that executes an experiment's task: `message` is what Beaker tells of it."""
+
+    message: Any
+    process: subprocess.Popen[bytes] | None = None
+    node: Node | None = None
+    kill_at: float = float("inf")
+
+
+@dataclass
+class Experiment:
+    message: Any
+    spec: Spec
+    jobs: list[Job] = field(default_factory=list)
+
+    @property
+    def task(self) -> Spec:
+        return self.spec["tasks"][0]
+
+
+class Wrong(Exception):
+    """An answer to an HTTP request that is an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Beaker:
+    """One organisation, one workspace, one cluster, `lab/cpu`."""
+
+    def __init__(self, folder: Path, nodes: int = 4, cpus: float = 100) -> None:
+        self.folder = folder
+        self.lock = threading.RLock()
+        self.nodes = [Node(f"n{number}.lab.org", cpus) for number in range(nodes)]
+        self.experiments: dict[str, Experiment] = {}
+        self.going: dict[str, Experiment] = {}
+        self.pages: dict[str, tuple[int, list[Any]]] = {}
+        self.requests: list[str] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._over = threading.Event()
+        self.recover()
+
+    def recover(self) -> None:
+        """As it is at first; what runs goes on."""
+        with self.lock:
+            self.faults: list[Fault] = []
+            self.silent = self.hangs = self.held = self.archived = False
+            self.denied: set[str] = set()
+            self.environment: dict[str, str] = {}  # what nodes give to their containers
+            self.most: int | None = None
+            self.permission = "WORKSPACE_PERMISSION_FULL_CONTROL"
+            self.most_priority = "JOB_PRIORITY_HIGH"
+            self.workspace_budget = "lab/everyday"
+            self.shape = {"cpu_count": 100, "memory_bytes": 2**40, "gpu_count": 8}
+            self.most_seconds = 0
+            self.secrets: dict[str, str] = {}
+            self.things = {  # names to whether they are whole
+                "Budget": {"lab/everyday": True, "lab/closed": False},
+                "Cluster": {"lab/cpu": True},
+                "Image": {"lab/sweeper": True, "lab/half": False},
+                "Dataset": {"lab/prompts": True, "lab/half": False},
+            }
+            self.requests.clear()
+
+    def __enter__(self) -> "Beaker":
+        import grpc
+        from beaker import beaker_pb2_grpc
+
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        key, certificate = _certificate()
+        roots, config = self.folder / "roots.pem", self.folder / "config.yml"
+        roots.write_bytes(certificate)
+        self._grpc = grpc.server(ThreadPoolExecutor(16), interceptors=[_interceptor(self)])
+        beaker_pb2_grpc.add_BeakerServicer_to_server(_servicer(self), self._grpc)
+        credentials = grpc.ssl_server_credentials([(key, certificate)])
+        port = self._grpc.add_secure_port("127.0.0.1:0", credentials)
+        self._grpc.start()
+        stand_in = self
+
+        class Handler(_Handler):
+            beaker = stand_in
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.settings = {
+            "user_token": TOKEN,
+            "agent_address": self.url,
+            "rpc_address": f"127.0.0.1:{port}",
+            "default_org": OWNER,
+            "default_workspace": WORKSPACE,
+        }
+        config.write_text(json.dumps(self.settings))
+        self.environment_of_launchers = {
+            "BEAKER_CONFIG": str(config),
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(roots),
+        }
+        self._threads = [
+            threading.Thread(target=self._server.serve_forever, args=(0.05,)),
+            threading.Thread(target=self._control),
+        ]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._grpc.stop(None).wait()
+        for thread in self._threads:
+            thread.join()
+        for process in self.processes:
+            _kill(process)
+            process.wait()
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """Options of the backend that lead here."""
+        return {"image": "lab/sweeper", "python": sys.executable, "cpus": 1.0} | more
+
+    # What is done to it.
+
+    def preempt(self, experiment: str, seconds: float = 1.0) -> None:
+        """Its job has so many seconds left."""
+        with self.lock:
+            job = self.experiments[experiment].jobs[-1]
+            _cancelled(
+                job, "SYSTEM_PREEMPTION", "This job was preempted by a job of urgent priority."
+            )
+            self._stop(job, seconds)
+
+    def lose(self, experiment: str, *, dead: bool = True) -> Node:
+        """Its node answers no more, and Beaker knows it. Not `dead`: what runs there goes on."""
+        with self.lock:
+            node = self.experiments[experiment].jobs[-1].node
+            assert node is not None
+            node.alive = False
+            for other in list(self.going.values()):
+                job = other.jobs[-1] if other.jobs else None
+                if job is not None and job.node is node:
+                    if dead and job.process is not None:
+                        _kill(job.process)
+                    _cancelled(job, "NODE_UNAVAILABLE", "The node has sent no heartbeat.")
+                    self._end(other, job, "STATUS_CANCELED")
+            return node
+
+    def shown(self) -> str:
+        """All that Beaker shows of experiments."""
+        found = self.experiments.values()
+        jobs = [str(job.message) for one in found for job in one.jobs]
+        return json.dumps([*((one.spec, str(one.message)) for one in found), *jobs])
+
+    # What is asked of it.
+
+    def fault(self, method: str) -> Fault | None:
+        """What is to go wrong with a request, which is noted."""
+        with self.lock:
+            self.requests.append(method)
+            for fault in self.faults:
+                if fault.times and fault.method == method:
+                    fault.times -= 1
+                    return fault
+        return None
+
+    def create(self, workspace: str, name: str, spec: Spec) -> str:
+        """The new experiment's id."""
+        from beaker import beaker_pb2 as messages
+
+        if "create" in self.denied or self.permission.endswith(("NONE", "READ")):
+            raise Wrong(403, f"{ME} does not have permission to write to {WORKSPACE}")
+        if workspace != _id("Workspace", WORKSPACE):
+            raise Wrong(404, f"workspace {workspace} not found")
+        for told in (*unknown(spec), *self._rules(name, spec)):
+            raise Wrong(400, f"invalid experiment: {told}")
+        with self.lock:
+            if any(one.message.experiment.name == name for one in self.experiments.values()):
+                raise Wrong(409, f"the name {name} is already in use")
+            if self.most is not None and len(self.going) >= self.most:
+                raise Wrong(429, f"{WORKSPACE} has too many unfinished experiments: {self.most}")
+            made = messages.Workload(status="STATUS_SUBMITTED")
+            made.experiment.id = identity = uuid.uuid4().hex[:26].upper()
+            made.experiment.name, made.experiment.description = name, spec.get("description", "")
+            made.experiment.workspace_id = workspace
+            made.experiment.tasks.add(id=f"task-{identity}", experiment_id=identity, name="run")
+            made.experiment.created.GetCurrentTime()
+            self.experiments[identity] = self.going[identity] = Experiment(made, spec)
+            return identity
+
+    def _rules(self, name: str, spec: Spec) -> Iterator[str]:
+        """What is wrong beyond the dataclasses, of what the backend uses."""
+        if not _NAME.match(name):
+            yield f"invalid name {name!r}"
+        if spec.get("version") != "v2" or len(spec.get("tasks", ())) != 1:
+            yield "the version is v2, and there is a task"
+        if spec.get("budget", self.workspace_budget) not in self.things["Budget"]:
+            yield "a budget is required"
+        for task in spec.get("tasks", ()):
+            yield from self._rules_of(task)
+
+    def _rules_of(self, task: Spec) -> Iterator[str]:
+        context, variables = task["context"], task.get("envVars", ())
+        if "preemptible" in context and {"minRuntime", "autoResume"} & context.keys():
+            yield "preemptible, and minRuntime or autoResume"
+        for size in ("memory", "sharedMemory"):
+            if not _SIZE.match(task.get("resources", {}).get(size, "1B")):
+                yield f"{size} is no amount"
+        for cluster in task.get("constraints", {}).get("cluster", ()):
+            if not any(fnmatch(known, cluster) for known in self.things["Cluster"]):
+                yield f"cluster {cluster} not found"
+        one_of = [("image", task["image"])]
+        one_of += [(v["name"], v.keys() & {"value", "secret"}) for v in variables]
+        one_of += [(mount["mountPath"], mount["source"]) for mount in task.get("datasets", ())]
+        yield from (f"{what}: one of its sources" for what, given in one_of if len(given) != 1)
+
+    def cancel(self, identity: str) -> None:
+        """Stop what runs, withdraw what waits."""
+        experiment = self.going.get(identity)
+        if experiment is None:
+            return
+        job = experiment.jobs[-1] if experiment.jobs else None
+        if job is not None:
+            _cancelled(job, "MANUAL", f"Canceled by {ME}.")
+        if job is None or job.process is None:
+            self._end(experiment, job, "STATUS_CANCELED")
+        else:
+            experiment.message.status = "STATUS_STOPPING"
+            self._stop(job, _KILLED_SECONDS)
+
+    # What is behind it.
+
+    def _control(self) -> None:
+        while not self._over.wait(0.02):
+            with self.lock:
+                try:
+                    for experiment in list(self.going.values()):
+                        self._step(experiment)
+                except Exception as error:  # noqa: BLE001 - a thread: nobody would hear of it
+                    print(f"the stand-in: {error!r}", flush=True)
+
+    def _step(self, experiment: Experiment) -> None:
+        """What the scheduler, and then the node's executor, do for an experiment."""
+        if not experiment.jobs:
+            self._queue(experiment)
+            return
+        job = experiment.jobs[-1]
+        if job.process is None:
+            if job.node is None and not self._schedule(experiment, job):
+                return
+            self._begin(experiment, job)
+            return
+        if time.monotonic() > job.kill_at:
+            _kill(job.process)
+        code = job.process.poll()
+        if code is None or (job.node is not None and not job.node.alive):
+            return
+        status = job.message.status
+        if not status.HasField("exited"):
+            status.exited.GetCurrentTime()
+            status.exit_code = code if code >= 0 else 128 - code
+            experiment.message.status = "STATUS_UPLOADING_RESULTS"
+            return
+        if status.canceled_code:
+            self._end(experiment, job, "STATUS_CANCELED")
+        else:
+            self._end(experiment, job, "STATUS_FAILED" if code else "STATUS_SUCCEEDED")
+
+    def _queue(self, experiment: Experiment) -> None:
+        from beaker import beaker_pb2 as messages
+
+        task = experiment.message.experiment.tasks[0].id
+        made = messages.Job(id=f"job-{uuid.uuid4().hex[:12]}", task_id=task)
+        made.status.created.GetCurrentTime()
+        experiment.jobs.append(Job(made))
+        experiment.message.status = "STATUS_QUEUED"
+
+    def _schedule(self, experiment: Experiment, job: Job) -> bool:
+        wanted = experiment.task.get("constraints", {})
+        hosts = wanted.get("hostname", [node.name for node in self.nodes])
+        for node in self.nodes:
+            going = (o.jobs[-1] for o in self.going.values() if o.jobs and o.jobs[-1].node is node)
+            used = sum(1 for other in going if not other.message.status.HasField("finalized"))
+            room = used + experiment.task["resources"]["cpuCount"] <= node.cpus
+            if node.alive and not self.held and room and node.name in hosts:
+                job.node = node
+                job.message.assignment_details.node_id = _id("Node", node.name)
+                job.message.status.scheduled.GetCurrentTime()
+                experiment.message.status = "STATUS_INITIALIZING"
+                return True
+        job.message.status.failed_scheduling_message = f"no room on {len(self.nodes)} nodes"
+        return False
+
+    def _begin(self, experiment: Experiment, job: Job) -> None:
+        task = experiment.task
+        environment = {key: os.environ[key] for key in PASSED if key in os.environ}
+        environment |= self.environment
+        told = ""
+        image = task["image"].get("docker", "")
+        if image.startswith("nowhere/"):
+            told = f"failed to pull image {image}: not found"
+        for variable in task.get("envVars", ()):
+            if variable["secret"] not in self.secrets:
+                told = f"secret {variable['secret']} not found"
+            else:
+                environment[variable["name"]] = self.secrets[variable["secret"]]
+        folder = self.folder / "containers" / job.message.id
+        folder.mkdir(parents=True)
+        environment |= {"HOME": str(folder), "BEAKER_JOB_ID": job.message.id}
+        try:
+            if not told:
+                with self.log(job.message.id).open("wb") as log:
+                    job.process = subprocess.Popen(
+                        task["command"],
+                        cwd=folder,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                self.processes.append(job.process)
+        except OSError as error:
+            told = f"failed to start: {error}"
+        if told:
+            job.message.status.message = told
+            job.message.status.failed.GetCurrentTime()
+            self._end(experiment, job, "STATUS_FAILED")
+        else:
+            job.message.status.started.GetCurrentTime()
+            experiment.message.status = "STATUS_RUNNING"
+
+    def _stop(self, job: Job, seconds: float) -> None:
+        if job.process is not None and job.kill_at == float("inf"):
+            job.kill_at = time.monotonic() + seconds
+            with contextlib.suppress(ProcessLookupError):
+                job.process.send_signal(signal.SIGTERM)
+
+    def _end(self, experiment: Experiment, job: Job | None, status: str) -> None:
+        """The job has ended, and the experiment with it; or it is resumed, or retried."""
+        taken = job is not None and job.message.status.canceled_code not in (0, 4)
+        if job is not None:
+            job.message.status.finalized.GetCurrentTime()
+        retries = experiment.spec.get("retry", {}).get("allowedTaskRetries", 0)
+        resumed = taken and experiment.task["context"].get("autoResume", True)
+        resumed &= "preemptible" not in experiment.task["context"]
+        if resumed or (status == "STATUS_FAILED" and len(experiment.jobs) <= retries):
+            self._queue(experiment)
+            return
+        experiment.message.status = status
+        self.going.pop(experiment.message.experiment.id, None)
+
+    def log(self, job: str) -> Path:
+        """Where a job prints."""
+        return self.folder / "containers" / f"{job}.log"
+
+
+def _servicer(stand_in: Beaker) -> Any:
+    """The service, as far as it is needed; the rest is what the generated class says: not there."""
+    import grpc
+    from beaker import beaker_pb2 as messages
+    from beaker import beaker_pb2_grpc
+
+    def lacks(context: Any, what: str) -> Any:
+        context.abort(grpc.StatusCode.NOT_FOUND, f"{what} not found")
+
+    class Servicer(beaker_pb2_grpc.BeakerServicer):
+        def GetUser(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return messages.GetUserResponse(user={"id": _id("User", ME), "name": ME})
+
+        def ResolveOrganizationName(self, request: Any, context: Any) -> Any:  # noqa: N802
+            if request.organization_name != OWNER:
+                return lacks(context, f"organization {request.organization_name}")
+            made = messages.ResolveOrganizationNameResponse
+            return made(organization_id=_id("Organization", OWNER))
+
+        def ResolveWorkspaceName(self, request: Any, context: Any) -> Any:  # noqa: N802
+            name = f"{request.owner_name}/{request.workspace_name}"
+            if name != WORKSPACE:
+                return lacks(context, f"workspace {name}")
+            made = messages.ResolveWorkspaceNameResponse
+            return made(workspace_id=_id("Workspace", WORKSPACE))
+
+        def GetWorkspace(self, request: Any, context: Any) -> Any:  # noqa: N802
+            if request.workspace_id != _id("Workspace", WORKSPACE):
+                return lacks(context, f"workspace {request.workspace_id}")
+            found = messages.Workspace(
+                id=request.workspace_id,
+                name=WORKSPACE,
+                archived=stand_in.archived,
+                maximum_workload_priority=stand_in.most_priority,
+            )
+            if stand_in.workspace_budget:
+                found.budget_id = _id("Budget", stand_in.workspace_budget)
+            return messages.GetWorkspaceResponse(workspace=found)
+
+        def GetWorkspacePermissions(self, request: Any, context: Any) -> Any:  # noqa: N802
+            made = messages.GetWorkspacePermissionsResponse()
+            made.permissions.add(permission=stand_in.permission, user={"id": _id("User", ME)})
+            return made
+
+        def GetSecret(self, request: Any, context: Any) -> Any:  # noqa: N802
+            if request.secret_name not in stand_in.secrets:
+                return lacks(context, f"secret {request.secret_name}")
+            return messages.GetSecretResponse(secret={"name": request.secret_name})
+
+        def ListNodes(self, request: Any, context: Any) -> Any:  # noqa: N802
+            nodes = [{"id": _id("Node", n.name), "hostname": n.name} for n in stand_in.nodes]
+            return messages.ListNodesResponse(nodes=nodes)
+
+        def GetNode(self, request: Any, context: Any) -> Any:  # noqa: N802
+            for node in stand_in.nodes:
+                if _id("Node", node.name) == request.node_id:
+                    return messages.GetNodeResponse(
+                        node={"id": request.node_id, "hostname": node.name}
+                    )
+            return lacks(context, f"node {request.node_id}")
+
+        def ListWorkloads(self, request: Any, context: Any) -> Any:  # noqa: N802
+            asked = request.options
+            known = asked.organization_id == _id("Organization", OWNER) and asked.workspace_id
+            if not (request.next_page_token or known):  # a request has the one or the other
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "which organization?")
+
+            def fits(one: Any) -> bool:
+                told = f"{one.experiment.name}\n{one.experiment.description}"
+                return (
+                    one.experiment.workspace_id == asked.workspace_id
+                    and asked.name_or_description_substring in told
+                    and (not asked.statuses or one.status in asked.statuses)
+                )
+
+            def begin() -> list[Any]:
+                return [one.message for one in stand_in.experiments.values() if fits(one.message)]
+
+            found, more = self._page(request, asked.page_size, begin)
+            return messages.ListWorkloadsResponse(workloads=found, next_page_token=more)
+
+        def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
+            with stand_in.lock:
+                identity = request.options.task_id.removeprefix("task-")
+                jobs = [job.message for job in stand_in.experiments[identity].jobs]
+                return messages.ListJobsResponse(jobs=jobs[::-1][: request.options.page_size])
+
+        def CancelWorkloads(self, request: Any, context: Any) -> Any:  # noqa: N802
+            with stand_in.lock:
+                for identity in request.workload_ids:
+                    stand_in.cancel(identity)
+            return messages.CancelWorkloadsResponse(workload_ids=request.workload_ids)
+
+        def UpdateWorkload(self, request: Any, context: Any) -> Any:  # noqa: N802
+            with stand_in.lock:
+                found = stand_in.experiments[request.workload_id].message
+                found.experiment.name = request.name
+                return messages.UpdateWorkloadResponse(workload=found)
+
+        def StreamJobLogs(self, request: Any, context: Any) -> Any:  # noqa: N802
+            with contextlib.suppress(FileNotFoundError):
+                for line in stand_in.log(request.job_id).read_bytes().splitlines():
+                    yield messages.JobLog(message=line + b"\n")
+
+        def _page(self, request: Any, size: int, begin: Callable[[], list[Any]]) -> Any:
+            """A page is as of when the listing began."""
+            with stand_in.lock:
+                if request.next_page_token:
+                    size, found = stand_in.pages.pop(request.next_page_token)
+                else:
+                    found = [type(one).FromString(one.SerializeToString()) for one in begin()]
+                more = uuid.uuid4().hex if len(found) > size else ""
+                if more:
+                    stand_in.pages[more] = (size, found[size:])
+                return found[:size], more
+
+    for kind in stand_in.things:
+        _add_things(Servicer, stand_in, kind, lacks)
+    return Servicer()
+
+
+def _add_things(servicer: Any, stand_in: Beaker, kind: str, lacks: Callable[..., Any]) -> None:
+    """`Resolve<kind>Name` and `Get<kind>`."""
+    from beaker import beaker_pb2 as messages
+
+    key = kind.lower()
+    whole = {"Budget": "", "Cluster": ""}.get(kind, "committed")
+
+    def resolve(self: Any, request: Any, context: Any) -> Any:
+        owner = {"Budget": "organization_name", "Cluster": "owner_name"}.get(kind, "author_name")
+        name = f"{getattr(request, owner)}/{getattr(request, key + '_name')}"
+        if name not in stand_in.things[kind]:
+            return lacks(context, f"{key} {name}")
+        return getattr(messages, f"Resolve{kind}NameResponse")(**{f"{key}_id": _id(kind, name)})
+
+    def get(self: Any, request: Any, context: Any) -> Any:
+        for name, good in stand_in.things[kind].items():
+            if _id(kind, name) == getattr(request, f"{key}_id"):
+                found = getattr(messages, kind)(id=_id(kind, name), name=name)
+                if whole and good:
+                    getattr(found, whole).GetCurrentTime()
+                if kind == "Budget" and not good:
+                    found.deprecated.GetCurrentTime()
+                if kind == "Cluster":
+                    found.node_shape.MergeFrom(messages.NodeShape(**stand_in.shape))
+                    found.max_task_timeout.FromSeconds(stand_in.most_seconds)
+                    found.node_count = len(stand_in.nodes)
+                return getattr(messages, f"Get{kind}Response")(**{key: found})
+        return lacks(context, f"{key} {getattr(request, key + '_id')}")
+
+    setattr(servicer, f"Resolve{kind}Name", resolve)
+    setattr(servicer, f"Get{kind}", get)
+
+
+def _interceptor(stand_in: Beaker) -> Any:
+    """Who asks, what is denied, what goes wrong."""
+    import grpc
+
+    class Interceptor(grpc.ServerInterceptor):
+        def intercept_service(self, continuation: Any, call: Any) -> Any:
+            method = call.method.rpartition("/")[2]
+            wrong = self._wrong(method, dict(call.invocation_metadata))
+            if wrong is None:
+                return continuation(call)
+
+            def abort(request: Any, context: Any) -> Any:
+                if stand_in.hangs:
+                    stand_in._over.wait(60)
+                context.abort(getattr(grpc.StatusCode, wrong[0]), wrong[1])
+
+            if method == "StreamJobLogs":
+                return grpc.unary_stream_rpc_method_handler(abort)
+            return grpc.unary_unary_rpc_method_handler(abort)
+
+        def _wrong(self, method: str, about: dict[str, Any]) -> tuple[str, str] | None:
+            if stand_in.silent or stand_in.hangs:
+                return "UNAVAILABLE", "failed to connect to all addresses"
+            if about.get("authorization") != f"bearer {TOKEN}":
+                return "UNAUTHENTICATED", "invalid token"
+            fault = stand_in.fault(method)
+            if method in stand_in.denied:
+                return "PERMISSION_DENIED", f"{ME} does not have permission: {method}"
+            return None if fault is None else (str(fault.status), fault.message)
+
+    return Interceptor()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    beaker: Beaker
+
+    def do_POST(self) -> None:
+        parts = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers["content-length"]))
+        match = re.fullmatch(r"/api/v3/workspaces/([^/]+)/experiments", parts.path)
+        if self.beaker.silent or match is None:
+            return
+        status, said = 200, {}
+        fault = self.beaker.fault("create")
+        try:
+            if self.headers["Authorization"] != f"Bearer {TOKEN}":
+                raise Wrong(401, "invalid token")
+            if fault is None or fault.after:
+                name = parse_qs(parts.query)["name"][0]
+                said = {"id": self.beaker.create(match[1], name, json.loads(body))}
+            if fault is not None:
+                raise Wrong(int(fault.status), fault.message)
+        except Wrong as error:
+            status, said = error.status, {"message": str(error)}
+        data = json.dumps(said).encode()
+        self.send_response(status or 200)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data if status else data[: len(data) // 2])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def unknown(spec: Any) -> Iterator[str]:
+    """What is in a spec that beaker-py's dataclasses do not have, or not as this."""
+    from beaker.types import BeakerExperimentSpec
+
+    return _unknown(spec, BeakerExperimentSpec, "spec")
+
+
+def _unknown(value: Any, kind: Any, where: str) -> Iterator[str]:
+    if isinstance(kind, types.UnionType):
+        tried = [list(_unknown(value, one, where)) for one in typing.get_args(kind)]
+        if all(tried):  # of the first, which is what is meant
+            yield tried[0][0]
+    elif typing.get_origin(kind) is list and isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _unknown(one, typing.get_args(kind)[0], f"{where}[{index}]")
+    elif dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        yield from _unknown_fields(value, kind, where)
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        if value not in {one.name for one in kind}:
+            yield f"{where}: {value!r} is not one of {kind.__name__}"
+    else:
+        takes = (int, float) if kind is float else typing.get_origin(kind) or kind
+        if not isinstance(value, takes) or (isinstance(value, bool) and kind is not bool):
+            yield f"{where}: {value!r} is no {getattr(kind, '__name__', kind)}"
+
+
+def _unknown_fields(value: dict[str, Any], kind: Any, where: str) -> Iterator[str]:
+    from beaker.common import to_lower_camel
+
+    hints = typing.get_type_hints(kind, vars(sys.modules[kind.__module__]))
+    known = {to_lower_camel(name): hint for name, hint in hints.items()}
+    for key, one in value.items():
+        if key not in known:
+            yield f"{where}.{key} is not known"
+        else:
+            yield from _unknown(one, known[key], f"{where}.{key}")
+
+
+def _cancelled(job: Job, code: str, why: str) -> None:
+    status = job.message.status
+    status.canceled.GetCurrentTime()
+    status.canceled_code, status.canceled_for = f"CANCELATION_CODE_{code}", why
+
+
+def _id(kind: str, name: str) -> str:
+    return f"{kind.lower()}-{name.replace('/', '-')}"
+
+
+def _certificate() -> tuple[bytes, bytes]:
+    """A key for 127.0.0.1 and its certificate, which is its own root."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "the stand-in")])
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + 30 * day)
+        .add_extension(here, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return private, made.public_bytes(serialization.Encoding.PEM)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,31 @@
+"""tmux for programs that measure, and for all that they start."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["own_tmux"]
+
+_NAMES = ("TMUX_TMPDIR", "TMUX", "SWEEPER_TMUX_SOCKET")
+
+
+@contextmanager
+def own_tmux() -> Iterator[Path]:
+    """Meanwhile tmux keeps its sockets in a new folder, which is given, and the user's servers are
+    not seen. Afterwards all servers there are ended. Their sockets go with the folder: tmux leaves
+    them where they are."""
+    before = {name: os.environ.pop(name) for name in _NAMES if name in os.environ}
+    # The path of a socket has 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="swt-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMUX_TMPDIR"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            for socket in Path(folder).glob("tmux-*/*"):
+                command = ["tmux", "-S", str(socket), "kill-server"]
+                subprocess.run(command, capture_output=True, check=False)
+            del os.environ["TMUX_TMPDIR"]
+            os.environ.update(before)
