@@ -75,6 +75,7 @@ def test_a_sweep_from_start_to_end(sweep: Sweep, beaker_support: Any) -> None:
     sweep.grid.write_text(sweep.grid.read_text().replace("command: [", told))
     shell.environment["WANDB_API_KEY"] = "not this one"
     beaker.held = True
+    beaker.faults.append(fault("ListJobs", "RESOURCE_EXHAUSTED"))  # which says why a job waits
     shell.run("launch", "grid.yaml", code=0)
     shell.until(lambda: shell.run_states() == {"submitted": 3})
     shell.until(lambda: sweep.waits_for("no room on 4 nodes"))
@@ -82,7 +83,7 @@ def test_a_sweep_from_start_to_end(sweep: Sweep, beaker_support: Any) -> None:
     elsewhere = shell.folder.with_name("elsewhere")
     shell.folder.rename(elsewhere)
     shell.folder = elsewhere
-    beaker.faults += [fault("ListWorkloads", "INTERNAL"), fault("ListJobs", "RESOURCE_EXHAUSTED")]
+    beaker.faults.append(fault("ListWorkloads", "INTERNAL"))
     beaker.held = False
     shell.until(lambda: shell.run_states() == {"succeeded": 3})
     sweep.shell.judge(once=True)
