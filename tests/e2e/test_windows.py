@@ -92,6 +92,27 @@ def test_grouped_runs_with_their_names_and_ends(shell: Shell) -> None:
         assert panes[f"x=3,y={y}"] == f"x=3 ! x=3,y={y} (failed (error)) "
 
 
+def test_a_view_that_nobody_looks_at_ends_with_its_sweep(shell: Shell) -> None:
+    """Its window stays, with what it showed last; a process is there no more."""
+    launcher = shell.start("launch", "grid.yaml", "x=0", "y=1", "--wait")
+    output, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output
+    form = "#{window_name} #{pane_pid} #{pane_dead} #{pane_dead_status}"
+    _until(
+        lambda: any(
+            re.match(r"sweep \d+ ", line) for line in shell.tmux("list-panes", "-s", "-F", form)
+        )
+    )
+    (pid,) = {
+        line.split()[1]
+        for line in shell.tmux("list-panes", "-s", "-F", form)
+        if line.startswith("sweep ")
+    }
+    _until(lambda: f"sweep {pid} 1 0" in shell.tmux("list-panes", "-s", "-F", form))
+    assert not Path("/proc", pid).exists()
+    assert "1 succeeded" in "\n".join(shell.tmux("capture-pane", "-p", "-t", "s:sweep"))
+
+
 def test_panes_that_a_user_closes_cost_no_run(shell: Shell) -> None:
     launcher = shell.start("launch", "grid.yaml", "x=[0]", "seconds=4", "--wait")
     _until(lambda: len(shell.executed()) == 3)
