@@ -16,6 +16,7 @@ from sweeper.fields.sections import Field, Nested, Section
 __all__ = [
     "Backend",
     "BackendType",
+    "Batches",
     "Capabilities",
     "Check",
     "Counter",
@@ -23,6 +24,7 @@ __all__ = [
     "JobState",
     "JobStatus",
     "Leftover",
+    "Manifest",
 ]
 
 Options = Mapping[str, object]
@@ -164,6 +166,19 @@ class Leftover(NamedTuple):
     why: str
 
 
+Batches = Sequence[Sequence[JobSpec]]
+"""Jobs, those together that are submitted at once."""
+
+
+class Manifest(NamedTuple):
+    """What a backend would be given for a job, or for several that go together, in its own format:
+    a document, or a text that is complete by itself. `about` says in a line whose it is. It holds
+    no secret's value."""
+
+    about: str
+    content: Mapping[str, object] | str
+
+
 def _no_checks(options: Options) -> Iterable[Check]:
     del options
     return ()
@@ -195,7 +210,9 @@ class BackendType(NamedTuple):
     reads them when it is opened (`configuration.defaults_of`). `capabilities` and `checks` take the
     options as a plan has them; the former raises `UsageError` where they lack something.
     `leftovers` takes a sweep's folder, the ids of its runs that are over, and of those that ended
-    well."""
+    well. `manifests` gives what submitting jobs would hand in; it takes what `open` does, and the
+    jobs, those together that are submitted at once, and asks the backend for nothing. None: its
+    jobs have no format of their own."""
 
     name: str
     doc: str
@@ -207,6 +224,7 @@ class BackendType(NamedTuple):
     capabilities: Callable[[Options], Capabilities] = _here
     checks: Callable[[Options], Iterable[Check]] = _no_checks
     leftovers: Callable[[str, Set[str], Set[str]], Iterable[Leftover]] = _no_leftovers
+    manifests: Callable[[str, str, Options, Batches], Iterable[Manifest]] | None = None
 
     @property
     def key(self) -> str:

@@ -6,7 +6,10 @@ import os
 from sweeper.storage.files import open_store
 from sweeper.storage.sweeps import ensure_identity, identity
 
-__all__ = ["Identity"]
+__all__ = ["NOT_YET", "Identity"]
+
+NOT_YET = "made-at-launch"
+"""What a manifest shows for what only a submission makes."""
 
 
 class Identity:
@@ -22,6 +25,11 @@ class Identity:
         """The identity; empty for a sweep of which nothing was submitted yet."""
         self._known = self._known or identity(self._store, self._sweep) or ""
         return self._known
+
+    def foreseen(self) -> None:
+        """From now on a sweep of which nothing was submitted yet has `NOT_YET` for its identity: to
+        show what would be."""
+        self._known = self.known() or NOT_YET
 
     def made(self) -> str:
         """The same, made where there is none."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from sweeper.commands import arguments as shared
+from sweeper.errors import UsageError
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
 from sweeper.labels import plural
@@ -48,11 +49,19 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     shared.grid(verb)
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("--full", action="store_true", help="every run with its whole configuration")
+    shape = verb.add_mutually_exclusive_group()
+    shape.add_argument(
+        "--manifest",
+        action="store_true",
+        help="what a launch would submit, as the backend takes it: Jobs of Kubernetes, ...",
+    )
+    shape.add_argument("--full", action="store_true", help="every run with its whole configuration")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show what `launch` would start, and what is there already."""
+    if arguments.manifest and arguments.json:
+        raise UsageError("--manifest and --json do not go together: take one of them out")
     planned = planned_by(arguments)
     store = open_store(arguments.root or default_root())
     found = survey(planned, store)
@@ -60,8 +69,21 @@ def run(arguments: argparse.Namespace) -> int:
         return print_json(document(found, store))
     for warning in found.plan.warnings:
         warn(f"warning: {warning}")
+    if arguments.manifest:
+        return _manifest(found, store)
     lines = full(found, store) if arguments.full else short(found)
     sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines)
+    return 0
+
+
+def _manifest(found: LaunchPreview, store: Store) -> int:
+    from sweeper.launcher.submissions import manifests, text  # which loads much
+
+    first, *others = found.plan.launch.places
+    if others:
+        warn(f"warning: as if all runs went to {first}: --backend {others[0]} shows another place")
+    for manifest in manifests(found, store):
+        sys.stdout.writelines(f"{sanitize(line)}\n" for line in text(manifest))
     return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.backends import capabilities_at
+from sweeper.backends.base import JobSpec
 from sweeper.errors import GridError, NotFound, StoreError, UsageError
 from sweeper.fields.data import from_python
 from sweeper.fields.nodes import Problems
@@ -20,9 +20,9 @@ from sweeper.planner.plan import plan as make_plan
 from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.reference import render_command
 from sweeper.scheduler.environment import env_file
-from sweeper.scheduler.job_builder import asked_by, worker_argv
+from sweeper.scheduler.job_builder import JobBuilder
 from sweeper.storage.files import Store, default_root, open_store
-from sweeper.storage.layout import Layout, token
+from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import Events, read_events, read_outcome, read_plan, with_chosen
 from sweeper.storage.writable import check_root
 from sweeper.tracking import NAMES, SECTION
@@ -169,7 +169,9 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
     """The preview as a JSON object: the plan as `sweep.json` will have it; each run with its state,
     and as `job` what a launch would hand to the backend, null where it would hand nothing."""
     runs: list[dict[str, object]] = []
+    specs = jobs(found, store)
     for preview in found.previews:
+        spec = specs.get(preview.run.id)
         ended = preview.state.event in ENDED
         outcome = NOTHING
         if ended:
@@ -180,7 +182,7 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
                 "state": preview.state.state.value,
                 "attempts": preview.state.opened,
                 "reason": outcome.reason,
-                "job": job(found, preview, store) if preview.attempt else None,
+                "job": None if spec is None else _job(found, preview, store, spec),
             }
         )
     return {
@@ -218,25 +220,33 @@ def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     return found
 
 
-def job(found: LaunchPreview, preview: RunPreview, store: Store) -> dict[str, object]:
+def jobs(found: LaunchPreview, store: Store) -> dict[str, JobSpec]:
+    """The jobs that a launch would submit, by the ids of their runs, were they all to the first
+    place. Raises `UsageError` for options that lack something."""
+    starting = [preview for preview in found.previews if preview.attempt]
+    if not starting:
+        return {}
+    name, place = found.plan.name, found.plan.launch.places[0]
+    builder = JobBuilder(found.plan, store, name, env_file(f"{store.root}/{name}"))
+    return {p.run.id: builder.spec(p.run, p.attempt, place) for p in starting}
+
+
+def _job(
+    found: LaunchPreview, preview: RunPreview, store: Store, spec: JobSpec
+) -> dict[str, object]:
     """What would be submitted for a run, were it to the first place: the backend's job, and the
     folder and (for a recipe that is a command) the argv that the worker gives to the recipe."""
-    name, run = found.plan.name, preview.run
-    known = token(run.id, preview.attempt)
-    folder = log_path(name, run.id, preview.attempt, store)
-    launch = found.plan.launch_of(run.stage)
-    place = launch.places[0]
-    capabilities = capabilities_at(launch, place)
+    folder = log_path(found.plan.name, preview.run.id, preview.attempt, store)
     return {
         "attempt": preview.attempt,
-        "place": place,
-        "token": known,
-        "title": run.name,
-        "argv": worker_argv(capabilities, store, name, known, env_file(f"{store.root}/{name}")),
-        "cwd": store.local_path(name) or "/",
-        "resources": dict(asked_by(launch, place, run.config)),
+        "place": found.plan.launch.places[0],
+        "token": spec.token,
+        "title": spec.title,
+        "argv": list(spec.argv),
+        "cwd": spec.cwd,
+        "resources": dict(spec.resources),
         "log_path": folder,
-        "command": command(found.plan, run, preview.attempt, folder),
+        "command": command(found.plan, preview.run, preview.attempt, folder),
     }
 
 

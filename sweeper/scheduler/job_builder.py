@@ -3,13 +3,16 @@ jobs may not run on this machine."""
 
 from collections.abc import Mapping
 
-from sweeper.backends import Capabilities, backend_type, options_of
+from sweeper.backends import Capabilities, backend_type, capabilities_at, options_of
+from sweeper.backends.base import JobSpec
 from sweeper.command import worker_command
 from sweeper.model.job import Job
-from sweeper.model.plan import Launch
+from sweeper.model.plan import Launch, Plan, Run
+from sweeper.recipe.reference import render_window
 from sweeper.storage.files import Store
+from sweeper.storage.layout import token
 
-__all__ = ["asked_by", "job_for", "worker_argv"]
+__all__ = ["JobBuilder", "asked_by", "job_for", "worker_argv"]
 
 
 def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mapping[str, object]:
@@ -49,3 +52,28 @@ def worker_argv(
         python=capabilities.python,
         restarts=capabilities.restarts,
     )
+
+
+class JobBuilder:
+    """Builds the jobs of one sweep, which is called `sweep` in its store. `env_file` is the file
+    with its runs' environment. Raises `UsageError` for a place whose options lack something."""
+
+    def __init__(self, plan: Plan, store: Store, sweep: str, env_file: str | None) -> None:
+        self._plan, self._store, self._sweep, self._env_file = plan, store, sweep, env_file
+        launch = plan.launch
+        self.capabilities = {place: capabilities_at(launch, place) for place in launch.places}
+        """What jobs can do, by their place."""
+
+    def spec(self, run: Run, attempt: int, place: str) -> JobSpec:
+        """The job of an attempt, as the backend of its place is given it."""
+        launch, job = self._plan.launch_of(run.stage), token(run.id, attempt)
+        told = self.capabilities[place], self._store, self._sweep
+        return JobSpec(
+            job,
+            run.name,
+            worker_argv(*told, job, self._env_file),
+            self._store.local_path(self._sweep) or "/",
+            asked_by(launch, place, run.config),
+            render_window(launch.window, self._sweep, run, attempt),
+            launch.grace_s,
+        )

@@ -4,21 +4,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sweeper.backends import capabilities_at
-from sweeper.backends.base import JobSpec
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.job import Job
 from sweeper.model.launcher import Service
 from sweeper.model.states import Event
-from sweeper.recipe.reference import render_window
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
-from sweeper.scheduler.job_builder import asked_by, job_for, worker_argv
+from sweeper.scheduler.job_builder import JobBuilder, job_for
 from sweeper.scheduler.places import Places
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.stages import Stages
 from sweeper.storage.documents import encode
-from sweeper.storage.layout import token
 from sweeper.tracking import fields, variables
 
 __all__ = ["Submitter"]
@@ -47,8 +43,7 @@ class Submitter:
         self._service = service
         self._engine = engine
         self._check = check
-        launch = context.plan.launch
-        self._capabilities = {place: capabilities_at(launch, place) for place in places.names}
+        self._builder = JobBuilder(context.plan, context.store, context.sweep, service.env_file)
         self._diff: bytes | None = None
         self._described: dict[str, bytes] = {}  # what is known to be on record, by its path
 
@@ -94,7 +89,8 @@ class Submitter:
         )
         store, layout = self._context.store, self._context.layout
         path = layout.job(run, attempt)
-        data = encode(job_for(self._capabilities[place], job, self._service.engine).document())
+        told = job_for(self._builder.capabilities[place], job, self._service.engine)
+        data = encode(told.document())
         if again:
             if self._described.get(path) == data:
                 return  # while a queue is closed this comes every round
@@ -123,24 +119,8 @@ class Submitter:
         if not runs:
             return
         attempts = {run: self._run_table.views[run].state.opened for run in runs}
-        context = self._context
-        told = self._capabilities[place], context.store, context.sweep
         self._check()
-        specs: list[JobSpec] = []
-        for run, attempt in attempts.items():
-            planned, job = self._run_table.runs[run], token(run, attempt)
-            launch = context.plan.launch_of(planned.stage)
-            specs.append(
-                JobSpec(
-                    job,
-                    planned.name,
-                    worker_argv(*told, job, self._service.env_file),
-                    context.store.local_path(context.sweep) or "/",
-                    asked_by(launch, place, planned.config),
-                    render_window(launch.window, context.sweep, planned, attempt),
-                    launch.grace_s,
-                )
-            )
+        specs = [self._builder.spec(self._run_table.runs[r], n, place) for r, n in attempts.items()]
         self._places.submit(place, specs)
         for run, attempt in attempts.items():
             self._run_table.add(run, attempt, Event.SUBMITTED)

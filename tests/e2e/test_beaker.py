@@ -98,6 +98,25 @@ def test_a_sweep_from_start_to_end(sweep: Sweep, beaker_support: Any) -> None:
     assert not any(CANARY.encode() in data for data in kept)
 
 
+def test_what_is_submitted_was_in_the_plan(sweep: Sweep) -> None:
+    """But for the sweep's identity, which a launch makes."""
+    shell, beaker = sweep.shell, sweep.beaker
+    planned = shell.manifests()
+    assert len(planned) == 3
+    beaker.held = True
+    shell.run("launch", "grid.yaml", code=0)
+    shell.until(lambda: shell.run_states() == {"submitted": 3})
+    there = {one.task["command"][-1]: one.spec for one in beaker.going.values()}
+    for spec in planned:
+        known = there[spec["tasks"][0]["command"][-1]]
+        identity = known["description"].partition(":")[0].removeprefix("sweeper ")
+        assert identity != "made-at-launch"
+        told = spec["description"].replace("made-at-launch", identity)
+        assert known == spec | {"description": told}
+    shell.run("cancel", "toys")
+    shell.until(lambda: shell.run_states() == {"cancelled": 3})
+
+
 def test_whatever_is_killed_or_lost(sweep: Sweep, beaker_support: Any) -> None:
     """One job is preempted, another's node is lost, and the answer to what follows as well; the
     launcher is killed, and nothing answers for a while."""

@@ -1,5 +1,6 @@
 """Sweeps on a stand-in for a Kubernetes cluster (real processes), their store on S3."""
 
+import copy
 import json
 import os
 import signal
@@ -90,6 +91,28 @@ def test_a_sweep_from_start_to_end(shell: Any, kube: Any, kubernetes_support: An
     kept = [store.read(path) for path in store.names("toys")]
     assert any(b"the key is" in data for data in kept)
     assert not any(CANARY.encode() in data for data in kept)
+
+
+def test_what_is_submitted_was_in_the_plan(shell: Any, kube: Any) -> None:
+    """But for two values that a launch makes."""
+    planned = shell.manifests()
+    assert len(planned) == 3
+    kube.held = True
+    shell.run("launch", "grid.yaml", code=0)
+    shell.until(lambda: shell.run_states() == {"submitted": 3})
+    for job in planned:
+        there = copy.deepcopy(kube.things["jobs"][job["metadata"]["name"]])
+        assert there["metadata"]["labels"]["sweeper/identity"] != "made-at-launch"
+        for told in (there, there["spec"]["template"]):
+            told["metadata"]["labels"]["sweeper/identity"] = "made-at-launch"
+        there["metadata"]["annotations"]["sweeper/submission"] = "made-at-launch"
+        for key in ("uid", "creationTimestamp", "generation", "namespace"):
+            del there["metadata"][key]
+        del there["status"]
+        assert there == job
+    assert shell.manifests() == []  # all of it is on its way
+    shell.run("cancel", "toys")
+    shell.until(lambda: shell.run_states() == {"cancelled": 3})
 
 
 def test_whatever_is_killed_or_lost(shell: Any, kube: Any, kubernetes_support: Any) -> None:

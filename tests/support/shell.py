@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.ledger import judge, read_ledger
+from ruamel.yaml import YAML
 
 from sweeper.results.registry import Registry
 from sweeper.results.runs import SweepRun
@@ -109,6 +110,13 @@ class Shell:
         output, errors = process.communicate(timeout=120)
         assert process.returncode == code, output + errors
         return output + errors
+
+    def manifests(self, *arguments: str) -> list[Any]:
+        """What `plan --manifest` prints of the grid, as YAML is read."""
+        process = self.start("plan", "grid.yaml", "--manifest", *arguments)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, output + errors
+        return list(YAML(typ="safe").load_all(output))
 
     def states(self) -> Counter[str]:
         process = self.start("status", "toys", "--json")

@@ -8,7 +8,15 @@ again is no matter of a file that changes.
 from collections.abc import Iterable, Mapping
 
 from sweeper.backends.aws_batch.options import RESTARTS, Options, read_options
-from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter
+from sweeper.backends.base import (
+    Backend,
+    BackendType,
+    Batches,
+    Capabilities,
+    Check,
+    Counter,
+    Manifest,
+)
 from sweeper.backends.references import names_of, secrets_field
 from sweeper.fields.kinds import Duration, Integer, Matching, Names, Number, Text
 from sweeper.fields.sections import Field, Reading, Section
@@ -170,6 +178,14 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     return checks(options)
 
 
+def _manifests(
+    sweep: str, folder: str, options: Mapping[str, object], batches: Batches
+) -> Iterable[Manifest]:
+    from sweeper.backends.aws_batch.submission import manifests
+
+    return manifests(sweep, folder, options, batches)
+
+
 BACKEND = BackendType(
     "aws-batch",
     "AWS Batch: docs/aws-batch.md.",
@@ -178,4 +194,5 @@ BACKEND = BackendType(
     merge=_merged,
     capabilities=_capabilities,
     checks=_checks,
+    manifests=_manifests,
 )

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.backends.aws_batch.client import Aws, Refused, Throttled, part
-from sweeper.backends.aws_batch.definition import definition, overrides, retry_strategy, timeout
+from sweeper.backends.aws_batch.definition import definition
 from sweeper.backends.aws_batch.jobs import Jobs
-from sweeper.backends.aws_batch.names import Names, as_tag
+from sweeper.backends.aws_batch.names import Names
 from sweeper.backends.aws_batch.options import Options, read_options
+from sweeper.backends.aws_batch.submission import Submissions
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
@@ -27,8 +28,6 @@ from sweeper.storage.files import open_store
 
 __all__ = ["AwsBatchBackend", "open_backend"]
 
-MOST_CHILDREN = 10_000
-"""Of an array job: Batch's own limit."""
 _LOG_GROUP = "/aws/batch/job"
 _REASON = "cancelled by sweeper"
 _PASSING = ("CREATING", "UPDATING")
@@ -74,10 +73,8 @@ class AwsBatchBackend(Backend):
     ) -> None:
         self.aws = aws
         self._options = options
-        self._sweep, self._folder = sweep, folder
-        root = os.path.dirname(folder)
-        self._root = root
-        self._names = Names(open_store(root), sweep, folder)
+        self._names = Names(open_store(os.path.dirname(folder)), sweep, folder)
+        self._submissions = Submissions(options, sweep, folder, self._names)
         self._jobs = Jobs(aws, self._names, options.queue)
         self._definition: str | None = None
         self._clock = clock
@@ -117,7 +114,8 @@ class AwsBatchBackend(Backend):
             if not self._jobs.refresh():
                 raise
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> str:
+        """The job definition. Raises `_Closed`, and as `definition` does."""
         found = self._queue()
         state, status = found.get("state"), found.get("status")
         told = (
@@ -128,26 +126,14 @@ class AwsBatchBackend(Backend):
         if status != "VALID":
             raise _Changing(f"{told} yet")
         self._definition = definition(self.aws, self._options)
+        return self._definition
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         if not jobs:
             return
-        if self._definition is None:
-            self._prepare()
-        arrays: dict[tuple[str, ...], list[JobSpec]] = {}
-        for job in jobs:
-            arrays.setdefault(tuple(job.argv[:-1]), []).append(job)
-        least = max(2, self._options.array)
-        for argv, alike in arrays.items():
-            for start in range(0, len(alike), MOST_CHILDREN):
-                some = alike[start : start + MOST_CHILDREN]
-                # What finds out which job it is needs an interpreter that has sweeper.
-                python = os.path.basename(argv[0] if argv else "").startswith("python")
-                if self._options.array and len(some) >= least and python:
-                    self._submit_array(some)
-                else:
-                    for job in some:
-                        self._submit_one(job)
+        by = self._definition or self._prepare()
+        for group in self._submissions.together(jobs):
+            self._submit(group, by)
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         if self._jobs.unknown(tokens):
@@ -231,44 +217,17 @@ class AwsBatchBackend(Backend):
                 return
             token = {"nextToken": following}
 
-    def _submit_one(self, job: JobSpec) -> None:
-        tags = {"sweeper:token": job.token, "sweeper:run": as_tag(job.title)}
-        answer = self._send(self._names.single(job.token), list(job.argv), tags)
-        self._jobs.add(answer["jobId"], [job.token], array=False)
-
-    def _submit_array(self, jobs: Sequence[JobSpec]) -> None:
+    def _submit(self, jobs: Sequence[JobSpec], by: str) -> None:
+        """One submission, `by` a job definition: an array, or a job alone."""
         tokens = [job.token for job in jobs]
-        name, table = self._names.array(tokens)
-        common = list(jobs[0].argv[:-1])
-        shim = [common[0], "-P", "-m", "sweeper.worker.array", self._root, table]
-        size = {"arrayProperties": {"size": len(jobs)}}
-        answer = self._send(name, [*shim, *common], {"sweeper:jobs": str(len(jobs))}, size)
-        self._jobs.add(answer["jobId"], tokens, array=True)
-
-    def _send(
-        self,
-        name: str,
-        command: list[str],
-        tags: Mapping[str, str],
-        more: Mapping[str, object] | None = None,
-    ) -> dict[str, Any]:
-        options = self._options
+        if len(jobs) > 1:
+            self._names.keep(tokens)
+        request = self._submissions.request(jobs, by, self.aws.region)
         try:
-            return self.aws.submit(
-                "batch",
-                "submit_job",
-                jobName=name,
-                jobQueue=options.queue,
-                jobDefinition=self._definition,
-                containerOverrides=overrides(options, command, self.aws.region),
-                retryStrategy=retry_strategy(options),
-                propagateTags=True,
-                tags={**options.tags, "sweeper:sweep": as_tag(self._sweep), **tags},
-                **timeout(options),
-                **(more or {}),
-            )
+            answer = self.aws.submit("batch", "submit_job", **request)
         except (Refused, Throttled):
             raise
         except Unreachable:
             self._doubted_until = self._clock() + _DOUBT_SECONDS
             raise
+        self._jobs.add(answer["jobId"], tokens, array=len(jobs) > 1)

@@ -12,9 +12,11 @@ from sweeper.errors import EnvironmentFailure, UsageError
 
 __all__ = [
     "INTERRUPTIONS",
+    "called",
     "definition",
     "find_definition",
     "overrides",
+    "registration",
     "retry_strategy",
     "timeout",
 ]
@@ -36,15 +38,7 @@ def definition(aws: Aws, options: Options) -> str:
         raise UsageError(f"aws-batch: there is no active job definition {options.job_definition}")
     try:
         # It may be done twice: the name says what it is, and the newest revision is found.
-        made = aws.call(
-            "batch",
-            "register_job_definition",
-            jobDefinitionName=_name(options),
-            type="container",
-            containerProperties=_container(options),
-            propagateTags=True,
-            tags={"sweeper": "job definition"},
-        )
+        made = aws.call("batch", "register_job_definition", **registration(options))
     except Refused as error:
         if not error.for_good:
             raise
@@ -52,11 +46,22 @@ def definition(aws: Aws, options: Options) -> str:
     return f"{made['jobDefinitionName']}:{made['revision']}"
 
 
+def registration(options: Options) -> dict[str, Any]:
+    """The parameters of RegisterJobDefinition for a definition that is made of an image."""
+    return {
+        "jobDefinitionName": called(options),
+        "type": "container",
+        "containerProperties": _container(options),
+        "propagateTags": True,
+        "tags": {"sweeper": "job definition"},
+    }
+
+
 def find_definition(aws: Aws, options: Options) -> dict[str, Any] | None:
     """The newest active revision of the definition, None where there is none."""
     named = options.job_definition
     if named is None:
-        asked: dict[str, object] = {"jobDefinitionName": _name(options), "status": "ACTIVE"}
+        asked: dict[str, object] = {"jobDefinitionName": called(options), "status": "ACTIVE"}
     elif ":" in named:  # an ARN, or a name and a revision
         asked = {"jobDefinitions": [named]}
     else:
@@ -75,7 +80,10 @@ def find_definition(aws: Aws, options: Options) -> dict[str, Any] | None:
     return newest
 
 
-def _name(options: Options) -> str:
+def called(options: Options) -> str:
+    """The name of the definition that is named, or would be made."""
+    if options.job_definition is not None:
+        return options.job_definition
     text = json.dumps(_container(options), sort_keys=True)
     return f"sweeper-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 

@@ -33,6 +33,10 @@ def as_tag(text: str) -> str:
     return _NOT_IN_A_TAG.sub("_", text)[:256]
 
 
+def _digest(tokens: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(list(tokens)).encode()).hexdigest()[:24]
+
+
 class Names:
     """The names of a sweep's jobs. `folder` is the sweep's; `store` that in which it lies."""
 
@@ -47,13 +51,16 @@ class Names:
         return self.prefix + token
 
     def array(self, tokens: Sequence[str]) -> tuple[str, str]:
-        """The name of an array job for `tokens`, and the path of their table, which is in the store
-        when this returns. Raises `StoreError`."""
-        digest = hashlib.sha256(json.dumps(list(tokens)).encode()).hexdigest()[:24]
-        path = self._path(digest)
-        self._store.replace(path, encode({"schema": SCHEMA, "tokens": list(tokens)}))
+        """The name of an array job for `tokens`, and the path of their table."""
+        digest = _digest(tokens)
+        return f"{self.prefix}array-{digest}", self._path(digest)
+
+    def keep(self, tokens: Sequence[str]) -> None:
+        """Put their table into the store. Raises `StoreError`."""
+        digest = _digest(tokens)
+        document = {"schema": SCHEMA, "tokens": list(tokens)}
+        self._store.replace(self._path(digest), encode(document))
         self._tables[digest] = list(tokens)
-        return f"{self.prefix}array-{digest}", path
 
     def tokens(self, name: str) -> list[str]:
         """The tokens of the job called `name`: of an array's children by their index. Empty for a

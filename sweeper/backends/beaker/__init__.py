@@ -2,10 +2,11 @@
 launched there."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
-from sweeper.backends.base import Backend, BackendType, Capabilities, Check
+from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
 from sweeper.backends.beaker.spec import APART, merged
 from sweeper.backends.references import names_of, secrets_field
 from sweeper.errors import UsageError
@@ -121,6 +122,19 @@ def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
     return checks({**SECTION.defaults(), **options})
 
 
+def _manifests(
+    sweep: str, folder: str, options: Mapping[str, Any], batches: Batches
+) -> Iterator[Manifest]:
+    """An experiment for each, whose name is no part of its spec."""
+    from sweeper.backends.beaker.spec import Names, spec
+
+    names, given = Names(sweep, folder), _whole(options)
+    names.identity.foreseen()
+    for job in chain.from_iterable(batches):
+        about = f"{names.name(job.token)}: {job.title}"
+        yield Manifest(about, spec(job, merged(given, job.resources), names))
+
+
 BACKEND = BackendType(
     "beaker",
     "What jobs ask Beaker for: docs/beaker.md.",
@@ -130,4 +144,5 @@ BACKEND = BackendType(
     merge=merged,
     capabilities=_capabilities,
     checks=_checks,
+    manifests=_manifests,
 )

@@ -2,10 +2,11 @@
 sweep is launched there."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
-from sweeper.backends.base import Backend, BackendType, Capabilities, Check
+from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
 from sweeper.backends.references import names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import (
@@ -156,6 +157,19 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     return checks({**SECTION.defaults(), **options})
 
 
+def _manifests(
+    sweep: str, folder: str, options: Mapping[str, Any], batches: Batches
+) -> Iterator[Manifest]:
+    """A Job for each."""
+    from sweeper.backends.identity import NOT_YET
+    from sweeper.backends.kubernetes.manifest import Names, manifest
+
+    names, given = Names(sweep, folder), _whole(options)
+    names.identity.foreseen()
+    for job in chain.from_iterable(batches):
+        yield Manifest(job.title, manifest(job, {**given, **job.resources}, names, NOT_YET))
+
+
 BACKEND = BackendType(
     "kubernetes",
     "What jobs ask a Kubernetes cluster for: docs/kubernetes.md.",
@@ -164,4 +178,5 @@ BACKEND = BackendType(
     by_run=True,
     capabilities=_capabilities,
     checks=_checks,
+    manifests=_manifests,
 )

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
-from sweeper.backends.base import Backend, BackendType, Capabilities, Check, Counter, Leftover
+from sweeper.backends.base import (
+    Backend,
+    BackendType,
+    Batches,
+    Capabilities,
+    Check,
+    Counter,
+    Leftover,
+    Manifest,
+)
 from sweeper.backends.configuration import configured
 from sweeper.backends.slurm.section import SECTION
 
@@ -38,6 +47,15 @@ def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover
         yield Leftover(paths, "handed to Slurm, for runs that are over")
 
 
+def _manifests(
+    sweep: str, folder: str, options: Mapping[str, object], batches: Batches
+) -> Iterable[Manifest]:
+    from sweeper.backends.slurm.submission import manifests
+
+    del options  # they come with each job
+    return manifests(sweep, folder, configured(BACKEND), batches)
+
+
 BACKEND = BackendType(
     "slurm",
     "What jobs ask a Slurm cluster for: docs/slurm.md.",
@@ -48,4 +66,5 @@ BACKEND = BackendType(
     capabilities=_capabilities,
     checks=_checks,
     leftovers=_leftovers,
+    manifests=_manifests,
 )

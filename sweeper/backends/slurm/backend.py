@@ -19,6 +19,7 @@ from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.commands import Closed, Full, Job, Slurm, status_of
 from sweeper.backends.slurm.options import options, requeues, script
+from sweeper.backends.slurm.submission import alike, arguments
 from sweeper.backends.slurm.tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
 
@@ -74,10 +75,7 @@ class SlurmBackend(Backend):
         sbatch does not answer, are then not tried again for a while."""
         self._patience.check()
         there = self._there([job.token for job in jobs])
-        groups: dict[str, list[JobSpec]] = {}
-        for job in jobs:
-            if job.token not in there:
-                groups.setdefault(repr(sorted(job.resources.items())), []).append(job)
+        groups = alike(job for job in jobs if job.token not in there)
         self._queue = None
         refused: Closed | None = None
         for key, group in groups.items():
@@ -166,17 +164,7 @@ class SlurmBackend(Backend):
 
     def _submit(self, jobs: Sequence[JobSpec], asked: Mapping[str, Any]) -> None:
         name = self._tables.write(jobs, requeue=requeues(asked))
-        given = [
-            f"--job-name={jobs[0].token if len(jobs) == 1 else f'{self._sweep}.{name}'}",
-            f"--comment={self._tables.comment(name, jobs)}",
-            f"--chdir={jobs[0].cwd}",
-            f"--output={self._tables.output(name, jobs)}",
-            *("--open-mode=append", "--export=NONE"),
-            *options(asked),
-        ]
-        if len(jobs) > 1:
-            throttle = asked.get("throttle")
-            given.append(f"--array=0-{len(jobs) - 1}" + (f"%{throttle}" if throttle else ""))
+        given = arguments(self._sweep, self._tables, name, jobs, asked)
         text = script(asked.get("setup", ()), self._tables.path(name))
         try:
             self._slurm.submit(given, text)

@@ -1,0 +1,89 @@
+"""What Batch is asked to run: many jobs that are submitted at once are one array job."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sweeper.backends.aws_batch.client import Aws
+from sweeper.backends.aws_batch.definition import (
+    called,
+    overrides,
+    registration,
+    retry_strategy,
+    timeout,
+)
+from sweeper.backends.aws_batch.names import Names, as_tag
+from sweeper.backends.aws_batch.options import Options, read_options
+from sweeper.backends.base import Batches, JobSpec, Manifest
+from sweeper.storage.files import open_store
+
+__all__ = ["Submissions", "manifests"]
+
+_MOST_CHILDREN = 10_000
+"""Of an array job: Batch's own limit."""
+
+
+class Submissions:
+    """Those of the sweep in `folder`, whose jobs are called by `names`."""
+
+    def __init__(self, options: Options, sweep: str, folder: str, names: Names) -> None:
+        self._options, self._sweep, self._names = options, sweep, names
+        self._root = os.path.dirname(folder)
+
+    def together(self, jobs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:
+        """The jobs of each submission: those of an array, or one alone."""
+        alike: dict[tuple[str, ...], list[JobSpec]] = {}
+        for job in jobs:
+            alike.setdefault(tuple(job.argv[:-1]), []).append(job)
+        least = max(2, self._options.array)
+        for argv, group in alike.items():
+            # What finds out which job it is needs an interpreter that has sweeper.
+            python = os.path.basename(argv[0] if argv else "").startswith("python")
+            for start in range(0, len(group), _MOST_CHILDREN):
+                some = group[start : start + _MOST_CHILDREN]
+                if self._options.array and len(some) >= least and python:
+                    yield some
+                else:
+                    yield from ([job] for job in some)
+
+    def request(self, jobs: Sequence[JobSpec], definition: str, region: str) -> dict[str, Any]:
+        """The parameters of SubmitJob for the jobs of one submission."""
+        options, first = self._options, jobs[0]
+        more: Mapping[str, Any] = {}
+        if len(jobs) > 1:
+            name, table = self._names.array([job.token for job in jobs])
+            common = list(first.argv[:-1])
+            shim = [common[0], "-P", "-m", "sweeper.worker.array", self._root, table]
+            command, tags = [*shim, *common], {"sweeper:jobs": str(len(jobs))}
+            more = {"arrayProperties": {"size": len(jobs)}}
+        else:
+            name, command = self._names.single(first.token), list(first.argv)
+            tags = {"sweeper:token": first.token, "sweeper:run": as_tag(first.title)}
+        return {
+            "jobName": name,
+            "jobQueue": options.queue,
+            "jobDefinition": definition,
+            "containerOverrides": overrides(options, command, region),
+            "retryStrategy": retry_strategy(options),
+            "propagateTags": True,
+            "tags": {**options.tags, "sweeper:sweep": as_tag(self._sweep), **tags},
+            **timeout(options),
+            **more,
+        }
+
+
+def manifests(
+    sweep: str, folder: str, given: Mapping[str, Any], batches: Batches
+) -> Iterator[Manifest]:
+    """What RegisterJobDefinition is asked for, where a definition is made of an image, and what
+    SubmitJob is, without the definition's revision."""
+    options = read_options(given)
+    region = Aws(options.region, options.profile).region
+    names = Names(open_store(os.path.dirname(folder)), sweep, folder)
+    submissions = Submissions(options, sweep, folder, names)
+    if options.job_definition is None:
+        about = "RegisterJobDefinition, where there is none of this name"
+        yield Manifest(about, registration(options))
+    for group in (group for jobs in batches for group in submissions.together(jobs)):
+        about = group[0].title if len(group) == 1 else f"an array of {len(group)} jobs"
+        yield Manifest(f"SubmitJob: {about}", submissions.request(group, called(options), region))

@@ -1,0 +1,64 @@
+"""What sbatch is called with: jobs that ask for the same become one array, or one job."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sweeper.backends.base import Batches, JobSpec, Manifest
+from sweeper.backends.slurm.options import options, script
+from sweeper.backends.slurm.tables import Tables
+
+__all__ = ["alike", "arguments", "manifests"]
+
+_TABLE = "TABLE"
+"""Stands for the name of a table that is not written."""
+_END = "END-OF-SCRIPT"
+
+
+def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
+    """The jobs that ask for the same, by what they ask for."""
+    groups: dict[str, list[JobSpec]] = {}
+    for job in jobs:
+        groups.setdefault(repr(sorted(job.resources.items())), []).append(job)
+    return groups
+
+
+def arguments(
+    sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], asked: Mapping[str, Any]
+) -> list[str]:
+    """Those of sbatch, for jobs that all ask for the same and are listed in `table`."""
+    given = [
+        f"--job-name={jobs[0].token if len(jobs) == 1 else f'{sweep}.{table}'}",
+        f"--comment={tables.comment(table, jobs)}",
+        f"--chdir={jobs[0].cwd}",
+        f"--output={tables.output(table, jobs)}",
+        *("--open-mode=append", "--export=NONE"),
+        *options(asked),
+    ]
+    if len(jobs) > 1:
+        throttle = asked.get("throttle")
+        given.append(f"--array=0-{len(jobs) - 1}" + (f"%{throttle}" if throttle else ""))
+    return given
+
+
+def manifests(
+    sweep: str, folder: str, defaults: Mapping[str, Any], batches: Batches
+) -> Iterator[Manifest]:
+    """Each call of sbatch, as a shell would make it. How many tasks an array may have at most, the
+    cluster alone knows: only `launch.slurm.array` counts here."""
+    tables = Tables(folder)
+    for group in (group for jobs in batches for group in alike(jobs).values()):
+        asked: dict[str, Any] = {**defaults, **group[0].resources}
+        size = asked.get("array") or len(group)
+        for start in range(0, len(group), size):
+            yield _manifest(sweep, tables, group[start : start + size], asked)
+
+
+def _manifest(
+    sweep: str, tables: Tables, jobs: Sequence[JobSpec], asked: Mapping[str, Any]
+) -> Manifest:
+    given = shlex.join(["sbatch", *arguments(sweep, tables, _TABLE, jobs, asked)])
+    text = script(asked.get("setup", ()), tables.path(_TABLE))
+    tasks = [f"# task {index}: {shlex.join(job.argv)}" for index, job in enumerate(jobs)]
+    about = f"{len(jobs)} tasks of an array" if len(jobs) > 1 else jobs[0].title
+    return Manifest(about, "\n".join((*tasks, f"{given} <<'{_END}'", f"{text}{_END}", "")))

@@ -1,0 +1,193 @@
+"""`sweeper plan --manifest`: what a launch would submit, in each backend's own format. That it is
+what really is submitted, tests of the backends show."""
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from sweeper.backends import every_backend
+from sweeper.backends.slurm.options import script
+from sweeper.cli import main
+from sweeper.model.states import Event
+from sweeper.planner.plan import plan
+from sweeper.storage.documents import encode
+from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
+
+JOB = jsonschema.Draft202012Validator(
+    json.loads((Path(__file__).parents[1] / "support" / "kubernetes_job.json").read_text())
+)
+CANARY = "tml-canary-41d2c0"
+GRID: dict[str, Any] = {
+    "name": "toys",
+    "command": ["/bin/echo", "{lr}", "{word}", "{log_path}"],
+    "grid": {"lr": [0.1, 0.2], "word": ["on", "1e3: {a}"]},
+    "secrets": ["KEY"],
+    "launch": {
+        "max_parallel": 3,
+        "env": {"MODE": "quick"},
+        "kubernetes": {
+            "image": "sweeper",
+            "secrets": {"KEY": "keys/wandb"},
+            "labels": {"team": "no", "empty": ""},
+            "pod": {"securityContext": {"runAsNonRoot": True}, "hostAliases": []},
+            "overrides": [{"if": {"lr": [0.2]}, "memory": "8Gi", "queue": "team"}],
+        },
+        "beaker": {"image": "lab/sweeper", "secrets": {"KEY": "WANDB"}, "gpus": 2},
+        "aws_batch": {
+            **{"queue": "q", "image": "i", "region": "eu-central-1", "array": 2},
+            "secrets": {"KEY": "arn:aws:ssm:eu-central-1:1:parameter/k"},
+        },
+        "slurm": {
+            **{"mem": "2G", "setup": ["module load 'x'"], "extra": ["--comment2=a b"]},
+            "overrides": [{"if": {"lr": [0.2]}, "mem": "8G"}],
+        },
+    },
+}
+ROOT = "memory://manifests"
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No cluster is there, nor the way to one; the secret is, as for a launch."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("KEY", CANARY)
+    monkeypatch.setenv("BEAKER_TOKEN", CANARY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+
+
+@pytest.fixture
+def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """A function: the grid's manifests for a backend, as they are printed."""
+
+    def of(backend: str, *more: str, code: int = 0, root: str = ROOT) -> str:
+        path = tmp_path / "g.json"
+        path.write_text(json.dumps(GRID))
+        told = ["plan", str(path), "--backend", backend, "--root", root, "--manifest", *more]
+        assert main(told) == code
+        printed = capsys.readouterr()
+        assert CANARY not in printed.out + printed.err
+        return printed.err if code else printed.out
+
+    return of
+
+
+def _documents(text: str) -> list[Any]:
+    """As a program of YAML 1.1 reads them: kubectl is one."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.version = (1, 1)
+    return list(yaml.load_all(text))
+
+
+def test_jobs_of_kubernetes(said: Any) -> None:
+    text = said("kubernetes")
+    jobs = _documents(text)
+    assert len(jobs) == 4
+    for job in jobs:
+        JOB.validate(job)
+    last = jobs[3]
+    assert jobs[2]["metadata"]["annotations"]["sweeper/run"] == "lr=0.2,word=on"
+    assert last["metadata"]["labels"]["team"] == "no"
+    assert last["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    pod = last["spec"]["template"]["spec"]
+    assert (pod["hostAliases"], pod["securityContext"]) == ([], {"runAsNonRoot": True})
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"memory": "8Gi"}
+    assert container["command"][-2] == f"{ROOT}/toys"
+    name = {"secretKeyRef": {"name": "keys", "key": "wandb"}}
+    assert container["env"] == [{"name": "KEY", "valueFrom": name}]
+    assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {
+        "memory": "2Gi"
+    }
+
+
+def test_experiments_of_beaker(said: Any) -> None:
+    text = said("beaker")
+    experiments = _documents(text)
+    assert [one["version"] for one in experiments] == ["v2"] * 4
+    (task,) = experiments[0]["tasks"]
+    assert task["envVars"] == [{"name": "KEY", "secret": "WANDB"}]
+    assert task["resources"] == {"cpuCount": 1.0, "memory": "2GiB", "gpuCount": 2}
+    token = task["command"][-1]
+    assert f"-{token}: lr=0.1,word=on\n" in text  # the name, which is beside the spec
+
+
+def test_submissions_to_aws_batch(said: Any) -> None:
+    """Three are submitted at once, as an array; then the fourth."""
+    definition, array, alone = _documents(said("aws-batch"))
+    assert definition["containerProperties"]["secrets"][0]["name"] == "KEY"
+    assert array["arrayProperties"] == {"size": 3}
+    assert "arrayProperties" not in alone
+    assert array["jobDefinition"] == alone["jobDefinition"] == definition["jobDefinitionName"]
+    assert alone["containerOverrides"]["command"][-2] == f"{ROOT}/toys"
+
+
+def test_the_script_of_slurm(said: Any, tmp_path: Path) -> None:
+    """A shell makes of it what sbatch is called with. By what jobs ask for there are three: two
+    at once with 2G, one with 8G, and one more with 8G later."""
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$0.$$.args"\n/bin/cat > "$0.$$.script"\n')
+    sbatch.chmod(0o755)
+    text = said("slurm", root=str(tmp_path))
+    found = {"PATH": str(tmp_path)}
+    subprocess.run(["/bin/sh", "-e"], input=text, text=True, env=found, check=True)
+    calls = [path.read_text().splitlines() for path in tmp_path.glob("sbatch.*.args")]
+    assert sorted(next(a for a in call if a.startswith("--mem=")) for call in calls) == [
+        "--mem=2G",
+        "--mem=8G",
+        "--mem=8G",
+    ]
+    (array,) = [call for call in calls if "--array=0-1" in call]
+    assert {"--comment2=a b", f"--chdir={tmp_path}/toys"} <= set(array)
+    table = str(tmp_path / "toys" / "slurm" / "TABLE.json")
+    for path in tmp_path.glob("sbatch.*.script"):
+        assert path.read_text() == script(["module load 'x'"], table)
+    tasks = [line for line in text.splitlines() if line.startswith("# task ")]
+    assert len(tasks) == 4
+    assert shlex.split(tasks[0].partition(": ")[2])[-2] == f"{tmp_path}/toys"
+    assert not (tmp_path / "toys").exists()  # nothing is written
+
+
+def test_one_without_a_format_says_so(said: Any) -> None:
+    have = {one.name for one in every_backend() if one.manifests is not None}
+    for one in every_backend():
+        if one.manifests is None:
+            (line,) = said(one.name, code=2).splitlines()
+            assert f"{one.name} starts its jobs by itself and has no manifests" in line
+            assert all(name in line for name in have)
+
+
+@pytest.mark.parametrize(
+    ("more", "root", "told"),
+    [
+        ((), "here", "its jobs do not see the folder"),
+        (("launch.kubernetes.secrets={}",), ROOT, "say where the job finds KEY"),
+        (("launch.kubernetes.image=null",), ROOT, "nothing says what jobs run in"),
+        (("--json",), ROOT, "--manifest and --json do not go together"),
+    ],
+)
+def test_what_a_launch_would_refuse(
+    said: Any, tmp_path: Path, more: tuple[str, ...], root: str, told: str
+) -> None:
+    where = str(tmp_path / root) if root == "here" else root
+    (line,) = said("kubernetes", *more, code=2, root=where).splitlines()
+    assert told in line
+
+
+def test_what_is_left_alone_is_left_out(said: Any, tmp_path: Path) -> None:
+    planned = plan(GRID | {"launch": {}})
+    store, (first, *_) = LocalStore(str(tmp_path)), planned.runs
+    for event in (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.SUCCEEDED):
+        store.create(Layout("toys").event(first.id, 1, event), encode({"schema": 1}))
+    text = said("slurm", root=str(tmp_path))
+    assert first.id not in text
+    assert text.count("# task ") == len(planned.runs) - 1
