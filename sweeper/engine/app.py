@@ -1,7 +1,6 @@
 """The engine's requests over HTTP, as the SDK of `tinker` 0.38 makes them."""
 
 import asyncio
-import contextlib
 import json
 import math
 import time
@@ -10,7 +9,6 @@ from concurrent.futures import CancelledError
 from typing import Any, cast
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -91,7 +89,7 @@ class _Rehearsal:
 
     def guard(self, name: str, handler: Handler) -> Handler:
         """The handler behind all that stands before it."""
-        inner = _guarded(handler)
+        inner = _guarded(self._service, handler)
 
         async def guarded(request: Request) -> Response:
             if name in _CAN_FAIL and self._failures.next():
@@ -105,41 +103,61 @@ class _Rehearsal:
         return guarded
 
 
-def _guarded(handler: Handler) -> Handler:
+def _guarded(service: Service, handler: Handler) -> Handler:
     async def guarded(request: Request) -> Response:
         try:
             return await handler(request)
-        except Unknown as error:
-            return _json({"detail": str(error)}, 404)
-        except Busy as error:
+        except Busy as error:  # the client comes again, with the same number
             return _busy(error)
+        except Unknown as error:
+            return await _turned_away(service, request, str(error), 404)
         except RequestError as error:
-            return _json({"detail": str(error)}, 400)
+            return await _turned_away(service, request, str(error), 400)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            return _json({"detail": f"malformed request: {type(error).__name__}: {error}"}, 400)
+            message = f"malformed request: {type(error).__name__}: {error}"
+            return await _turned_away(service, request, message, 400)
 
     return guarded
 
 
+async def _turned_away(service: Service, request: Request, message: str, status: int) -> Response:
+    """The answer to a request that nothing will be done for."""
+    try:
+        said = await request.body()
+    except TooLarge as error:
+        said = error.head
+    return _freed(service, request, said, message, status)
+
+
+def _freed(service: Service, request: Request, said: bytes, message: str, status: int) -> Response:
+    """The same to one that begins with `said`. If it has a number, in JSON or in protobuf, the
+    number is freed: the SDK counts it, and the requests that follow would wait for it."""
+    service.refuse((json_head if _is_json(request) else head_of)(said), message)
+    return _json({"detail": message}, status)
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").lower().startswith("application/json")
+
+
 async def _body(request: Request) -> Body:
     raw = await request.body()
+    if raw and not _is_json(request):
+        raise RequestError(f"{request.url.path} takes JSON")
     try:
         body: object = json.loads(raw) if raw else {}
     except RecursionError:
         raise RequestError("the body is nested too deeply") from None
+    except ValueError as error:
+        raise RequestError(f"the body is no JSON: {error}") from None
     if not isinstance(body, dict):
         raise RequestError("the body is not a JSON object")
     return body  # pyright: ignore[reportUnknownVariableType]  # a JSON object has string keys
 
 
-def _posted(service: Service, function: Callable[[Body], Body]) -> Handler:
+def _posted(function: Callable[[Body], Body]) -> Handler:
     async def handler(request: Request) -> Response:
-        body = await _body(request)
-        try:
-            return _json(function(body))
-        except Exception as error:
-            service.refuse(body, str(error))
-            raise
+        return _json(function(await _body(request)))
 
     return handler
 
@@ -196,10 +214,7 @@ def _retrieve(service: Service) -> Handler:
 def _forward_backward(service: Service) -> Handler:
     async def handler(request: Request) -> Response:
         if "protobuf" not in request.headers.get("content-type", ""):
-            message = "forward_backward takes protobuf: use the tinker SDK 0.38"
-            with contextlib.suppress(ValueError, RequestError):
-                service.refuse(await _body(request), message)
-            raise RequestError(message)
+            raise RequestError("forward_backward takes protobuf: use the tinker SDK 0.38")
         if request.headers.get("content-encoding"):
             raise RequestError("this engine takes uncompressed requests only")
         return _json(service.forward_backward(await request.body()))
@@ -287,9 +302,7 @@ def _search(service: Service) -> Handler:
 
 def _refused(service: Service, message: str) -> Handler:
     async def handler(request: Request) -> Response:
-        with contextlib.suppress(ValueError, RequestError, HTTPException):
-            service.refuse(await _body(request), message)
-        return _json({"detail": message}, 400)
+        return await _turned_away(service, request, message, 400)
 
     return handler
 
@@ -304,26 +317,22 @@ def _expire(service: Service) -> Handler:
 
 
 def _missing(service: Service) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """What an address or a method that is not there answers; a number in the request is freed."""
+    """What an address or a method that is not there answers."""
 
     async def missing(request: Request, _error: Exception) -> Response:
         message = f"this engine has no {request.method} {request.url.path}"
-        with contextlib.suppress(ValueError, RequestError, HTTPException):  # none of the SDK's
-            service.refuse(await _body(request), message)
-        return _json({"detail": message}, 404)
+        return await _turned_away(service, request, message, 404)
 
     return missing
 
 
 def _too_large(service: Service) -> Callable[[Request, Exception], Response]:
-    """What is answered to a body that is not read to its end; a number that it has is freed."""
+    """What is answered to a body that is not read to its end."""
 
     def too_large(request: Request, error: Exception) -> Response:
         message = getattr(error, "detail", "the body is too large")
-        if isinstance(error, TooLarge):
-            is_json = request.headers.get("content-type", "").startswith("application/json")
-            service.refuse((json_head if is_json else head_of)(error.head), message)
-        return _json({"detail": message}, 413)
+        said = error.head if isinstance(error, TooLarge) else b""
+        return _freed(service, request, said, message, 413)
 
     return too_large
 
@@ -345,7 +354,7 @@ def build(
     answers to no other name of its host."""
     rehearsal = _Rehearsal(service)
     posted: dict[str, Handler] = {
-        name: _posted(service, function)
+        name: _posted(function)
         for name, function in {
             "create_session": service.create_session,
             "session_heartbeat": service.heartbeat,

@@ -88,8 +88,8 @@ def header(body: bytes) -> tuple[Header, "pb.ForwardBackwardRequest"]:
 
 
 def head_of(data: bytes) -> dict[str, str | int]:
-    """What the beginning of a ForwardBackwardRequest says of whom it is for: `model_id` and
-    `seq_id`, which stand before its data; less where they do not."""
+    """What a ForwardBackwardRequest, or the beginning of one, says of whom it is for: `model_id`
+    and `seq_id`, which stand before its data; less where they do not."""
     reader = _Varints(data)
     found: dict[str, str | int] = {}
     try:
@@ -132,7 +132,8 @@ class _Varints:
         return found
 
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,"]|-?\d+(?=[\s,}])')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,"]|[^\s{}\[\]:,"]+(?=[\s,}\]])')
+_WHOLE = re.compile(r"-?\d{1,19}")
 
 
 def json_head(data: bytes) -> dict[str, str | int]:
@@ -140,18 +141,19 @@ def json_head(data: bytes) -> dict[str, str | int]:
     stands in it."""
     found: dict[str, str | int] = {}
     depth, key, before = 0, "", ""
-    for word in _TOKEN.findall(data.decode("utf-8", "ignore")):
-        if word == '"':
-            break  # a text that goes on beyond the end
+    for match in _TOKEN.finditer(data.decode("utf-8", "ignore")):
+        word = match[0]
+        if word == '"' or len(found) == 2:
+            break  # a text that goes on beyond the end, or there is no more to find
         if word in ("{", "["):
             depth += 1
         elif word in ("}", "]"):
             depth -= 1
         elif depth == 1 and before in ("{", ","):
             key = word
-        elif depth == 1 and before == ":" and key == '"model_id"':
+        elif depth == 1 and before == ":" and key == '"model_id"' and word[0] == '"':
             found["model_id"] = word.strip('"')
-        elif depth == 1 and before == ":" and key == '"seq_id"' and word[0] != '"':
+        elif depth == 1 and before == ":" and key == '"seq_id"' and _WHOLE.fullmatch(word):
             found["seq_id"] = int(word)
         before = word
     return found

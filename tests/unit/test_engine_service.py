@@ -2,16 +2,21 @@
 
 import asyncio
 import concurrent.futures
+import json
+import math
 import os
 import re
 import time
 
 import httpx
 import numpy as np
+import orjson
 import pytest
+from tinker.lib._pydantic_conv import deserialize_json_response
 from tinker.proto import tinker_public_pb2 as pb
+from tinker.types import OptimStepResponse
 
-from sweeper.engine import app, state, wire
+from sweeper.engine import app, front, state, wire, work
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.models import Models
@@ -204,25 +209,95 @@ def test_a_bad_request_fails_in_its_turn_and_the_next_goes_on(service, request_o
     assert client.train(0)
 
 
-@pytest.mark.parametrize(
-    ("method", "address", "status"),
-    [("POST", "save_weights_elsewhere", 404), ("PUT", "optim_step", 404), ("POST", "sample", 404)],
-)
-def test_a_number_sent_to_an_address_that_is_not_there_is_free(service, method, address, status):
-    """The SDK counts the request as made: one that had no turn would hold up all that follow."""
-    client = Client(service)
+JSON, PROTOBUF = "application/json", "application/x-protobuf"
+NOT_THERE = "this engine has no {} /api/v1/{}"
+
+
+def asked(service, method, address, body, kind):
+    """The application's answer."""
 
     async def send():
         transport = httpx.ASGITransport(app.build(service, {}))
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
-            return await http.request(method, f"/api/v1/{address}", json=client.body())
+            headers = {"content-type": kind}
+            return await http.request(method, f"/api/v1/{address}", content=body, headers=headers)
 
-    answer = asyncio.run(send())
-    assert (answer.status_code, answer.json()["detail"]) == (
-        status,
-        f"this engine has no {method} /api/v1/{address}",
-    )
+    return asyncio.run(send())
+
+
+def told(*request):
+    """The status and the detail that the application answers a request with."""
+    answer = asked(*request)
+    return answer.status_code, answer.json()["detail"]
+
+
+@pytest.mark.parametrize("kind", [JSON, PROTOBUF])
+@pytest.mark.parametrize(
+    ("method", "address", "status", "detail"),
+    [
+        ("POST", "save_weights_elsewhere", 404, NOT_THERE),
+        ("PUT", "optim_step", 404, NOT_THERE),
+        ("POST", "sample", 404, NOT_THERE),
+        ("POST", "copy_weights", 400, "there are no projects on this engine to copy weights to"),
+    ],
+)
+def test_a_number_sent_to_an_address_that_is_not_there_is_free(
+    service, method, address, status, detail, kind
+):
+    """The SDK counts the request as made: one that had no turn would hold up all that follow."""
+    client = Client(service)
+    body = json.dumps(client.body()).encode() if kind == JSON else client.raw([[1, 2, 3]])
+    found = told(service, method, address, body, kind)
+    assert found == (status, detail.format(method, address))
     assert client.train(0)
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "spoilt", "detail"),
+    [
+        ("optim_step", PROTOBUF, None, "/api/v1/optim_step takes JSON"),
+        ("save_weights", PROTOBUF, None, "/api/v1/save_weights takes JSON"),
+        ("asample", PROTOBUF, None, "/api/v1/asample takes JSON"),
+        ("optim_step", JSON, b'{"a": ', "the body is no JSON: "),
+        ("optim_step", JSON, b"{", "the body is no JSON: "),
+        ("forward_backward", JSON, None, "forward_backward takes protobuf"),
+        ("forward_backward", PROTOBUF, b"\xff", "this is no ForwardBackwardRequest"),
+        ("asample", JSON, None, "sampling needs a sampling session"),
+    ],
+)
+def test_a_number_sent_in_a_body_that_an_address_does_not_take_is_free(
+    service, address, kind, spoilt, detail
+):
+    client = Client(service)
+    body = json.dumps(client.body()).encode() if kind == JSON else client.raw([[1, 2, 3]])
+    if spoilt is not None:  # it ends in the midst of it
+        body = body.removesuffix(b"}") + (b"," if kind == JSON else b"") + spoilt
+    status, said = told(service, "POST", address, body, kind)
+    assert (status, said.startswith(detail)) == (400, True), said
+    assert client.train(0)
+
+
+@pytest.mark.parametrize(("address", "status"), [("optim_step", 413), ("nowhere", 404)])
+def test_a_number_sent_in_a_body_that_is_too_large_is_free(service, monkeypatch, address, status):
+    monkeypatch.setattr(front, "JSON_BYTES", 1000)
+    client = Client(service)
+    body = json.dumps(client.body(x="y" * 2000)).encode()
+    assert told(service, "POST", address, body, JSON)[0] == status
+    assert client.train(0)
+
+
+def test_numbers_that_are_not_finite_reach_the_sdk_as_numbers(service, monkeypatch):
+    """A stand-in for the step: no real one has all of them at once."""
+    stepped = {"nan": math.nan, "up": math.inf, "down": -math.inf, "loss": 0.5}
+    monkeypatch.setattr(work, "step", lambda *_: stepped)
+    client = Client(service)
+    body = client.body(adam_params={"learning_rate": 0.1})
+    promised = asked(service, "POST", "optim_step", json.dumps(body).encode(), JSON).json()
+    answer = asked(service, "POST", "retrieve_future", json.dumps(promised).encode(), JSON)
+    read = orjson.loads(answer.content)  # as the SDK parses and types an answer
+    metrics = deserialize_json_response(read, OptimStepResponse).metrics
+    assert math.isnan(metrics.pop("nan"))
+    assert metrics == {"up": math.inf, "down": -math.inf, "loss": 0.5}
 
 
 def test_what_this_engine_does_not_do_is_answered_with_its_reason(service):

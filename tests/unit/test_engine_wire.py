@@ -30,6 +30,10 @@ def test_the_head_of_a_pass():
         ({"x": "y" * 5000, **NAMED}, {}),
         ({"x": '","model_id":"b","seq_id":9,"' * 500, **NAMED}, {}),
         ({"seq_id": "300", "model_id": None}, {}),
+        ({"seq_id": 1.5, "model_id": "a:train:0"}, {"model_id": "a:train:0"}),
+        ({"seq_id": 10**4000, "model_id": "a:train:0"}, {"model_id": "a:train:0"}),
+        ({"seq_id": True, "model_id": None, "x": 3}, {}),
+        ({"x": 1e-5, "y": -3, **NAMED}, NAMED),
     ],
 )
 def test_the_head_of_a_json_request(document, found):
