@@ -16,7 +16,7 @@ import psutil
 from sweeper.errors import NoRoom, Unreachable
 from sweeper.limits import lacking
 from sweeper.storage import worker_lock
-from sweeper.storage.layout import Layout
+from sweeper.storage.layout import Layout, attempt_of
 
 __all__ = ["Workers"]
 
@@ -49,8 +49,7 @@ class Workers:
 
     def _job(self, token: str) -> str:
         root, _, sweep = self._folder.rpartition("/")
-        run, _, attempt = token.rpartition("-a")
-        return os.path.join(root, Layout(sweep).job(run, int(attempt)))
+        return os.path.join(root, Layout(sweep).job(*attempt_of(token)))
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
         """Look through the process table."""

@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
-from sweeper.backends.base import JobState, JobStatus
+from sweeper.backends.base import JobStatus
 from sweeper.errors import (
     AnotherLauncher,
     EnvironmentFailure,
@@ -40,7 +40,7 @@ from sweeper.scheduler.alarm_monitor import AlarmMonitor
 from sweeper.scheduler.attempt_usage import AttemptUsage
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failure_policy import FailurePolicy
-from sweeper.scheduler.kernel_kills import KernelKills
+from sweeper.scheduler.lost_workers import LostWorkers
 from sweeper.scheduler.notifier import notifier
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.parallelism import Parallelism
@@ -56,7 +56,7 @@ from sweeper.scheduler.submitter import Submitter
 from sweeper.scheduler.sweep_usage import SweepUsageWatch
 from sweeper.storage.files import Store
 from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.layout import token
+from sweeper.storage.layout import attempt_of, token
 from sweeper.storage.sweeps import service_of
 
 __all__ = ["REPLANNED", "Scheduler"]
@@ -72,9 +72,6 @@ REMOTE_POLL_SECONDS = 2.0
 """Each look lists a store that may charge for it."""
 NOT_YET_SECONDS = 5.0
 """How long a backend is left alone with what it cannot stop yet."""
-SETTLE_SECONDS = 12.0
-"""How long a job must have ended, and no worker of its attempt have beaten, before the launcher
-says that the worker died: a second copy of the job may have ended while the first one trains."""
 
 
 class Scheduler:
@@ -113,7 +110,6 @@ class Scheduler:
         using = self._places, service, self._engine, self._stages
         self._submitter = Submitter(context, self._run_table, *using, check)
         self._heartbeats = Heartbeats(store, context.layout, clock)
-        self._kernel = KernelKills()
         self._outcomes = Outcomes(store, context.sweep, clock, context.wall)
         self._parallelism = Parallelism(context, service, needed=starting)
         self._requests = Requests(context)
@@ -131,6 +127,14 @@ class Scheduler:
             self._alarm_monitor = AlarmMonitor(context, *seen, env_file=service.env_file)
             if self._notifier is not None:
                 self._alarm_monitor.raised = self._notifier.raised
+        self._lost_workers = LostWorkers(
+            context,
+            self._run_table,
+            self._heartbeats,
+            withdrawn=self._again_elsewhere,
+            stalled=None if self._alarm_monitor is None else self._alarm_monitor.is_stalled,
+            starting=starting,
+        )
         self._stopping: set[str] = set()
         self._not_yet: dict[str, float] = {}  # what the backend could not stop, until when
         self._away = False
@@ -380,7 +384,7 @@ class Scheduler:
         """The same at one place, for these jobs (token -> run). Raises `Unreachable`."""
         found = self._places.ask(place, lambda backend: backend.find(list(opened)))
         for job in found:
-            self._run_table.add(opened[job], _attempt_of(job), Event.SUBMITTED)
+            self._run_table.add(*attempt_of(job), Event.SUBMITTED)
         missing = [run for job, run in opened.items() if job not in found]
         self._nowhere |= set(missing)
         again: list[str] = []
@@ -446,13 +450,12 @@ class Scheduler:
             self._engine.look()
 
     def _settle(self, answered: Answered) -> bool:
-        """Find the attempts whose worker died before it recorded their outcome, and lost ones.
-        Returns whether any place has answered."""
+        """Ask the places for the jobs at work, and find those whose worker is lost
+        (`lost_workers.py`). Returns whether any place has answered."""
         if self._places.several:
             self._finish_withdrawals()
         opened = self._places.of_each(self._run_table.open())
-        jobs = {job: run for there in opened.values() for job, run in there.items()}
-        self._heartbeats.look((run, _attempt_of(job)) for job, run in jobs.items())
+        self._heartbeats.look(attempt_of(job) for there in opened.values() for job in there)
         statuses: dict[str, JobStatus] = {}
         reached = False
         for place, there in opened.items():
@@ -461,76 +464,14 @@ class Scheduler:
                 continue
             self._places.look_where_nothing_is(place)
             reached = True
-        if not statuses:
-            return reached
-        self._kernel.look(statuses)
-        ended = (JobState.ENDED, JobState.ABSENT)
-        if any(status.state in ended for status in statuses.values()):
-            # A worker records its outcome before it exits: only what is missing after the
-            # backend's answer is missing.
-            self._run_table.read()
-        for job, status in statuses.items():
-            run = jobs[job]
-            if self._run_table.views[run].state.state in OPEN:
-                self._settle_one(run, _attempt_of(job), status)
+        if statuses:
+            self._observed |= self._lost_workers.look(statuses, self._stopping)
         return reached
 
     def _poll(self, place: str, tokens: list[str], statuses: dict[str, JobStatus]) -> None:
         """Add what a place says of its jobs. Raises `Unreachable`."""
         found = self._places.ask(place, lambda backend: backend.poll(tokens))
         statuses |= {job: found[job] for job in tokens}
-
-    def _settle_one(self, run: str, attempt: int, status: JobStatus) -> None:
-        """Record or observe what became of one attempt at work, from what the backend says of its
-        job and how long its worker has been quiet."""
-        view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
-        gone = status.state in (JobState.ENDED, JobState.ABSENT)
-        stopping = view.cancel or token(run, attempt) in self._stopping
-        paused = self._heartbeats.paused(run, attempt)
-        if view.cancel and gone:
-            # No worker that has not claimed it by now will: it looks for the request first.
-            if view.state.state is State.SUBMITTED or quiet > SETTLE_SECONDS:
-                detail = "the worker was gone before it could say so"
-                self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", detail)
-        elif status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
-            self._end_for(run, attempt, status)
-        elif status.state is JobState.PENDING:  # nothing can beat yet, however long it waits
-            kind = Kind.STOPPING if stopping else Kind.QUEUED
-            self._observed[run] = Observation(kind, status.reason or None, status.since)
-        elif quiet > self._context.plan.launch.lease_s:
-            # A launcher that only stops runs may be where their jobs are not known: it records no
-            # loss.
-            if status.state is JobState.ABSENT and self._starting:
-                self._run_table.add(run, attempt, Event.LOST)
-            else:
-                self._observed[run] = Observation(Kind.STALE, status.node and f"on {status.node}")
-        elif stopping or status.state is JobState.STOPPING:
-            self._observed[run] = Observation(Kind.STOPPING, status.reason or None, status.since)
-        elif paused is not None:
-            self._observed[run] = Observation(Kind.PAUSED, paused.reason, paused.since or None)
-        elif self._alarm_monitor is not None and self._alarm_monitor.is_stalled(run, attempt):
-            self._observed[run] = Observation(Kind.STALLED)
-
-    def _end_for(self, run: str, attempt: int, status: JobStatus) -> None:
-        """Record the outcome of an attempt whose worker has ended without doing so."""
-        state = self._run_table.views[run].state
-        if state.event is Event.CLAIMED and self._run_table.finish_withdrawal(run, attempt):
-            self._again_elsewhere(run, attempt)
-            return
-        if self._kernel.killed(token(run, attempt)):
-            reason, detail = "oom", "the worker was killed by the kernel: out of memory"
-        elif self._run_table.views[run].state.state is State.SUBMITTED:
-            reason, detail = "start", "the job ended before its worker began: see its log"
-        else:
-            reason, detail = "killed", "the worker ended without recording an outcome"
-        event = Event.PREEMPTED if status.preempted else Event.FAILED
-        reason = status.reason or reason
-        if token(run, attempt) in self._stopping and reason != "oom":
-            # We stopped it, before its worker could say so: it is to go on.
-            event, reason = Event.PREEMPTED, "terminated"
-            detail = "it was stopped before its worker could say so"
-        known = {"code": status.code, "host": status.node}
-        self._run_table.end(run, attempt, event, reason, detail, known)
 
     def _stop(self, answered: Answered) -> None:
         """Tell the backends which jobs a user wants stopped: once, but for those that they cannot
@@ -619,7 +560,3 @@ def _service(store: Store, sweep: str, *, needed: bool) -> Service:
         if needed:
             raise
         return Service()
-
-
-def _attempt_of(job: str) -> int:
-    return int(job.rpartition("-a")[2])

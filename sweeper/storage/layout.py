@@ -6,7 +6,7 @@ else is ours.
 
 from sweeper.model.states import Event
 
-__all__ = ["Layout", "metrics_dir", "token"]
+__all__ = ["Layout", "attempt_of", "metrics_dir", "token"]
 
 _LOG_PATH = "{log_path}"
 
@@ -94,3 +94,10 @@ def metrics_dir(said: str | None) -> str:
 def token(run: str, attempt: int) -> str:
     """The name by which a backend knows the job of an attempt: `<run id>-a<attempt>`."""
     return f"{run}-a{attempt}"
+
+
+def attempt_of(token: str) -> tuple[str, int]:
+    """The run's id and the number of the attempt that a token names. Raises `ValueError` for what
+    is no token."""
+    run, _, attempt = token.rpartition("-a")
+    return run, int(attempt)

@@ -15,9 +15,9 @@ from sweeper.scheduler.loop import (
     NOT_YET_SECONDS,
     POLL_SECONDS,
     REMOTE_POLL_SECONDS,
-    SETTLE_SECONDS,
     Scheduler,
 )
+from sweeper.scheduler.lost_workers import SETTLE_SECONDS
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore

@@ -16,8 +16,9 @@ from typing import Any
 
 from sweeper.backends.aws_batch.client import Aws, part
 from sweeper.backends.aws_batch.definition import INTERRUPTIONS
-from sweeper.backends.aws_batch.names import Names, attempt_of
+from sweeper.backends.aws_batch.names import Names
 from sweeper.backends.base import JobState, JobStatus
+from sweeper.storage.layout import attempt_of
 
 __all__ = ["Jobs", "status_of"]
 

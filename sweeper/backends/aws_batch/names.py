@@ -17,15 +17,9 @@ from sweeper.storage.documents import SCHEMA, encode, read_as
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
-__all__ = ["Names", "as_tag", "attempt_of"]
+__all__ = ["Names", "as_tag"]
 
 _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9 +\-=._:/@]")
-
-
-def attempt_of(token: str) -> tuple[str, int]:
-    """A token's run and attempt."""
-    run, _, attempt = token.rpartition("-a")
-    return run, int(attempt)
 
 
 def as_tag(text: str) -> str:

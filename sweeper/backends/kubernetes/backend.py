@@ -21,6 +21,7 @@ from sweeper.backends.kubernetes.client import JOBS, METADATA, PODS, Cluster, Re
 from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest
 from sweeper.backends.kubernetes.status import is_over, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.storage.layout import attempt_of
 
 __all__ = ["KubernetesBackend", "open_backend"]
 
@@ -93,11 +94,12 @@ class KubernetesBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
-        if any(_attempt(job.token) > 1 for job in jobs):
+        asked = dict(attempt_of(job.token) for job in jobs)
+        if any(attempt > 1 for attempt in asked.values()):
             self._look(anew=True)
-            runs = {_run(job.token): _attempt(job.token) for job in jobs}
-            earlier = (t for t in self._jobs if _attempt(t) < runs.get(_run(t), 0))
-            self.cancel(list(earlier))  # what a queue has taken back, and might let go again
+            known = ((token, *attempt_of(token)) for token in self._jobs)
+            earlier = [token for token, run, attempt in known if attempt < asked.get(run, 0)]
+            self.cancel(earlier)  # what a queue has taken back, and might let go again
         submission = uuid4().hex
         self._names.identity.made()
         self._looked = float("-inf")
@@ -255,11 +257,3 @@ class KubernetesBackend(Backend):
 
 def _by_token(things: Iterable[Thing]) -> Iterator[tuple[str, Thing]]:
     return ((thing["metadata"]["labels"][TOKEN], thing) for thing in things)
-
-
-def _attempt(token: str) -> int:
-    return int(token.rpartition("-a")[2])
-
-
-def _run(token: str) -> str:
-    return token.rpartition("-a")[0]

@@ -22,6 +22,7 @@ from sweeper.backends.slurm.options import options, requeues, script
 from sweeper.backends.slurm.submission import alike, arguments
 from sweeper.backends.slurm.tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.storage.layout import attempt_of
 
 __all__ = ["SlurmBackend", "open_backend"]
 
@@ -191,7 +192,7 @@ class SlurmBackend(Backend):
         """Those of `tokens` that need no submission: for which a job is in the queue, or at work,
         that was started again; or any at all, where the last try to submit them had no answer."""
         doubted = self._doubted & set(tokens)
-        again = {token for token in tokens if _number(token) > 1}
+        again = {token for token in tokens if attempt_of(token)[1] > 1}
         if not doubted and not again:
             return set()
         self._queue = None  # an answer from before that try would not show it
@@ -230,16 +231,12 @@ class SlurmBackend(Backend):
         return self._queue
 
 
-def _number(token: str) -> int:
-    return int(token.rpartition("-a")[2])
-
-
 def _served(token: str | None, restarts: int) -> list[str]:
     """The tokens of the attempts that a job has been, or is, there for."""
     if token is None:
         return []
-    run, _, first = token.rpartition("-a")
-    return [f"{run}-a{int(first) + more}" for more in range(restarts + 1)]
+    run, first = attempt_of(token)
+    return [f"{run}-a{first + more}" for more in range(restarts + 1)]
 
 
 def _rank(job: Job) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm.commands import Job, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.storage.files import open_regular, refuse_links
+from sweeper.storage.layout import attempt_of
 
 __all__ = ["Tables"]
 
@@ -81,7 +82,7 @@ class Tables:
         for name in sorted(name for name in there if name.endswith(".json")):
             table = name.removesuffix(".json")
             try:
-                runs = [token.rpartition("-a")[0] for token in self._tokens(table)]
+                runs = [attempt_of(token)[0] for token in self._tokens(table)]
             except _UNREADABLE:
                 continue  # nobody knows whose it is
             if over >= set(runs):

@@ -1,0 +1,128 @@
+"""Says which workers are lost: of the jobs at work, those that will never record how they ended.
+
+A worker beats while it lives, and records the outcome of its attempt before it exits. One whose job
+has ended without an outcome has died. One that is silent for the sweep's lease, and whose job the
+backend does not know, is lost. Where the backend still has the job it is shown as stale, no more.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+from sweeper.backends.base import JobState, JobStatus
+from sweeper.model.observation import Kind, Observation
+from sweeper.model.states import OPEN, Event, State
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.kernel_kills import KernelKills
+from sweeper.scheduler.run_table import RunTable
+from sweeper.storage.heartbeats import Heartbeats
+from sweeper.storage.layout import attempt_of, token
+
+__all__ = ["SETTLE_SECONDS", "LostWorkers"]
+
+SETTLE_SECONDS = 12.0
+"""How long a job must have ended, and no worker of its attempt have beaten, before the launcher
+says that the worker died: a second copy of the job may have ended while the first one trains."""
+_GONE = (JobState.ENDED, JobState.ABSENT)
+
+
+class LostWorkers:
+    """Records the outcomes that workers did not, and observes how the others are.
+
+    `withdrawn` is told of the attempts whose withdrawal was cut short (run, attempt). `stalled`
+    says whether one makes no progress. With `starting=False` no worker is said to be lost: a
+    launcher that only stops runs may be where their jobs are not known.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        run_table: RunTable,
+        heartbeats: Heartbeats,
+        *,
+        withdrawn: Callable[[str, int], None],
+        stalled: Callable[[str, int], bool] | None,
+        starting: bool,
+    ) -> None:
+        self._lease_s = context.plan.launch.lease_s
+        self._run_table = run_table
+        self._heartbeats = heartbeats
+        self._withdrawn = withdrawn
+        self._stalled = stalled
+        self._starting = starting
+        self._kernel = KernelKills()
+
+    def look(
+        self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
+    ) -> dict[str, Observation]:
+        """Judge the jobs at work by what their backends say of them. `stopping` are those that were
+        told to stop. Both are by tokens. Returns what was observed of runs that are neither over
+        nor as they should be. Raises `StoreError`."""
+        self._kernel.look(statuses)
+        if any(status.state in _GONE for status in statuses.values()):
+            # A worker records its outcome before it exits: only what is missing after the
+            # backend's answer is missing.
+            self._run_table.read()
+        found: dict[str, Observation] = {}
+        for job, status in statuses.items():
+            run, attempt = attempt_of(job)
+            told = job in stopping
+            at_work = self._run_table.views[run].state.state in OPEN
+            if at_work and not self._is_over(run, attempt, status, told):
+                seen = self._observe(run, attempt, status, told)
+                if seen is not None:
+                    found[run] = seen
+        return found
+
+    def _is_over(self, run: str, attempt: int, status: JobStatus, told: bool) -> bool:
+        """Record the outcome of an attempt whose worker will not, if that is known by now. `told`:
+        it was told to stop."""
+        view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
+        if view.cancel and status.state in _GONE:
+            # No worker that has not claimed it by now will: it looks for the request first.
+            if view.state.state is State.SUBMITTED or quiet > SETTLE_SECONDS:
+                detail = "the worker was gone before it could say so"
+                self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", detail)
+            return True
+        if status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
+            self._end(run, attempt, status, told)
+            return True
+        lost = status.state is JobState.ABSENT and quiet > self._lease_s and self._starting
+        if lost:
+            self._run_table.add(run, attempt, Event.LOST)
+        return lost
+
+    def _observe(self, run: str, attempt: int, status: JobStatus, told: bool) -> Observation | None:
+        """What is to be seen of an attempt that may be at work. None: it is as it should be."""
+        stopping = told or self._run_table.views[run].cancel
+        if status.state is JobState.PENDING:  # nothing can beat yet, however long it waits
+            kind = Kind.STOPPING if stopping else Kind.QUEUED
+            return Observation(kind, status.reason or None, status.since)
+        if self._heartbeats.quiet(run, attempt) > self._lease_s:
+            return Observation(Kind.STALE, status.node and f"on {status.node}")
+        if stopping or status.state is JobState.STOPPING:
+            return Observation(Kind.STOPPING, status.reason or None, status.since)
+        paused = self._heartbeats.paused(run, attempt)
+        if paused is not None:
+            return Observation(Kind.PAUSED, paused.reason, paused.since or None)
+        stalled = self._stalled is not None and self._stalled(run, attempt)
+        return Observation(Kind.STALLED) if stalled else None
+
+    def _end(self, run: str, attempt: int, status: JobStatus, told: bool) -> None:
+        """Record the outcome of an attempt whose worker has ended without doing so."""
+        state = self._run_table.views[run].state
+        if state.event is Event.CLAIMED and self._run_table.finish_withdrawal(run, attempt):
+            self._withdrawn(run, attempt)
+            return
+        if self._kernel.killed(token(run, attempt)):
+            reason, detail = "oom", "the worker was killed by the kernel: out of memory"
+        elif state.state is State.SUBMITTED:
+            reason, detail = "start", "the job ended before its worker began: see its log"
+        else:
+            reason, detail = "killed", "the worker ended without recording an outcome"
+        event = Event.PREEMPTED if status.preempted else Event.FAILED
+        reason = status.reason or reason
+        if told and reason != "oom":
+            # We stopped it, before its worker could say so: it is to go on.
+            event, reason = Event.PREEMPTED, "terminated"
+            detail = "it was stopped before its worker could say so"
+        known = {"code": status.code, "host": status.node}
+        self._run_table.end(run, attempt, event, reason, detail, known)
