@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.run_colours import Colours
+from sweeper.commands.name_colours import Colours
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.model.states import ENDED, OPEN, Event

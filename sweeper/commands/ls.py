@@ -87,7 +87,7 @@ def run(arguments: Namespace) -> int:
 
 def _by(key: str, runs: list[RecordedRun], problems: Problems, *, as_json: bool) -> int:
     """Print the table of states. Raises `NotFound` for a key that no run has."""
-    from sweeper.commands.ls_table import print_by
+    from sweeper.commands.ls_by import print_by
 
     known = {name for run in runs for name in run.config}
     if runs and key not in known:

@@ -255,7 +255,7 @@ class Stages:
             return False
         if holds_back(choice, fates) or "open" in fates.values():
             return False
-        from sweeper.scheduler.choosing import choose
+        from sweeper.scheduler.stage_choice import choose
 
         recorded = {run.id: run for run in self._sweep().runs}
         taken = choose(choice, recorded, [run for run, one in fates.items() if one == "succeeded"])

@@ -12,7 +12,7 @@ import pytest
 from sweeper.cause import cause, last_line
 from sweeper.commands import logs
 from sweeper.commands.logs import text_of
-from sweeper.commands.run_colours import BASIC, MANY, assign
+from sweeper.commands.name_colours import BASIC, MANY, assign
 from sweeper.errors import NotFound
 from sweeper.model.states import Event
 from sweeper.results.logs import Tail, files_of

@@ -13,9 +13,10 @@ from sweeper.backends.tmux import backend as tmux
 from sweeper.engine import keys
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.grid.launch import SECTION
 from sweeper.launcher import launching
 from sweeper.launcher.manifest import _refuse_secrets, changes, merge
-from sweeper.model.plan import Plan, Snapshot
+from sweeper.model.plan import Launch, Plan, Share, Snapshot
 from sweeper.model.plan_file import read
 from sweeper.model.states import Event, State
 from sweeper.scheduler import environment
@@ -25,6 +26,37 @@ from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import read_plan
 from sweeper.terminal import duration, number, print_table
+
+
+def test_a_field_of_launch_is_kept_in_the_plan_and_read_back() -> None:
+    """Whatever a grid may say there: a field that the plan does not have would be taken for a
+    backend's, and one that is not read back would be forgotten by a relaunch."""
+    fields = {field.key or name for name, field in SECTION.fields.items()}
+    assert fields == set(Launch._fields) - {"options"}
+    given = Launch(
+        backend="slurm",
+        max_parallel=3,
+        retries=2,
+        timeout_s=60.0,
+        python="p",
+        cwd="c",
+        env={"A": "b"},
+        resume="never",
+        lease_s=20.0,
+        grace_s=5.0,
+        log_path_field="a.b",
+        metrics_dir="{log_path}/m",
+        window="w",
+        sync_s=2.0,
+        priority=2.0,
+        warm=False,
+        options={"slurm": {"mem": "1G"}},
+        backends=(Share("slurm", 2), Share("local")),
+    )
+    same = [key for key, value in Launch()._asdict().items() if value == getattr(given, key)]
+    assert not same, "each has a value that is not its default"
+    document = json.loads(json.dumps(_plan()._replace(launch=given).document()))
+    assert read(document, "sweep.json").launch == given
 
 
 def _plan(*runs: tuple[str, str], created: str = "then", **more: Any) -> Plan:

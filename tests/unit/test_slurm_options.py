@@ -38,6 +38,16 @@ def test_options() -> None:
     short = slurm_options.options({"time_s": 60.0, "requeue": False})
     assert short == ["--time=0:01:00", "--signal=B:TERM@15", "--no-requeue"]
     assert slurm_options.options(slurm.BACKEND.section.defaults()) == slurm_options.options({})
+
+
+@pytest.mark.parametrize(("key", "value"), [("partition", "cpu"), ("cpus", 2), ("extra", ["--x"])])
+def test_a_default_that_is_declared_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, key: str, value: object
+) -> None:
+    given = slurm_options.options({key: value})
+    assert given != slurm_options.options({key: None})
+    monkeypatch.setitem(slurm_options._DEFAULTS, key, value)
+    assert slurm_options.options({}) == slurm_options.options({key: None}) == given
     assert "--signal=B:TERM@30" in slurm_options.options({"signal_s": 30.0})
     # A signal of the configuration file's, with a time of the grid's.
     assert "--signal=B:TERM@60" in slurm_options.options({"time_s": 120.0, "signal_s": 600.0})

@@ -23,24 +23,28 @@ _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 def options(asked: Mapping[str, Any]) -> list[str]:
     """The options of sbatch that say what a job gets."""
-    given = [f"--{name}={asked[name]}" for name in _PLAIN if asked.get(name) is not None]
-    if asked.get("cpus") is not None:
-        given.append(f"--cpus-per-task={asked['cpus']}")
-    before = asked.get("signal_s") or _DEFAULTS["signal_s"]
-    limit = asked.get("time_s")
+    said = _said(asked)
+    given = [f"--{name}={said[name]}" for name in _PLAIN if name in said]
+    if "cpus" in said:
+        given.append(f"--cpus-per-task={said['cpus']}")
+    before, limit = said["signal_s"], said.get("time_s")
     if limit is not None:
         given.append(f"--time={_clock(limit)}")
         # They may come from different places, of which none sees the other.
         before = min(before, limit / (2 if asked.get("signal_s") else 4))
     given.append(f"--signal=B:TERM@{max(1, round(before))}")
     given.append("--requeue" if requeues(asked) else "--no-requeue")
-    return [*given, *asked.get("extra", ())]
+    return [*given, *said.get("extra", ())]
 
 
 def requeues(asked: Mapping[str, Any]) -> bool:
     """Whether a job is started again that was preempted, lost its node or ran out of time."""
-    given = asked.get("requeue")
-    return _DEFAULTS["requeue"] if given is None else given is not False
+    return _said(asked)["requeue"] is not False
+
+
+def _said(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked for, and the section's defaults where nothing is."""
+    return {**_DEFAULTS, **{key: value for key, value in asked.items() if value is not None}}
 
 
 def _clock(seconds: float) -> str:

@@ -27,6 +27,7 @@ def choose(
     sign = sign_of(choice.metric.goal)
     if choice.take.how == "best-cell":
         return _of_best_cell(choice, runs, values, sign)
+    # `best` is the first of these, `top` so many of them.
     ordered = sorted(values, key=lambda run: sign * values[run])
     return tuple((run, values[run]) for run in ordered[: choice.take.number])
 
