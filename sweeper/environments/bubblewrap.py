@@ -60,7 +60,7 @@ def missing() -> str | None:
                 f"{program} is not there (Debian: apt-get install {package}; or `make bubblewrap`)"
             )
     tried = subprocess.run(
-        [*_as_nobody(), "bwrap", *_NAMESPACES, "--ro-bind", "/", "/", "true"],
+        trial(),
         capture_output=True,
         text=True,
         timeout=30,
@@ -71,6 +71,11 @@ def missing() -> str | None:
         return None
     told = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
     return f"bwrap can make no namespaces here: {told}"
+
+
+def trial() -> list[str]:
+    """The command that shows whether there can be such environments: it does nothing in one."""
+    return [*_as_nobody(), "bwrap", *_NAMESPACES, "--ro-bind", "/", "/", "true"]
 
 
 _NAMESPACES = (

@@ -6,8 +6,9 @@ plans or says what is wrong, with the place.
 Every case is a process of its own (judge.py). One recipe in twenty is asked as always, in another
 interpreter; the others in the case's own process. A case fails when it ends with anything but 0 or
 2, shows a traceback, does what a plan must not do, leaves a file, has a message without a place,
-takes more than 1 s of processor time (and 0.1 ms more for each run that it plans) or grows by more
-than 200 MB. Prints the counts, the slowest and the largest; ends with 1 when a case failed.
+grows by more than 200 MB, or takes more than 1 s of processor time (and 0.1 ms more for each run
+that it plans), each of three times: beside other work one may take longer. Prints the counts, the
+slowest and the largest; ends with 1 when a case failed.
 """
 
 import argparse
@@ -97,6 +98,10 @@ class Fuzz:
         (self.folder / "grid.yaml").write_bytes(text)
         given = ["plan", "--root", "sweeps", "--", "grid.yaml", *arguments]
         answer = self.judge(self.folder, given, real=number % 20 == 0)
+        for _ in range(2):
+            if answer["seconds"] > SECONDS:
+                again = self.judge(self.folder, given, real=number % 20 == 0)
+                answer["seconds"] = min(answer["seconds"], again["seconds"])
         found = faults(answer)
         if self._files() != self.before:
             found.append("left a file")
