@@ -26,7 +26,10 @@ if sys.path and sys.path[0] and os.path.abspath(sys.path[0]) == _HERE:
 TYPE_CHECKING = False  # typing itself costs the start of every run some milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from types import ModuleType
+    from typing import TypeGuard
+
+    from sweeper.recipe.documents import Asked, Child, Located
 
 _CALLED_BEFORE = {"recipes.sft": "sweeper.recipes.sft", "recipes.rl": "sweeper.recipes.rl"}
 """What our own recipes are called, by the names that older sweeps and grids have of them."""
@@ -47,7 +50,7 @@ def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
     ]
 
 
-def written(key: str, value: Any, form: str) -> Iterator[tuple[str, str]]:
+def written(key: str, value: object, form: str) -> Iterator[tuple[str, str]]:
     """One value as chz's arguments, pairs of path and text."""
     if form == "indexed" and value and _is_list(value):
         for index, item in enumerate(value):
@@ -73,11 +76,11 @@ def _separable(items: list[object]) -> bool:
     )
 
 
-def _is_list(value: object) -> bool:
+def _is_list(value: object) -> TypeGuard[list[object]]:
     return isinstance(value, list)
 
 
-def _is_mapping(value: object) -> bool:
+def _is_mapping(value: object) -> TypeGuard[dict[str, object]]:
     return isinstance(value, dict)
 
 
@@ -113,14 +116,14 @@ def move_imports(moved: Callable[[str], str]) -> None:
     sys.path_importer_cache.clear()
 
 
-def set_path(recipe: dict[str, Any]) -> None:
+def set_path(recipe: Located) -> None:
     """Put on the module path what `python -m` or `python FILE` would. A recipe of ours gets the
     name that it has today."""
     if recipe["kind"] == "file":
         sys.path.insert(0, os.path.dirname(recipe["file"]))
     elif recipe["on_path"]:
         sys.path.insert(0, recipe["cwd"])
-    if recipe["module"] in _CALLED_BEFORE:
+    if recipe["kind"] == "module" and recipe["module"] in _CALLED_BEFORE:
         recipe["module"] = _name_today(recipe["module"], short=not recipe["on_path"])
 
 
@@ -160,12 +163,12 @@ def check(waits: int | None) -> None:
             os._exit(0)
         os.close(waits)
         os.lseek(0, 0, os.SEEK_SET)
-    request = json.loads(sys.stdin.buffer.read())
+    request: Asked = json.loads(sys.stdin.buffer.read())
     answer_to = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
 
-    def set_its_path(recipe: dict[str, Any]) -> None:
+    def set_its_path(recipe: Located) -> None:
         set_path(recipe)
         forget_shadowed(early)
 
@@ -175,11 +178,11 @@ def check(waits: int | None) -> None:
     os._exit(0)  # without what the recipe's import has left running
 
 
-def _inspection() -> Any:
+def _inspection() -> ModuleType:
     return _beside("inspection")
 
 
-def _beside(name: str) -> Any:
+def _beside(name: str) -> ModuleType:
     """A module that lies beside this file, by its path."""
     import importlib.util
 
@@ -243,23 +246,25 @@ def run(path: str) -> None:
 
     die_with_parent()
     with open(path, "rb") as file:
-        child = json.load(file)
+        child: Child = json.load(file)
     recipe = child["recipe"]
-    if child.get("snapshot"):
-        moved = move(child["snapshot"]["root"], child["snapshot"]["copy"])
-        for key in ("file", "cwd"):
-            if recipe[key]:
-                recipe[key] = moved(recipe[key])
+    snapshot = child.get("snapshot")
+    if snapshot:
+        moved = move(snapshot["root"], snapshot["copy"])
+        if recipe["kind"] == "file":
+            recipe["file"] = moved(recipe["file"])
+        recipe["cwd"] = moved(recipe["cwd"])
         move_imports(moved)
     set_path(recipe)
     count_usage(child.get("modules"))
     sys.argv[1:] = to_argv(child["config"], recipe.get("forms") or {})
     answer_prompts()
-    if recipe.get("function"):
+    function = recipe.get("function")
+    if function:
         inspection = _inspection()
-        module = inspection.load(recipe)
-        sys.argv[0] = module.__file__ or recipe["module"]
-        inspection.sibling("building").run(module, recipe["function"], sys.argv[1:])
+        module: ModuleType = inspection.load(recipe)
+        sys.argv[0] = module.__file__ or module.__name__
+        inspection.sibling("building").run(module, function, sys.argv[1:])
     elif recipe["kind"] == "file":
         sys.argv[0] = recipe["file"]
         runpy.run_path(recipe["file"], run_name="__main__")

@@ -13,11 +13,12 @@ import functools
 import inspect
 import sys
 import typing
-from typing import Any
 
-import chz as _chz
+import chz
 
-chz: Any = _chz  # its types say too little of a blueprint that is somebody else's
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
 
 
 class Unusable(Exception):
@@ -27,20 +28,20 @@ class Unusable(Exception):
 class Made(typing.NamedTuple):
     """A config, and what the function was called with."""
 
-    config: Any
-    given: dict[str, Any]
+    config: object
+    given: dict[str, object]
 
 
 class Function:
     """What configurations are made by. `cls` is the class of config that the function makes when it
     is called with `arguments`; `takes` are its fields and the function's own parameters."""
 
-    def __init__(self, function: Any, arguments: list[str]) -> None:
+    def __init__(self, function: Callable[..., object], arguments: list[str]) -> None:
         self.function = function
         self.name = str(function.__name__)
         self.parameters = inspect.signature(function).parameters
         self.cls = _class_of(self._call(arguments)[0], self.name)
-        self._held: dict[str, Any] = {}
+        self._held: dict[str, object] = {}
 
     def make(self, arguments: list[str]) -> Made:
         """The config that `key=value`s make, as chz reads them. Raises what chz and the function
@@ -51,27 +52,27 @@ class Function:
         rest = [a for a in arguments if _first(a) in fields or _first(a) not in self.parameters]
         return Made(_applied(built, rest), given)
 
-    def read(self, made: Made, key: str) -> tuple[Any, str]:
+    def read(self, made: Made, key: str) -> tuple[object, str]:
         """The object in which a key is to be looked up, and the key there."""
         if key.partition(".")[0] in chz.chz_fields(type(made.config)):
             return made.config, key
         return made.given, key
 
-    def annotation(self, field: str) -> Any:
+    def annotation(self, field: str) -> object:
         """The type of a field, or of a parameter; for an object that the function sets, that of the
         object, whose fields are what may be given."""
-        held: Any = self._held.get(field)
+        held = self._held.get(field)
         if chz.is_chz(held):
             return held.__class__
         found = chz.chz_fields(self.cls).get(field)
         if found is not None:
             return found.x_type
         try:
-            return typing.get_type_hints(self.function).get(field, Any)
+            return typing.get_type_hints(self.function).get(field, typing.Any)
         except Exception:  # noqa: BLE001  (evaluating it runs the recipe's code)
-            return Any
+            return typing.Any
 
-    def defaults(self, arguments: list[str]) -> dict[str, Any]:
+    def defaults(self, arguments: list[str]) -> Mapping[str, object]:
         """What the config holds when nothing else is given; nothing where it needs more."""
         try:
             config = self.make(arguments).config
@@ -80,11 +81,11 @@ class Function:
         self._held = {name: getattr(config, name, None) for name in chz.chz_fields(type(config))}
         return self._held
 
-    def _call(self, arguments: list[str]) -> tuple[Any, dict[str, Any]]:
-        given: dict[str, Any] = {}
+    def _call(self, arguments: list[str]) -> tuple[object, dict[str, object]]:
+        given: dict[str, object] = {}
 
         @functools.wraps(self.function)
-        def recording(*places: Any, **values: Any) -> Any:
+        def recording(*places: object, **values: object) -> object:
             given.update(values)
             return self.function(*places, **values)
 
@@ -97,42 +98,46 @@ def _first(argument: str) -> str:
     return argument.partition("=")[0].partition(".")[0]
 
 
-def _class_of(built: Any, name: str) -> Any:
+def _class_of(built: object, name: str) -> type[object]:
     """The class of config that it is, or makes."""
-    cls: Any = built.target if isinstance(built, chz.Blueprint) else built.__class__
+    if isinstance(built, chz.Blueprint):
+        cls = typing.cast("chz.Blueprint[object]", built).target
+        what = f"a Blueprint of {cls!r}"
+    else:
+        cls, what = built.__class__, built.__class__.__name__
     if not (isinstance(cls, type) and chz.is_chz(cls)):
-        what = f"a Blueprint of {cls!r}" if isinstance(built, chz.Blueprint) else cls.__name__
         raise Unusable(f"{name}() returns {what}, not a chz config or a Blueprint of one")
     return cls
 
 
-def _applied(built: Any, arguments: list[str]) -> Any:
+def _applied(built: object, arguments: list[str]) -> object:
     """The config with the arguments over what the function has set. chz takes no argument for a
     field of an object that a Blueprint holds whole: that one is then taken apart."""
     if not isinstance(built, chz.Blueprint):
         return _over(built, arguments)
+    blueprint = typing.cast("chz.Blueprint[object]", built)
     deep = [argument for argument in arguments if "." in argument.partition("=")[0]]
     if not deep:
-        return built.clone().make_from_argv(list(arguments))
+        return blueprint.clone().make_from_argv(list(arguments))
     try:
-        return built.clone().make_from_argv(list(arguments))
+        return blueprint.clone().make_from_argv(list(arguments))
     except chz.blueprint.InvalidBlueprintArg as error:
         flat = [argument for argument in arguments if argument not in deep]
         try:
-            whole = built.clone().make_from_argv(flat)
+            whole = blueprint.clone().make_from_argv(flat)
         except chz.blueprint.MissingBlueprintArg:
             raise error from None
         return _over(whole, deep)
 
 
-def _over(config: Any, arguments: list[str]) -> Any:
+def _over(config: object, arguments: list[str]) -> object:
     if not arguments:
         return config
-    values = chz.beta_to_blueprint_values(config)
+    values = chz.beta_to_blueprint_values(config)  # pyright: ignore[reportUnknownMemberType]
     return chz.Blueprint(type(config)).apply(values).make_from_argv(list(arguments))
 
 
-def consumer(module: Any, cls: Any) -> Any:
+def consumer(module: ModuleType, cls: type[object]) -> Callable[[object], object]:
     """The function that takes the config: the recipe's own `main`, else that of the module which
     defines the config's class."""
     places = [module, sys.modules.get(cls.__module__)]
@@ -144,7 +149,7 @@ def consumer(module: Any, cls: Any) -> Any:
     raise Unusable(f"no main(config) in {' or '.join(names)} to run what it returns")
 
 
-def _takes_one(function: Any) -> bool:
+def _takes_one(function: Callable[..., object]) -> bool:
     try:
         inspect.signature(function).bind(object())
     except (TypeError, ValueError):
@@ -152,7 +157,7 @@ def _takes_one(function: Any) -> bool:
     return True
 
 
-def run(module: Any, name: str, arguments: list[str]) -> None:
+def run(module: ModuleType, name: str, arguments: list[str]) -> None:
     """Make the config, and have its `main` run it to the end."""
     config = Function(getattr(module, name), arguments).make(arguments).config
     ended = consumer(module, type(config))(config)

@@ -11,11 +11,15 @@ from __future__ import annotations
 import collections.abc
 import json
 import typing
-from typing import Any
 
 import chz
 from chz.blueprint import MissingBlueprintArg
 from chz.factories import MetaFactory, MetaFromString
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sweeper.recipe.documents import Packed, Takes, Told
 
 MAX_PROBLEMS = 50
 _FORMS = ("literal", "indexed")
@@ -32,26 +36,47 @@ _BAD: object = object()
 _Field: typing.TypeAlias = "tuple[str, tuple[str, ...], tuple[int, ...]]"  # name, keys, places
 
 
-class Class:
-    """What configurations are made by: a chz class."""
+Made = typing.TypeVar("Made")
 
-    def __init__(self, cls: Any) -> None:
+
+class Source(typing.Protocol[Made]):
+    """What configurations are made by."""
+
+    cls: type[object]
+
+    def make(self, arguments: list[str]) -> Made:
+        """What `key=value`s make. Raises what chz and the recipe raise."""
+        ...
+
+    def read(self, made: Made, key: str) -> tuple[object, str]:
+        """The object in which a key is to be looked up, and the key there."""
+        ...
+
+    def annotation(self, field: str) -> object:
+        """The type of a field."""
+        ...
+
+
+class Class:
+    """A source that is a chz class."""
+
+    def __init__(self, cls: type[object]) -> None:
         self.cls = cls
 
-    def make(self, arguments: list[str]) -> Any:
+    def make(self, arguments: list[str]) -> object:
         """The config that `key=value`s make. Raises what chz and the class raise."""
         return chz.Blueprint(self.cls).make_from_argv(arguments)
 
-    def read(self, made: Any, key: str) -> tuple[Any, str]:
+    def read(self, made: object, key: str) -> tuple[object, str]:
         """The object in which a key is to be looked up, and the key there."""
         return made, key
 
-    def annotation(self, field: str) -> Any:
+    def annotation(self, field: str) -> object:
         """The type of a field."""
         return chz.chz_fields(self.cls)[field].x_type
 
 
-class Checker:
+class Checker(typing.Generic[Made]):
     """Parses configurations. `source` makes them: a `Class`, or a `building.Function`.
 
     What a class has made once is not parsed again: the object is then made by the class itself
@@ -63,28 +88,29 @@ class Checker:
 
     def __init__(
         self,
-        source: Any,
-        takes: dict[str, Any],
-        filled: dict[str, Any],
-        to_argv: Any,
-        written: Any,
+        source: Source[Made],
+        takes: dict[str, Takes],
+        filled: dict[str, str],
+        to_argv: Callable[[dict[str, object], dict[str, str]], list[str]],
+        written: Callable[[str, object, str], Iterator[tuple[str, str]]],
     ) -> None:
         self.source, self.cls = source, source.cls
+        self._construct: Callable[..., object] = source.cls
         self.takes, self.filled = takes, filled
         self.to_argv, self.written = to_argv, written
         self.forms: dict[str, str] = {}
-        self.problems: list[tuple[int | None, str | None, str]] = []
+        self.problems: list[Told] = []
         # Keys of one field -> numbers of their values -> what chz made for the field of them.
-        self._made: dict[tuple[str, ...], dict[tuple[int, ...], Any]] = {}
+        self._made: dict[tuple[str, ...], dict[tuple[int, ...], object]] = {}
         self._bad: set[tuple[str, str]] = set()
         self._told: set[tuple[str | None, str]] = set()
         self._refused: dict[str, str | None] = {}
 
-    def check(self, packed: dict[str, list[Any]]) -> None:
+    def check(self, packed: Packed) -> None:
         """Check them all, packed as in a request; stops after 50 problems."""
         _refuse_names()
         shapes, values = packed["shapes"], packed["values"]
-        rows: list[list[int]] = packed["rows"]
+        rows = packed["rows"]
         fields: list[list[_Field]] = [self._fields(shape) for shape in shapes]
         index = 0
         while index < len(rows) and len(self.problems) < MAX_PROBLEMS:
@@ -93,7 +119,7 @@ class Checker:
                 index += 1
                 continue
             given = zip(shapes[row[0]], (values[number] for number in row[1:]), strict=True)
-            config = {**self.filled, **dict(given)}
+            config: dict[str, object] = {**self.filled, **dict(given)}
             texts = {key: json.dumps(value) for key, value in config.items()}
             if self._parse(index, config, texts, fields[row[0]], row):
                 # A key is written in another form now: what passed before is to be seen again.
@@ -115,7 +141,7 @@ class Checker:
         """The quick way; False says only that the slow one must tell."""
         if not isinstance(self.source, Class):  # only the function knows what it makes of them
             return False
-        made: dict[str, Any] = {}
+        made: dict[str, object] = {}
         bad = False
         for name, keys, places in fields:
             numbers = (row[places[0]],) if len(places) == 1 else tuple([row[n] for n in places])
@@ -129,13 +155,18 @@ class Checker:
         if bad:  # it was told of a configuration before; the rest of this one has been seen too
             return True
         try:
-            self.cls(**made)
+            self._construct(**made)
         except Exception:  # noqa: BLE001  (validators raise what they like)
             return False
         return True
 
     def _learn(
-        self, fields: list[_Field], row: list[int], made: Any, left: dict[str, Any], texts: Any
+        self,
+        fields: list[_Field],
+        row: list[int],
+        made: Made,
+        left: dict[str, object],
+        texts: dict[str, str],
     ) -> None:
         """Keep what chz has made for each field of a configuration; `left` are the good keys. What
         only does not go together with another value is not bad by itself."""
@@ -190,10 +221,10 @@ class Checker:
         self._learn(fields, row, made, left, texts)
         return False
 
-    def _make(self, config: dict[str, Any], **forms: str) -> Any:
+    def _make(self, config: dict[str, object], **forms: str) -> Made:
         return self.source.make(self.to_argv(config, {**self.forms, **forms}))
 
-    def _read(self, made: Any, key: str) -> Any:
+    def _read(self, made: Made, key: str) -> object:
         return read(*self.source.read(made, key))
 
     def _refuse(self, index: int, key: str, value: object) -> bool:
@@ -238,7 +269,7 @@ class Checker:
             return key
         return None
 
-    def _reform(self, config: dict[str, Any], key: str) -> bool:
+    def _reform(self, config: dict[str, object], key: str) -> bool:
         """Whether chz reads the value right when it is written in another form, which is then
         kept for the key."""
         usual = list(self.written(key, config[key], "plain"))
@@ -270,7 +301,7 @@ class Checker:
         inside = key.rpartition(".")[0]
         return _nearest(key, [f"{inside}.{name}" for name in beside])
 
-    def _message(self, key: str, value: Any, error: Exception) -> str:
+    def _message(self, key: str, value: object, error: Exception) -> str:
         extraneous = isinstance(error, chz.blueprint.ExtraneousBlueprintArg)
         # Written element by element, it is extraneous where an element has elements of its own.
         indexed = extraneous and self.forms.get(key) == "indexed"
@@ -283,7 +314,7 @@ class Checker:
         return f"{key}: {_first_line(error)} ({type(error).__name__})"
 
     def _tell_whole(
-        self, index: int, config: dict[str, Any], left: dict[str, Any], error: Exception
+        self, index: int, config: dict[str, object], left: dict[str, object], error: Exception
     ) -> None:
         """Tell an error that no single key is to blame for."""
         if isinstance(error, MissingBlueprintArg):
@@ -305,21 +336,21 @@ def _refuse_names() -> None:
     """Have chz take no value for the name of a class or function: it would import what a grid
     says, and evaluate what begins with `lambda`."""
 
-    def refuse(*_: Any) -> Any:
+    def refuse(self: MetaFactory, factory: str) -> typing.NoReturn:  # noqa: ARG001
         raise MetaFromString("a grid gives data, not names of classes or functions")
 
-    pending: list[Any] = [MetaFactory]
+    pending: list[type[MetaFactory]] = [MetaFactory]
     while pending:
         found = pending.pop()
         found.from_string = refuse
         pending.extend(found.__subclasses__())
 
 
-def annotations_at(annotation: Any, path: list[str]) -> list[Any]:
+def annotations_at(annotation: object, path: list[str]) -> list[object]:
     """What may stand at a dotted path below something of that type; empty when unknown."""
     if not path:
         return [annotation]
-    found: list[Any] = []
+    found: list[object] = []
     for member in _members(annotation):
         origin = typing.get_origin(member) or member
         arguments = typing.get_args(member)
@@ -348,14 +379,14 @@ def _parameter(origin: object, name: str) -> list[object]:
     return [hints[name]] if name in hints else []
 
 
-def _members(annotation: Any) -> list[Any]:
+def _members(annotation: object) -> list[object]:
     """The members of a union, else the type itself."""
     if type(annotation).__name__ == "UnionType" or typing.get_origin(annotation) is typing.Union:
         return [a for a in typing.get_args(annotation) if a is not type(None)]
     return [annotation]
 
 
-def takes_object(annotation: Any) -> bool:
+def takes_object(annotation: object) -> bool:
     """Whether a value here would be the name of a chz class."""
     return any(chz.is_chz(typing.get_origin(m) or m) for m in _members(annotation))
 
@@ -372,15 +403,15 @@ def takes_code(annotation: object) -> bool:
     return any(takes_code(a) for a in typing.get_args(annotation) if a is not ...)
 
 
-def read(made: Any, key: str) -> Any:
+def read(made: object, key: str) -> object:
     """What the object holds at a dotted key, as it was before mungers; `_MISSING` where that
     cannot be seen."""
     for part in key.split("."):
         if isinstance(made, (list, tuple)):
-            items = typing.cast("collections.abc.Sequence[Any]", made)
+            items = typing.cast("collections.abc.Sequence[object]", made)
             made = items[int(part)]
         elif isinstance(made, dict):
-            made = typing.cast("dict[Any, Any]", made).get(part, _MISSING)
+            made = typing.cast("dict[object, object]", made).get(part, _MISSING)
         else:
             name = f"X_{part}" if chz.is_chz(made) else part
             made = getattr(made, name, _MISSING)
@@ -393,15 +424,17 @@ def same(intended: object, parsed: object) -> bool:
     """Whether what chz made of a value is that value. An integer may have become a float, and a
     list a tuple. A type of the recipe's own (an Enum, a Path) is made as the recipe says."""
     if isinstance(parsed, (list, tuple)):
-        items = list(typing.cast("collections.abc.Sequence[Any]", parsed))
+        items = list(typing.cast("collections.abc.Sequence[object]", parsed))
         return (
             isinstance(intended, list)
-            and len(typing.cast("list[Any]", intended)) == len(items)
-            and all(map(same, typing.cast("list[Any]", intended), items))
+            and len(typing.cast("list[object]", intended)) == len(items)
+            and all(map(same, typing.cast("list[object]", intended), items))
         )
     if isinstance(parsed, dict):
-        entries = typing.cast("dict[Any, Any]", parsed)
-        given = typing.cast("dict[Any, Any]", intended) if isinstance(intended, dict) else None
+        entries = typing.cast("dict[object, object]", parsed)
+        given = (
+            typing.cast("dict[object, object]", intended) if isinstance(intended, dict) else None
+        )
         return (
             given is not None
             and given.keys() == entries.keys()
@@ -421,7 +454,7 @@ def _nearest(word: str, known: collections.abc.Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
-def _name(annotation: Any) -> str:
+def _name(annotation: object) -> str:
     if isinstance(annotation, type) and not typing.get_args(annotation):
         return annotation.__qualname__
     return repr(annotation).replace("typing.", "")
@@ -430,7 +463,7 @@ def _name(annotation: Any) -> str:
 def _shown(value: object) -> str:
     """A value as it would be written in a grid, cut where it is long."""
     if isinstance(value, tuple):
-        value = list(typing.cast("tuple[Any, ...]", value))
+        value = list(typing.cast("tuple[object, ...]", value))
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):

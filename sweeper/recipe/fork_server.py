@@ -42,13 +42,22 @@ import struct
 import sys
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from typing import Protocol
+
+    from sweeper.recipe.documents import Begin, Child
 
     Move = Callable[[str, str], Callable[[str], str]]
+
+    class _Variables(Protocol):
+        """The class of `os.environ`."""
+
+        __getitem__: Callable[[object, object], str]
+
 
 __all__ = ["receive", "remember", "send", "serve", "user_of"]
 
@@ -64,7 +73,7 @@ _LENGTH = struct.Struct("!I")
 _LARGEST = 64 << 20
 
 
-def send(connection: socket.socket, message: dict[str, Any], descriptors: list[int]) -> None:
+def send(connection: socket.socket, message: Mapping[str, object], descriptors: list[int]) -> None:
     """Send a message, with descriptors that the other side gets copies of."""
     body = json.dumps(message).encode()
     data = _LENGTH.pack(len(body)) + body
@@ -75,7 +84,7 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: list[i
         connection.sendall(data[sent:])
 
 
-def receive(connection: socket.socket, most: int = 0) -> tuple[dict[str, Any], list[int]]:
+def receive(connection: socket.socket, most: int = 0) -> tuple[Any, list[int]]:
     """The next message, and at most `most` descriptors. Raises `OSError` when there is none."""
     size = array.array("i").itemsize
     head, passed, _flags, _address = connection.recvmsg(
@@ -149,7 +158,7 @@ class Server:
         try:
             if user_of(connection) != os.getuid():
                 return ""
-            request, _ = receive(connection)
+            request: Mapping[str, object] = receive(connection)[0]
             if not self._is_stale():
                 self._load(str(request["modules"]))
             if self._is_stale():
@@ -245,10 +254,10 @@ def _import(names: list[str]) -> Imported:
     """Import modules, and note what they do with the environment."""
     read: dict[str, str | None] = {}
     before = dict(os.environ)
-    kind: Any = type(os.environ)
+    kind = cast("type[_Variables]", type(os.environ))
     get = kind.__getitem__
 
-    def noting(environ: Any, name: Any) -> str:
+    def noting(environ: object, name: object) -> str:
         if isinstance(name, str) and name not in read:
             read[name] = before.get(name)
         return get(environ, name)
@@ -274,6 +283,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     """Start a recipe, wait for its end, and for the worker to ask for it. Returns the recipe's file
     in its process, None in this one. It touches little: what it changes, a reference count too, is
     memory of its own."""
+    request: Begin
     request, descriptors = receive(connection, 1)
     connection.settimeout(None)
     why = _shadowed(request["argv"], imported.tops, move) or _differs(request, imported)
@@ -295,7 +305,9 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     gone = False
     try:
         ready = os.read(told, 1) == b"r"
-        about = {"pid": pid, "keeper": keeper} if ready else {"refused": "it cannot be prepared"}
+        about: dict[str, object] = (
+            {"pid": pid, "keeper": keeper} if ready else {"refused": "it cannot be prepared"}
+        )
         send(connection, about, [])
         if ready and receive(connection)[0].get("go"):
             with suppress(BrokenPipeError):  # it was told to stop already
@@ -330,7 +342,7 @@ def _await(connection: socket.socket, ended: int, pid: int) -> bool:
 
 
 def _become(
-    request: dict[str, Any],
+    request: Begin,
     imported: Imported,
     output: int,
     pipe: tuple[int, int],
@@ -362,7 +374,7 @@ def _die_with(parent: int) -> None:
 
 
 def _as_after_exec(
-    request: dict[str, Any], imported: Imported, output: int, *, keep: tuple[int, int]
+    request: Begin, imported: Imported, output: int, *, keep: tuple[int, int]
 ) -> None:
     """Give this process the environment, folder, descriptors and random state of its own."""
     null = os.open(os.devnull, os.O_RDONLY)
@@ -385,8 +397,8 @@ def _as_after_exec(
     time.tzset()
     sys.argv[:] = request["argv"][1:]
     sys.orig_argv[:] = request["argv"]
-    sys.stdout = sys.__stdout__ = _opened(sys.stdout, 1)
-    sys.stderr = sys.__stderr__ = _opened(sys.stderr, 2)
+    sys.stdout = sys.__stdout__ = _opened(cast("io.TextIOWrapper", sys.stdout), 1)
+    sys.stderr = sys.__stderr__ = _opened(cast("io.TextIOWrapper", sys.stderr), 2)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()  # Python's own generator is seeded anew by the fork
@@ -395,9 +407,9 @@ def _as_after_exec(
         processes.current_process().authkey = os.urandom(32)
 
 
-def _opened(before: Any, descriptor: int) -> Any:
+def _opened(before: io.TextIOWrapper, descriptor: int) -> io.TextIOWrapper:
     """A standard stream as the interpreter opens it, for what the descriptor is now."""
-    raw: Any = io.FileIO(descriptor, "w", closefd=False)
+    raw = io.FileIO(descriptor, "w", closefd=False)
     raw.name = before.name
     return io.TextIOWrapper(
         raw if before.write_through else io.BufferedWriter(raw),
@@ -409,9 +421,9 @@ def _opened(before: Any, descriptor: int) -> Any:
     )
 
 
-def _differs(request: dict[str, Any], imported: Imported) -> str | None:
+def _differs(request: Begin, imported: Imported) -> str | None:
     """Why imports could have gone another way with the run's own environment."""
-    given: dict[str, str] = request["environment"]
+    given = request["environment"]
     for name, value in imported.read.items():
         if given.get(name) != value:
             return f"{name} was read while modules were imported"
@@ -422,15 +434,16 @@ def _shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
     """Why a recipe would find other modules than those that were imported: a folder that comes
     before the interpreter's own on the module path has one of the same name."""
     with open(argv[3], "rb") as file:
-        child = json.load(file)
+        child: Child = json.load(file)
     recipe = child["recipe"]
     folders = list(itertools.takewhile(lambda path: path not in _own_folders(), sys.path))
     if recipe["kind"] == "file":
         folders.append(os.path.dirname(recipe["file"]))
     elif recipe["on_path"]:
         folders.append(recipe["cwd"])
-    if child.get("snapshot"):
-        moved = move(child["snapshot"]["root"], child["snapshot"]["copy"])
+    snapshot = child.get("snapshot")
+    if snapshot:
+        moved = move(snapshot["root"], snapshot["copy"])
         folders += [moved(folder) for folder in folders]
     for folder in folders:
         found = _hides(folder, tops)

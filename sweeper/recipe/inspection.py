@@ -1,7 +1,7 @@
 """The checking half of bootstrap.py, in the recipe's interpreter: find the recipe, import it, and
 have chz parse every configuration as the run will. Standard library and the recipe's chz only.
 
-A request is {"reference", "cwd", "log_path_field", "metrics_dir", "configs": [...], "import":
+A request is {"reference", "cwd", "log_path_field", "metrics_dir", "configs": [...], "validate":
 bool}; with "deep" the fields of nested configs are described too. An answer is
 {"error": [kind, message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the
 index of a configuration and the key in it, null where none is at fault. Kinds of error:
@@ -18,7 +18,18 @@ import importlib.util
 import os
 import sys
 import typing
-from typing import Any, cast
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from sweeper.recipe.building import Function
+    from sweeper.recipe.checking import Class
+    from sweeper.recipe.documents import Answer, Asked, Found, Located, Packed, Takes
+
+    ToArgv = Callable[[dict[str, object], dict[str, str]], list[str]]
+    Written = Callable[[str, object, str], Iterator[tuple[str, str]]]
 
 GROUP = "sweeper.recipes"
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -34,32 +45,30 @@ class Refused(Exception):
         self.kind = kind
 
 
-def answer(request: dict[str, Any], to_argv: Any, written: Any, set_path: Any) -> dict[str, Any]:
+def answer(
+    request: Asked, to_argv: ToArgv, written: Written, set_path: Callable[[Located], None]
+) -> Answer:
     """The answer to a request; the functions are bootstrap's, which the run uses too."""
     try:
         recipe = locate(request)
-        if not request["import"]:
-            return {"recipe": {**recipe, "takes": {}, "forms": {}}, "problems": []}
+        if not request["validate"]:
+            recipe["takes"], recipe["forms"] = {}, {}
+            return {"recipe": recipe, "problems": []}
         set_path(recipe)
         return _inspect(request, recipe, to_argv, written)
     except Refused as refusal:
-        return {"error": [refusal.kind, str(refusal)]}
+        return {"error": (refusal.kind, str(refusal))}
 
 
-def _inspect(
-    request: dict[str, Any], recipe: dict[str, Any], to_argv: Any, written: Any
-) -> dict[str, Any]:
+def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written) -> Answer:
     check_source(recipe)
     module = load(recipe)
     source, takes = _source_of(request, recipe, module, to_argv)
     field = log_path_field(request, takes, source.cls.__name__)
-    recipe = {
-        **recipe,
-        "config_class": source.cls.__name__,
-        "log_path_field": field,
-        "behavior_field": "behavior_if_log_dir_exists" in takes,
-        "takes": takes,
-    }
+    recipe["config_class"] = source.cls.__name__
+    recipe["log_path_field"] = field
+    recipe["behavior_field"] = "behavior_if_log_dir_exists" in takes
+    recipe["takes"] = takes
     # What the worker will fill in, with something of the kind it will be.
     filled = {} if field is None else {field: os.path.join(request["cwd"], "log_path")}
     if recipe["behavior_field"]:
@@ -67,15 +76,16 @@ def _inspect(
     checker = sibling("checking").Checker(source, takes, filled, to_argv, written)
     checker.check(request["configs"])
     recipe["forms"] = checker.forms
-    told: dict[str, Any] = {"recipe": recipe, "problems": checker.problems}
+    told: Answer = {"recipe": recipe, "problems": checker.problems}
     if checker.problems:
         return told
-    return {**told, **sibling("telling").ask(module, list(_given(request["configs"])))}
+    said: Answer = sibling("telling").ask(module, list(_given(request["configs"])))
+    return {**told, **said}
 
 
 def _source_of(
-    request: dict[str, Any], recipe: dict[str, Any], module: Any, to_argv: Any
-) -> tuple[Any, dict[str, Any]]:
+    request: Asked, recipe: Located, module: ModuleType, to_argv: ToArgv
+) -> tuple[Class | Function, dict[str, Takes]]:
     """What makes configurations of this recipe, and the fields that they have."""
     import inspect
 
@@ -90,15 +100,17 @@ def _source_of(
         return sibling("checking").Class(cls), describe(cls, deep=deep)
     recipe["function"] = name
     building = sibling("building")
-    nothing: dict[str, Any] = {}
-    first: dict[str, Any] = next(_given(request["configs"]), nothing)
+    nothing: dict[str, object] = {}
+    first = next(_given(request["configs"]), nothing)
     errors: list[Exception] = []
     # Without values, where it has defaults: a wrong value is then told with its place.
-    folder = {request["log_path_field"] or "log_path": "log_path"}  # it may take that, too
+    folder: dict[str, object] = {
+        request["log_path_field"] or "log_path": "log_path"
+    }  # it may take that, too
     attempts: list[list[str]] = [to_argv(folder, {}), to_argv({**folder, **first}, {})]
     for arguments in attempts:
         try:
-            source = building.Function(found, arguments)
+            source: Function = building.Function(found, arguments)
             building.consumer(module, source.cls)
         except building.Unusable as error:
             raise Refused("main", str(error)) from None
@@ -110,14 +122,14 @@ def _source_of(
     raise Refused("class", f"{name}(): {type(errors[-1]).__name__}: {text}")
 
 
-def _given(configs: dict[str, list[Any]]) -> Any:
+def _given(configs: Packed) -> Iterator[dict[str, object]]:
     """Configurations as they were packed."""
     for shape, *numbers in configs["rows"]:
         values = (configs["values"][number] for number in numbers)
         yield dict(zip(configs["shapes"][shape], values, strict=True))
 
 
-def _describe_function(source: Any, request: dict[str, Any], deep: bool) -> dict[str, Any]:
+def _describe_function(source: Function, request: Asked, deep: bool) -> dict[str, Takes]:
     """The same as of a class, with what the function sets as defaults, and its parameters."""
     takes = describe(source.cls, deep=deep)
     field = request["log_path_field"] or "log_path"
@@ -126,11 +138,11 @@ def _describe_function(source: Any, request: dict[str, Any], deep: bool) -> dict
         takes[name]["required"] = False
         takes[name].pop("default", None)
         if value is None or isinstance(value, (bool, int, float, str)):
-            takes[name] = {k: v for k, v in takes[name].items() if k != "required"}
+            del takes[name]["required"]
             takes[name]["default"] = value
     for name, parameter in source.parameters.items():
         if name not in takes:
-            about: dict[str, Any] = {"type": type_name(source.annotation(name)), "doc": ""}
+            about: Takes = {"type": type_name(source.annotation(name)), "doc": ""}
             if parameter.default is parameter.empty:
                 about["required"] = True
             elif parameter.default is None or isinstance(
@@ -141,13 +153,13 @@ def _describe_function(source: Any, request: dict[str, Any], deep: bool) -> dict
     return takes
 
 
-def log_path_field(request: dict[str, Any], takes: dict[str, Any], name: str) -> str | None:
+def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | None:
     """The field that takes the run's folder; None for a recipe that has none, where
     `launch.metrics_dir` says what it writes all the same."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
         return None
-    found: str = field or "log_path"
+    found = field or "log_path"
     if found.partition(".")[0] not in takes:
         hint = "" if field else (
             "; say which one with launch.log_path_field, or where it writes with launch.metrics_dir"
@@ -156,13 +168,13 @@ def log_path_field(request: dict[str, Any], takes: dict[str, Any], name: str) ->
     return found
 
 
-def sibling(name: str) -> Any:
+def sibling(name: str) -> ModuleType:
     """A module from this file's folder, which is not on the module path."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     return _from_file(f"sweeper_{name}", path)
 
 
-def _from_file(name: str, path: str) -> Any:
+def _from_file(name: str, path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
@@ -172,18 +184,15 @@ def _from_file(name: str, path: str) -> Any:
     return module
 
 
-def locate(request: dict[str, Any]) -> dict[str, Any]:
+def locate(request: Asked) -> Located:
     """Where the recipe is; nothing of it is imported.
 
     Forms of a reference, each with `:Class` or without: a short name (an entry point), a path of
     a file (with a `/` or ending in `.py`), a module.
     """
-    reference: str = request["reference"]
+    reference = request["reference"]
     head, _, cls = reference.partition(":")
-    found: dict[str, Any] = {
-        "kind": "module",
-        "module": head,
-        "file": None,
+    found: Found = {
         "config_class": cls or None,
         "function": None,
         "on_path": True,
@@ -194,14 +203,16 @@ def locate(request: dict[str, Any]) -> dict[str, Any]:
         if not os.path.isfile(path):
             raise Refused("recipe", f"there is no file {path}")
         return {**found, "kind": "file", "module": None, "file": path}
+    here: Located = {**found, "kind": "module", "module": head, "file": None}
     if "." in head:
-        return found
+        return here
     named = entry_point(head)
     if named is not None:
         # Not to be shadowed by a folder of the user's that has the name of its package.
         module, _, attribute = named.partition(":")
-        return {**found, "module": module, "config_class": cls or attribute or None,
-                "on_path": False}  # fmt: skip
+        here["module"], here["config_class"] = module, cls or attribute or None
+        here["on_path"] = False
+        return here
     sys.path.insert(0, request["cwd"])
     try:
         known = importlib.util.find_spec(head) is not None
@@ -212,7 +223,7 @@ def locate(request: dict[str, Any]) -> dict[str, Any]:
     if not known:
         short = ", ".join(sorted(entry_points())) or "none here"
         raise Refused("recipe", f"no recipe and no module is called {head!r} (recipes: {short})")
-    return found
+    return here
 
 
 def entry_point(name: str) -> str | None:
@@ -247,7 +258,7 @@ def entry_points() -> dict[str, str]:
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
 
 
-def check_source(recipe: dict[str, Any]) -> None:
+def check_source(recipe: Located) -> None:
     """Refuse a module that does nothing when it is run as `__main__`, since its run would succeed,
     and one that starts a run as soon as it is imported: to plan must not be to run. By its source,
     before it is imported. One without source, or that cannot be found or parsed, is left to the
@@ -278,7 +289,7 @@ def check_source(recipe: dict[str, Any]) -> None:
         )
 
 
-def _read_source(recipe: dict[str, Any]) -> tuple[Any, bool]:
+def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
     """The source of what `python -m` or `python FILE` would run, and whether it is a
     `__main__.py`."""
     if recipe["kind"] == "file":
@@ -291,7 +302,7 @@ def _read_source(recipe: dict[str, Any]) -> tuple[Any, bool]:
     return (None, False) if spec is None else (_source(spec), main)
 
 
-def _is_guard(node: Any) -> bool:
+def _is_guard(node: ast.AST) -> bool:
     """Whether it compares `__name__` with "__main__"."""
     if not isinstance(node, ast.Compare):
         return False
@@ -301,7 +312,7 @@ def _is_guard(node: Any) -> bool:
     return "__name__" in names and "__main__" in texts
 
 
-def _starts(node: Any) -> bool:
+def _starts(node: ast.AST) -> bool:
     """Whether a statement of a module, when that is imported, calls what usually starts a run."""
     if isinstance(node, (*_NAMED, ast.Lambda)):
         return False
@@ -316,12 +327,12 @@ def _starts(node: Any) -> bool:
     return any(map(_starts, ast.iter_child_nodes(node)))
 
 
-def _source(spec: Any) -> str | None:
+def _source(spec: ModuleSpec) -> str | None:
     find = getattr(spec.loader, "get_source", None)
     return None if find is None else find(spec.name)
 
 
-def load(recipe: dict[str, Any]) -> Any:
+def load(recipe: Located) -> ModuleType:
     """Import the recipe's module, or its file under a name that hides no other module."""
     try:
         if recipe["kind"] == "file":
@@ -340,7 +351,7 @@ def load(recipe: dict[str, Any]) -> Any:
         raise Refused("import", f"{type(error).__name__}: {text}".rstrip(": ")) from None
 
 
-def config_class(module: Any, name: str | None) -> Any:
+def config_class(module: ModuleType, name: str | None) -> type[object]:
     """The class that is named, else `CLIConfig`, else the only chz class the module defines."""
     try:
         import chz
@@ -353,10 +364,9 @@ def config_class(module: Any, name: str | None) -> Any:
         if not chz.is_chz(found):
             raise Refused("class", f"{name} is no chz class, nor a function that returns a config")
         return found
-    names = cast("dict[str, Any]", vars(module))
-    defined: dict[str, Any] = {
+    defined: dict[str, type[object]] = {
         key: value
-        for key, value in names.items()
+        for key, value in vars(module).items()
         if isinstance(value, type) and chz.is_chz(value) and value.__module__ == module.__name__
     }
     if "CLIConfig" in defined:
@@ -372,15 +382,17 @@ def config_class(module: Any, name: str | None) -> Any:
     )
 
 
-def describe(cls: Any, *, deep: bool = False, above: tuple[Any, ...] = ()) -> dict[str, Any]:
+def describe(
+    cls: type[object], *, deep: bool = False, above: tuple[type[object], ...] = ()
+) -> dict[str, Takes]:
     """Field -> its type, its default when that is plain data, its doc, and whether it must be
     given; with `deep`, for one that holds a config, the same of that one's as `fields`."""
     import chz
 
-    takes: dict[str, Any] = {}
+    takes: dict[str, Takes] = {}
     for name, field in chz.chz_fields(cls).items():
         try:
-            about: dict[str, Any] = {"type": type_name(field.x_type)}
+            about: Takes = {"type": type_name(field.x_type), "doc": ""}
         except Exception as error:  # noqa: BLE001  (evaluating it runs the recipe's code)
             raise Refused("class", f"the type of {name}: {type(error).__name__}: {error}") from None
         # chz keeps these three to itself; a version that keeps them elsewhere costs the listing
@@ -399,7 +411,7 @@ def describe(cls: Any, *, deep: bool = False, above: tuple[Any, ...] = ()) -> di
     return takes
 
 
-def _nested(annotation: Any) -> Any:
+def _nested(annotation: object) -> type[object] | None:
     """The one chz class that an annotation allows, None where there is none or a choice."""
     import types
     import typing
@@ -412,7 +424,7 @@ def _nested(annotation: Any) -> Any:
     return classes[0] if len(classes) == 1 else None
 
 
-def type_name(annotation: Any) -> str:
+def type_name(annotation: object) -> str:
     """A type as it is written: `float`, `str | None`, `list[int]`."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return annotation.__qualname__

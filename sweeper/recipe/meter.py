@@ -34,10 +34,42 @@ import time
 
 TYPE_CHECKING = False  # typing itself costs the start of every run some milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Protocol, TypeGuard
+
+    from tinker.types import Datum, GetInfoResponse, SampleResponse
+
+    class Observer(Protocol):
+        """Who is told of a pause."""
+
+        on_queue_state_change: Callable[..., object]
+
+    class Client(Protocol):
+        """A client, which says by one of these what its model is."""
+
+        def get_base_model(self) -> str: ...
+        def get_info(self) -> GetInfoResponse: ...
+
+    class Promised(Protocol):
+        """What a client gives of a request."""
+
+        def future(self) -> Future[object]: ...
+
+    class Service(Protocol):
+        """Who makes the clients."""
+
+        __init__: Callable[..., None]
+        create_lora_training_client: Callable[..., object]
+
+    Count = Callable[..., None]
+    """Counts, of a client, its answer and the tokens that it was asked with."""
 
 KINDS = ("prefill", "cached", "sample", "train", "requests", "steps")
+_MODEL = "_sweeper_model"
+"""What a client's model is kept as, at the client."""
 UNKNOWN = "unknown"
 """The model of a client that does not say what it is of."""
 _WRITE_SECONDS = 1.0
@@ -80,14 +112,14 @@ class Meter:
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
         # Of clients whose model is unknown.
-        self._nameless: list[tuple[object, dict[str, int]]] = []
+        self._nameless: list[tuple[Client, dict[str, int]]] = []
         self._pauses: dict[int, tuple[str, float]] = {}  # by who is told of them: why, and when
         self._changed = threading.Event()
         self._writer: threading.Thread | None = None
 
-    def add(self, client: object, **counts: int) -> None:
+    def add(self, client: Client, **counts: int) -> None:
         """Count for the model that `client` is of."""
-        model = getattr(client, "_sweeper_model", None)
+        model = getattr(client, _MODEL, None)
         with self._lock:
             if model is None:
                 self._nameless.append((client, counts))
@@ -175,21 +207,22 @@ class Meter:
                 self._add(model or UNKNOWN, counts)
 
 
-def _model_of(client: Any) -> str | None:
+def _model_of(client: Client) -> str | None:
     """The base model of a client; None where it does not say."""
     try:
-        if getattr(client, "_sweeper_model", None) is None:
+        model = getattr(client, _MODEL, None)
+        if model is None:
             if hasattr(client, "get_base_model"):
                 model = client.get_base_model()
             else:
                 model = client.get_info().model_data.model_name
-            client._sweeper_model = str(model)
-        return str(client._sweeper_model)
+            setattr(client, _MODEL, str(model))
+        return str(model)
     except Exception:  # noqa: BLE001 - whatever the SDK has become
         return None
 
 
-def wrap(sdk: Any, meter: Meter, labels: dict[str, str]) -> None:
+def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
     """Wrap the clients of the SDK's module. What is not there is told, and left as it is."""
     _wrap_observer(getattr(sdk, "SamplingClient", None), meter)
     logger = sys.modules.get(f"{getattr(sdk, '__name__', '')}.lib.queue_state_logger")
@@ -209,15 +242,15 @@ def wrap(sdk: Any, meter: Meter, labels: dict[str, str]) -> None:
     _wrap_service(sdk.ServiceClient, meter, labels)
 
 
-def _wrap_observer(observer: Any, meter: Meter) -> None:
+def _wrap_observer(observer: type[Observer] | None, meter: Meter) -> None:
     """Wrap what the SDK tells of a pause: of a sampling client, or of its logger for the others.
     Without it a pause is known by what the SDK prints."""
     original = getattr(observer, "on_queue_state_change", None)
-    if original is None:
+    if observer is None or original is None:
         return
 
     @functools.wraps(original)
-    def told(self: Any, state: Any, *given: Any, **named: Any) -> Any:
+    def told(self: object, state: object, *given: object, **named: object) -> object:
         why = _PAUSES.get(str(getattr(state, "value", state)))
         _safely(meter, lambda: meter.pause(self, why))
         return original(self, state, *given, **named)
@@ -225,20 +258,20 @@ def _wrap_observer(observer: Any, meter: Meter) -> None:
     observer.on_queue_state_change = told
 
 
-def _wrap_training(client: Any, meter: Meter) -> None:
+def _wrap_training(client: type[Client], meter: Meter) -> None:
     inside = threading.local()
 
-    def passed(kind: str) -> Callable[[object, object, int], None]:
-        def counted(self: object, _answer: object, tokens: int) -> None:
+    def passed(kind: str) -> Count:
+        def counted(self: Client, _answer: SampleResponse, tokens: int) -> None:
             meter.add(self, **{kind: tokens, "requests": 1})
 
         return counted
 
-    def custom(self: object, _answer: object, tokens: int) -> None:
+    def custom(self: Client, _answer: SampleResponse, tokens: int) -> None:
         # A forward pass, then one with its backward pass.
         meter.add(self, prefill=tokens, train=tokens, requests=2)
 
-    def stepped(self: object, _answer: object, _tokens: int) -> None:
+    def stepped(self: Client, _answer: object, _tokens: int) -> None:
         meter.add(self, steps=1, requests=1)
 
     _wrap_call(client, "forward", meter, passed("prefill"), inside)
@@ -247,10 +280,10 @@ def _wrap_training(client: Any, meter: Meter) -> None:
     _wrap_call(client, "forward_backward_custom", meter, custom, inside)
 
 
-def _wrap_sampling(client: Any, meter: Meter) -> None:
+def _wrap_sampling(client: type[Client], meter: Meter) -> None:
     inside = threading.local()
 
-    def sampled(self: Any, answer: Any, tokens: int) -> None:
+    def sampled(self: Client, answer: SampleResponse, tokens: int) -> None:
         cached = int(getattr(answer, "prompt_cache_hit_tokens", 0) or 0)
         meter.add(
             self,
@@ -260,7 +293,7 @@ def _wrap_sampling(client: Any, meter: Meter) -> None:
             requests=1,
         )
 
-    def scored(self: object, _answer: object, tokens: int) -> None:
+    def scored(self: Client, _answer: SampleResponse, tokens: int) -> None:
         # The SDK draws one token, and tells nothing of what was read before.
         meter.add(self, prefill=tokens, sample=1, requests=1)
 
@@ -268,15 +301,20 @@ def _wrap_sampling(client: Any, meter: Meter) -> None:
     _wrap_call(client, "compute_logprobs", meter, scored, inside)
 
 
-def _wrap_service(client: Any, meter: Meter, labels: dict[str, str]) -> None:
+def _wrap_service(client: type[Service], meter: Meter, labels: dict[str, str]) -> None:
     original, create = client.__init__, client.create_lora_training_client
 
     @functools.wraps(original)
-    def begin(self: Any, user_metadata: Any = None, *given: Any, **named: Any) -> None:
+    def begin(
+        self: object,
+        user_metadata: dict[str, str] | None = None,
+        *given: object,
+        **named: object,
+    ) -> None:
         original(self, {**labels, **(user_metadata or {})}, *given, **named)
 
     @functools.wraps(create)
-    def created(self: Any, base_model: Any, *given: Any, **named: Any) -> Any:
+    def created(self: object, base_model: str, *given: object, **named: object) -> object:
         found = create(self, base_model, *given, **named)
         _safely(meter, lambda: _remember(found, base_model))
         return found
@@ -285,24 +323,25 @@ def _wrap_service(client: Any, meter: Meter, labels: dict[str, str]) -> None:
     client.create_lora_training_client = created
 
 
-def _remember(found: Any, model: str) -> None:
+def _remember(found: object, model: str) -> None:
     """Keep with a client, or with the one that a future will give, what its model is."""
     if hasattr(found, "forward_backward"):
-        found._sweeper_model = model
-    if hasattr(found, "future"):
+        setattr(found, _MODEL, model)
+    future: Callable[[], Future[object]] | None = getattr(found, "future", None)
+    if future is not None:
 
-        def done(answered: Any) -> None:
+        def done(answered: Future[object]) -> None:
             if not answered.cancelled() and answered.exception() is None:
                 _remember(answered.result(), model)
 
-        found.future().add_done_callback(done)
+        future().add_done_callback(done)
 
 
 def _wrap_call(
-    client: object,
+    client: type[Client],
     name: str,
     meter: Meter,
-    count: Callable[[object, object, int], None],
+    count: Count,
     inside: threading.local,
 ) -> None:
     """Wrap a method that gives a future: `count(self, answer, tokens)` is called when that has its
@@ -311,7 +350,7 @@ def _wrap_call(
     original = getattr(client, name)
 
     @functools.wraps(original)
-    def called(self: object, *given: object, **named: object) -> object:
+    def called(self: Client, *given: object, **named: object) -> object:
         first = given[0] if given else named.get("data", named.get("prompt"))
         tokens = _tokens_of(first, meter)
         outer, inside.delegated = getattr(inside, "delegated", None), False
@@ -330,8 +369,8 @@ def _wrap_call(
     setattr(client, name, called)
 
 
-def _when_answered(future: Any, meter: Meter, count: Callable[[Any], None]) -> None:
-    def done(answered: Any) -> None:
+def _when_answered(future: Promised, meter: Meter, count: Callable[[object], None]) -> None:
+    def done(answered: Future[object]) -> None:
         if not answered.cancelled() and answered.exception() is None:
             _safely(meter, lambda: count(answered.result()))
 
@@ -345,14 +384,17 @@ def _safely(meter: Meter, act: Callable[[], None]) -> None:
         meter.tell(f"not all is counted: {type(error).__name__}: {error}")
 
 
-def _tokens_of(first: Any, meter: Meter) -> int | None:
+def _is_data(first: object) -> TypeGuard[Sequence[Datum]]:
+    return isinstance(first, list | tuple)
+
+
+def _tokens_of(first: object, meter: Meter) -> int | None:
     """Tokens of a prompt, or of a list of data; 0 of what is neither, as an optimizer's parameters.
     None where that cannot be said, which is told."""
     try:
-        data: Any = first
-        if isinstance(first, list | tuple):
-            return sum(datum.model_input.length for datum in data)
-        return int(getattr(data, "length", 0))
+        if _is_data(first):
+            return sum(datum.model_input.length for datum in first)
+        return int(getattr(first, "length", 0))
     except Exception as error:  # noqa: BLE001 - counting must never end a recipe
         meter.tell(f"not all is counted: {type(error).__name__}: {error}")
         return None
@@ -361,11 +403,11 @@ def _tokens_of(first: Any, meter: Meter) -> int | None:
 class _Finder:
     """Finds one module as the others do, and calls `then` with it when it has been executed."""
 
-    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
         self._asking = False
 
-    def find_spec(self, name: str, *_given: Any) -> Any:
+    def find_spec(self, name: str, *_given: object) -> ModuleSpec | None:
         """The module's own specification, with a loader that tells us. Who only asks whether the
         module is there gets one too, and does not execute it."""
         if name != self._name or self._asking:
@@ -381,7 +423,7 @@ class _Finder:
             return None
         execute = spec.loader.exec_module
 
-        def executed(module: Any) -> None:
+        def executed(module: ModuleType) -> None:
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

@@ -13,15 +13,19 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import GridError
+from sweeper.model.json_values import table_of
 from sweeper.model.parts import Part
 from sweeper.model.plan import Recipe, Run
 from sweeper.model.plan_file import read_recipe
 from sweeper.model.usage import Usage
 from sweeper.model.usage import read as read_usage
 from sweeper.recipe.probe import probe
+
+if TYPE_CHECKING:
+    from sweeper.recipe.documents import Answer, Asked, Packed
 
 __all__ = [
     "HOLE",
@@ -102,7 +106,7 @@ _USUAL = FilledFields()
 
 def inspect(
     source: str | Sequence[str],
-    configs: Sequence[Mapping[str, Any]],
+    configs: Sequence[Mapping[str, object]],
     process: RunProcess = _OURS,
     filled: FilledFields = _USUAL,
     *,
@@ -125,13 +129,13 @@ def inspect(
         return Inspected(recipe, _check_command(recipe, configs))
     if not (_REFERENCE.match(source) or source.partition(":")[0].endswith(".py")):
         raise RecipeError("recipe", f"{source[:60]!r} names no recipe, module or file")
-    request = {
+    request: Asked = {
         "reference": source,
         "cwd": folder,
         "log_path_field": log_path_field,
         "metrics_dir": metrics_dir,
         "configs": _packed(configs),
-        "import": validate,
+        "validate": validate,
         "deep": deep,
     }
     env = with_log_path(process.env, os.path.join(folder, "log_path"))
@@ -139,19 +143,19 @@ def inspect(
     if "error" in answer:
         kind, message = answer["error"]
         raise RecipeError(kind, _explain(kind, source, message, interpreter))
-    found: dict[str, Any] = answer["recipe"]
-    takes: dict[str, dict[str, Any]] = found["takes"]
+    found: Mapping[str, object] = answer.get("recipe", {})
+    takes = table_of(found.get("takes"))
     usual = None if metrics_dir is not None else "log_path"
-    unseen = {"log_path_field": log_path_field or usual, "behavior_field": False}
-    given = {
+    unseen: dict[str, object] = {"log_path_field": log_path_field or usual, "behavior_field": False}
+    given: dict[str, object] = {
         "reference": source,
         "command": None,
         "python": interpreter,
         "seed_field": seed_field if not takes or _is_field(seed_field, takes) else None,
     }
-    recipe = read_recipe(Part(unseen | found | given, "the recipe"))
+    recipe = read_recipe(Part(unseen | {**found} | given, "the recipe"))
     lacks = [Problem(None, None, line, lacking=True) for line in answer.get("lacks", ())]
-    problems = [*(Problem(*problem) for problem in answer["problems"]), *lacks]
+    problems = [*(Problem(*problem) for problem in answer.get("problems", ())), *lacks]
     estimates = _estimates(Part(answer, "the recipe's answer"))
     return Inspected(recipe, problems, tuple(answer.get("notes", ())), estimates)
 
@@ -168,13 +172,13 @@ def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:
     return key is not None and key.partition(".")[0] in takes
 
 
-def _packed(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
     """Configurations with each value written once: `shapes` are lists of keys, `rows` the number
     of a shape and then those of its `values`. The configurations of a sweep share their values, as
     objects; they are alive as long as this takes, so their ids stand for them."""
     shapes: dict[tuple[str, ...], int] = {}
     numbers: dict[int, int] = {}
-    values: list[Any] = []
+    values: list[object] = []
     rows: list[list[int]] = []
     for config in configs:
         shape = shapes.setdefault(tuple(config), len(shapes))
@@ -306,9 +310,7 @@ def _check_command(recipe: Recipe, configs: Sequence[Mapping[str, object]]) -> l
     return list(problems.values())
 
 
-def _ask(
-    python: str, cwd: str, request: Mapping[str, Any], env: Mapping[str, str]
-) -> dict[str, Any]:
+def _ask(python: str, cwd: str, request: "Asked", env: Mapping[str, str]) -> "Answer":
     """The answer of bootstrap.py, run by path in the recipe's interpreter."""
     reference = request["reference"]
     try:

@@ -14,7 +14,16 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, cast
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import ModuleType
+
+    from sweeper.recipe.documents import Answer, Estimates, Told
+
+    Estimate = Mapping[object, Mapping[str, float]]
+    """Of each model the tokens of each kind, as a recipe says them."""
 
 _KINDS = ("prefill", "cached", "sample", "train")
 _MOST = 20
@@ -22,10 +31,11 @@ _MOST = 20
 _ESTIMATING = 2.0
 """Seconds for which a recipe is asked what its runs will use; nothing is known of the others."""
 
-Configs = list[dict[str, object]]
+Config = dict[str, object]
+Configs = list[Config]
 
 
-def ask(module: object, configs: Configs) -> dict[str, object]:
+def ask(module: ModuleType, configs: Configs) -> Answer:
     """All that it says."""
     notes, problems = _notes(module, configs)
     estimates = _estimates(module, configs)
@@ -33,14 +43,15 @@ def ask(module: object, configs: Configs) -> dict[str, object]:
             "estimates": estimates}  # fmt: skip
 
 
-def _lacks(module: Any, configs: Configs) -> list[str]:
+def _lacks(module: ModuleType, configs: Configs) -> list[str]:
     """What the recipe says that this machine lacks, of all configurations together."""
-    function = getattr(module, "lacks", None)
+    function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
     found: dict[str, None] = {}
-    for config in configs if callable(function) else ():
+    if not callable(function):
+        return []
+    for config in configs:
         try:
-            said: Any = cast(Any, function)(config)
-            found.update(dict.fromkeys(str(line) for line in said))
+            found.update(dict.fromkeys(str(line) for line in function(config)))
         except (Exception, SystemExit):  # noqa: BLE001  (its run tells what is wrong)
             break
         if len(found) > _MOST:
@@ -48,15 +59,16 @@ def _lacks(module: Any, configs: Configs) -> list[str]:
     return list(found)[:_MOST]
 
 
-def _notes(module: Any, configs: Configs) -> tuple[list[str], list[tuple[int, str | None, str]]]:
+def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]:
     """What the recipe tells of all configurations together, and what it finds wrong with them."""
-    function = getattr(module, "notes", None)
+    function: Callable[[Config], Iterable[object]] | None = getattr(module, "notes", None)
+    if not callable(function):
+        return [], []
     found: dict[str, None] = {}
-    problems: dict[str, tuple[int, str | None, str]] = {}
-    for number, config in enumerate(configs if callable(function) else ()):
+    problems: dict[str, Told] = {}
+    for number, config in enumerate(configs):
         try:
-            said: Any = cast(Any, function)(config)
-            found.update(dict.fromkeys(str(line) for line in said))
+            found.update(dict.fromkeys(str(line) for line in function(config)))
         except ValueError as error:
             told = str(error).strip().split("\n")[0]
             key = told.partition("=")[0]
@@ -68,25 +80,27 @@ def _notes(module: Any, configs: Configs) -> tuple[list[str], list[tuple[int, st
     return list(found)[:_MOST], list(problems.values())
 
 
-def _estimates(module: Any, configs: Configs) -> dict[str, Any]:
+def _estimates(module: ModuleType, configs: Configs) -> Estimates:
     """What the recipe says that runs will use: `said`, each once, and `of` each configuration its
     number there, null where it says nothing."""
-    function = getattr(module, "estimate", None)
+    function: Callable[[Config], Estimate] | None = getattr(module, "estimate", None)
+    if not callable(function):
+        return {"said": [], "of": [None] * len(configs)}
     said: dict[str, int] = {}
     numbers: list[int | None] = []
     deadline = time.monotonic() + _ESTIMATING
-    for config in configs if callable(function) else ():
+    for config in configs:
         text = None
         if time.monotonic() < deadline:
             try:
-                text = json.dumps(_tokens(cast(Any, function)(config)), sort_keys=True)
+                text = json.dumps(_tokens(function(config)), sort_keys=True)
             except (Exception, SystemExit):  # noqa: BLE001  (nothing depends on it)
                 deadline = 0.0
         numbers.append(None if text is None else said.setdefault(text, len(said)))
     return {"said": [{"models": json.loads(text)} for text in said], "of": numbers}
 
 
-def _tokens(found: Any) -> dict[str, dict[str, int]]:
+def _tokens(found: Estimate) -> dict[str, dict[str, int]]:
     """The counts that a recipe returned."""
     return {
         str(model): {kind: max(0, round(counts[kind])) for kind in _KINDS if kind in counts}

@@ -108,7 +108,7 @@ class ForkedChild:
             os.close(self._ended)
         return self._reaped
 
-    def _told(self) -> dict[str, Any]:
+    def _told(self) -> Mapping[str, int]:
         """The keeper's next message. One that somebody has stopped is continued."""
         from sweeper.recipe.fork_server import receive
 
@@ -120,7 +120,7 @@ class ForkedChild:
                 os.kill(self._keeper, signal.SIGCONT)
             return receive(self._connection)[0]
 
-    def _asked(self) -> dict[str, Any]:
+    def _asked(self) -> Mapping[str, int]:
         from sweeper.recipe.fork_server import send
 
         send(self._connection, {"reap": True}, [])
@@ -191,7 +191,7 @@ def _ask(
         return None
     umask = os.umask(0o077)
     os.umask(umask)
-    request: dict[str, Any] = {
+    request: dict[str, object] = {
         "argv": list(program.command),
         "cwd": program.cwd,
         "environment": dict(program.environment),

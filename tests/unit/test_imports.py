@@ -33,8 +33,10 @@ RANKS = [
     {"__main__", "__init__"},
 ]
 RANK = {module: rank for rank, modules in enumerate(RANKS) for module in modules}
-# Loaded by path in the recipe's interpreter, which may have no sweeper: import nothing of ours.
-ALONE = {"bootstrap.py", "inspection.py", "checking.py", "building.py", "meter.py", "telling.py"}
+# Loaded by path in the recipe's interpreter, which may have no sweeper: import nothing of ours, but
+# for types alone.
+ALONE = {"bootstrap.py", "inspection.py", "checking.py", "building.py", "meter.py", "telling.py",
+         "fork_server.py"}  # fmt: skip
 
 
 def _imported(path: Path) -> set[str]:
@@ -79,6 +81,16 @@ def _names(node: ast.AST) -> set[str]:
     return set()
 
 
+def _loaded(path: Path) -> set[str]:
+    """Dotted names of what a file imports, without those under `if TYPE_CHECKING`."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = [ast.Pass()]
+    nodes = (node for node in _statements(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    return {name for statement in nodes for name in _names(statement)}
+
+
 def _module(path: Path) -> str:
     """`sweeper/backends/tmux.py` -> `backends`; `sweeper/cli.py` -> `cli`."""
     return _ranked(".".join(path.relative_to(ROOT / "sweeper").with_suffix("").parts))
@@ -104,6 +116,9 @@ def test_imports_point_one_way() -> None:
 
 def _mistakes(path: Path) -> Iterator[str]:
     module, where = _module(path), path.relative_to(ROOT)
+    for name in sorted(_loaded(path)) if path.name in ALONE else ():
+        if name.partition(".")[0] == "sweeper":
+            yield f"{where} must import nothing of ours: {name}"
     for name in _imported(path):
         top, *rest = name.split(".")
         if top in ("recipes", "analysis"):
@@ -112,8 +127,6 @@ def _mistakes(path: Path) -> Iterator[str]:
             yield f"{where}: sweeper never imports a recipe: {name}"
         if top == "sweeper" and rest[:1] == ["analysis"] and module not in ("commands", "agents"):
             yield f"{where}: only the command line and agents' tools import analysis: {name}"
-        if top == "sweeper" and path.name in ALONE:
-            yield f"{where} must import nothing of ours: {name}"
         other = _ranked(".".join(rest)) if top == "sweeper" and rest else module
         own = other.partition(".")[0] == module.partition(".")[0]
         if other in RANK and not own and RANK[other] >= RANK[module]:
