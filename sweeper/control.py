@@ -118,6 +118,7 @@ def cancel_runs(
     from sweeper.storage.lock import holding_sweep, is_held
 
     plan = read_plan(store, sweep)
+    _tell_damaged(store, sweep, tell)
     retries = _retries(plan)
     if whole and plan.stages:
         ask_cancel(store, sweep)
@@ -150,6 +151,16 @@ def cancel_runs(
             _forget_environment(store, sweep)
     events = read_events(store, sweep)
     return [_outcome(request, events.get(run, set())) for run, request in done.items()]
+
+
+def _tell_damaged(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
+    """Say what of the last launch's record cannot be read: runs are stopped without it."""
+    try:
+        service_of(store, sweep)
+    except NotFound:
+        pass  # it was never launched
+    except StoreError as error:
+        tell(f"{error}; runs are stopped without it, and their environment is left to `sweeper gc`")
 
 
 def _retries(plan: Plan) -> dict[str, int]:
@@ -261,7 +272,7 @@ def retry_runs(
 
     asked = request_retries(sweep, runs)
     if asked.again and not take_up(sweep, tell):
-        resume(sweep.store, sweep.name, wait=False, known=asked.ready)
+        resume(sweep.store, sweep.name, wait=False, known=asked.ready, tell=tell)
     return asked.done
 
 

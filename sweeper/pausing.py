@@ -52,9 +52,16 @@ def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered
     return Steered(sweep, _launcher(store, sweep), changed=changed)
 
 
-def resume(sweep: str, *, root: str | None = None, agree: "Agree | None" = None) -> Steered:
+def resume(
+    sweep: str,
+    *,
+    root: str | None = None,
+    agree: "Agree | None" = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Steered:
     """Go on with a sweep that was paused, or whose launcher has gone: where none is at work, one is
-    started and left to itself, if anything is left to do. Raises as `launch` does."""
+    started and left to itself, if anything is left to do. `tell` hears of a record of its last
+    launch that is damaged. Raises as `launch` does."""
     store = _store(sweep, root)
     was_paused = sweep_requests.asked_pause(store, sweep) is not None
     if not _launcher(store, sweep):
@@ -62,7 +69,7 @@ def resume(sweep: str, *, root: str | None = None, agree: "Agree | None" = None)
             sweep_requests.forget(store, sweep, "pause")
             return Steered(sweep, False, changed=False)
         with suppress(AnotherLauncher):  # somebody was quicker
-            return _started(store, sweep, agree, goes_on=True)
+            return _started(store, sweep, agree, tell, goes_on=True)
     if was_paused:
         sweep_requests.ask_pause(store, sweep, on=False)
     return Steered(sweep, True, changed=was_paused)
@@ -129,7 +136,12 @@ def _is_over(store: Store, sweep: str) -> bool:
 
 
 def _started(
-    store: Store, sweep: str, agree: "Agree | None" = None, *, goes_on: bool = False
+    store: Store,
+    sweep: str,
+    agree: "Agree | None" = None,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    goes_on: bool = False,
 ) -> Steered:
     """Start a launcher, once it is known that it can work. `goes_on`: a pause is over."""
     from sweeper.launcher import launching
@@ -138,5 +150,5 @@ def _started(
     ready = launching.ready(store, sweep, agree or refuse)
     if goes_on:
         sweep_requests.ask_pause(store, sweep, on=False)
-    launching.resume(store, sweep, wait=False, known=ready)
+    launching.resume(store, sweep, wait=False, known=ready, tell=tell)
     return Steered(sweep, True, started=True)

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
 from sweeper.control import resume
-from sweeper.terminal import say
+from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]
 
@@ -20,7 +20,7 @@ def run(arguments: Namespace) -> int:
     """Ask that it go on, and start a launcher where none is at work."""
     from sweeper.commands.trust_prompt import agreeing
 
-    done = resume(arguments.sweep, root=arguments.root, agree=agreeing(arguments))
+    done = resume(arguments.sweep, root=arguments.root, agree=agreeing(arguments), tell=warn)
     if not done.launcher:
         say(f"{done.sweep}: nothing is left to do")
     elif done.started:

@@ -50,7 +50,9 @@ def run(arguments: Namespace) -> int:
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain) as notify:
             wait, known = arguments.wait, asked.ready
-            launched = resume(sweep.store, sweep.name, wait=wait, notify=notify, known=known)
+            launched = resume(
+                sweep.store, sweep.name, wait=wait, notify=notify, known=known, tell=warn
+            )
     except KeyboardInterrupt:
         warn("interrupted; what runs goes on")
         return 130

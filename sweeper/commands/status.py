@@ -9,7 +9,7 @@ from sweeper.errors import UsageError
 from sweeper.labels import shown_marks
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
-from sweeper.results.status import read_status
+from sweeper.results.status import check_service, read_status
 from sweeper.storage.files import default_root
 from sweeper.terminal import print_json, print_table, shortened
 
@@ -45,6 +45,7 @@ def run(arguments: Namespace) -> int:
     registry = Registry(root, cache="://" in root)
     sweep = registry.sweep(arguments.sweep)
     seen = read_status(sweep)
+    check_service(sweep)
     print_status(sweep, seen, arguments, problems=registry.problems)
     unread = tell_problems(registry.problems, told=arguments.json)
     return unread or seen.exit_code

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sweeper.backends import Capabilities
-from sweeper.errors import AnotherLauncher, NotFound
+from sweeper.errors import AnotherLauncher, Damaged, NotFound
 from sweeper.launcher.manifest import keep_environment, merge, tell_changes, with_code
 from sweeper.launcher.placement_guard import Located
 from sweeper.launcher.trust import is_ours, sealed
@@ -81,7 +81,13 @@ def _essence(plan: Plan) -> dict[str, object]:
 def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
     """Refuse what a launcher cannot change while it is at work."""
     folder = f"{store.root}/{plan.name}"
-    service = service_of(store, plan.name)
+    try:
+        service = service_of(store, plan.name)
+    except Damaged as error:
+        raise Damaged(
+            f"{error}; end the launcher at work with `sweeper stop {plan.name}`: the next launch "
+            "writes it anew"
+        ) from error
     elsewhere = False
     if store.is_remote:
         from sweeper.storage.lease import is_elsewhere

@@ -250,15 +250,17 @@ def resume(
     wait: bool,
     notify: Callable[[Summary], None] = lambda _: None,
     known: Ready | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
-    """Launch the rest of a sweep; `known` is what `ready` has found of it. Raises as `launch` does,
-    `AnotherLauncher` when one is at work on it already."""
+    """Launch the rest of a sweep; `known` is what `ready` has found of it, `tell` hears of a record
+    of its last launch that is damaged. Raises as `launch` does, `AnotherLauncher` when one is at
+    work on it already."""
     plan, capabilities, places = known or ready(store, sweep)
     url = None
     if plan.service == "local":
         url = preflight.engine_url(capabilities) or _ensure_engine(plan.launch.places).url
     with lock.holding_sweep(store, sweep) as check:
-        write_environment(store, plan, url, capabilities, places)
+        write_environment(store, plan, url, capabilities, places, tell)
         forget(store, sweep, "stop")
         if wait:
             return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))

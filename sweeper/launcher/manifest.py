@@ -57,7 +57,7 @@ def record(
     plan = with_chosen(store, plan.name, plan)
     capabilities = capabilities_together(plan.launch)
     _refuse_secrets(plan, secret_names(plan.secrets, plan.service))
-    write_environment(store, plan, url, capabilities, places)
+    write_environment(store, plan, url, capabilities, places, tell)
     now = with_code(store, plan, live=live, tell=tell)
     with suppress(NotFound):  # which is the case at the first launch
         before = read_plan(store, plan.name)
@@ -120,11 +120,12 @@ def write_environment(
     url: str | None,
     capabilities: Capabilities,
     places: Located,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Keep this process's environment for the workers of a sweep, and record where it is, the
-    engine's `url`, and the `places` of its jobs from now on. Raises `UsageError` where some jobs
-    may be elsewhere."""
-    refuse_moved_sweep(store, plan.name, places)
+    engine's `url`, and the `places` of its jobs from now on. `tell` hears of an earlier record that
+    is damaged. Raises `UsageError` where some jobs may be elsewhere."""
+    refuse_moved_sweep(store, plan.name, places, tell)
     path = keep_environment(store, plan, url, capabilities)
     document: dict[str, object] = {"schema": SCHEMA, "env_file": path, "engine": url}
     document |= {"place": dict(places[0]), "home": home()}

@@ -2,7 +2,7 @@
 cluster, would find none, take those that wait for lost, and start each a second time."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from sweeper.backends import Away, may_restart, open_backend, options_of, restarts_at
@@ -67,11 +67,14 @@ def refuse_another(before: Located, name: str, backend: Backend) -> None:
             )
 
 
-def refuse_moved_sweep(store: Store, sweep: str, places: Located) -> None:
+def refuse_moved_sweep(
+    store: Store, sweep: str, places: Located, tell: Callable[[str], None] = lambda _: None
+) -> None:
     """Refuse a launch to `places` while jobs of the sweep may be elsewhere.
 
     A job that a user has cancelled may be: if it starts, its worker finds the request. For runs
-    that may or may not have been submitted the earlier place is asked. Raises `UsageError`.
+    that may or may not have been submitted the earlier place is asked. `tell` hears of a record
+    that is damaged where none of it is needed. Raises `UsageError`, and `StoreError` where it is.
     """
     try:
         plan = read_plan(store, sweep)
@@ -80,7 +83,7 @@ def refuse_moved_sweep(store: Store, sweep: str, places: Located) -> None:
     left = _left(store, sweep, plan)
     # A backend without a location of its own is known by its name, which the plan has.
     needed = bool(left) and any(set(place) != {"backend"} for place in places)
-    before = _places_before(store, sweep, plan, needed=needed)
+    before = _places_before(store, sweep, plan, needed=needed, tell=tell)
     for there in before:
         gone = [one for one in left if _was_at(store, sweep, one, before, places) == there]
         if gone:
@@ -150,9 +153,17 @@ def moved_from(store: Store, sweep: str, plan: Plan, places: Located) -> str | N
     return None
 
 
-def _places_before(store: Store, sweep: str, plan: Plan, *, needed: bool = False) -> Located:
+def _places_before(
+    store: Store,
+    sweep: str,
+    plan: Plan,
+    *,
+    needed: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Located:
     """Where the sweep was submitted to. If that cannot be read, it raises `StoreError` where it is
-    `needed`, since there may be jobs; else it is going to be written anew."""
+    `needed`, since there may be jobs; else it is going to be written anew, of which `tell` hears.
+    """
     before = [{"backend": place} for place in plan.launch.places]
     try:
         return service_of(store, sweep).places or before
@@ -164,6 +175,7 @@ def _places_before(store: Store, sweep: str, plan: Plan, *, needed: bool = False
                 f"{error}; so where its jobs wait is not known: `sweeper cancel {sweep}`, and "
                 "launch again when they have ended"
             ) from error
+        tell(f"{error}; nothing of it is needed, and it is written anew")
         return before
 
 

@@ -36,8 +36,11 @@ class Service(NamedTuple):
 
 
 def read_service(document: object, place: str) -> Service:
-    """`service.json`, the file `place`. Raises `StoreError`."""
+    """`service.json`, the file `place`. Every version has written its `env_file`, so that one
+    without it is damaged. Raises `StoreError`."""
     top = Part(document, place)
+    if "env_file" not in top.document:
+        top.refuse("env_file", "a text")
     return Service(
         env_file=top.text_or("env_file", None),
         engine=top.text_or("engine", None),
@@ -50,9 +53,12 @@ def read_service(document: object, place: str) -> Service:
 def _places(top: Part) -> tuple[Mapping[str, str], ...]:
     """Of a sweep with one place, and of those from before there could be several, it is `place`."""
     if "places" in top.document:
-        return tuple({key: one.text(key) for key in one.document} for one in top.parts("places"))
-    place = top.texts_by_key("place")
-    return (place,) if place else ()
+        return tuple(_place(one) for one in top.parts("places"))
+    return (_place(top.part("place")),) if top.table("place") else ()
+
+
+def _place(part: Part) -> Mapping[str, str]:
+    return {"backend": part.text("backend"), **{key: part.text(key) for key in part.document}}
 
 
 class Observations(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeper import labels
-from sweeper.errors import StoreError
+from sweeper.errors import NotFound, StoreError
 from sweeper.model.html import table, title
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sweeper.monitor import Alarm
     from sweeper.results.runs import RecordedRun, Sweep
 
-__all__ = ["NOBODY", "Status", "alarms_of", "read_status"]
+__all__ = ["NOBODY", "Status", "alarms_of", "check_service", "read_status"]
 
 NOBODY = "no launcher is at work: nothing more is started"
 
@@ -157,6 +157,18 @@ def _observations(sweep: "Sweep") -> Observations:
     except StoreError as error:
         sweep.unreadable(error)
         return NO_OBSERVATIONS
+
+
+def check_service(sweep: "Sweep") -> None:
+    """See that the record of the sweep's last launch can be read, which nothing is shown of."""
+    from sweeper.storage.sweeps import service_of
+
+    try:
+        service_of(sweep.store, sweep.name)
+    except NotFound:
+        pass  # it was never launched
+    except StoreError as error:
+        sweep.unreadable(error)
 
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:

@@ -68,7 +68,7 @@ class EngineWatch:
         if found is not None and found != self._where:
             try:
                 self._tell(found)
-            except StoreError as error:
+            except (StoreError, NotFound) as error:
                 self._silent = now
                 raise Unreachable(str(error)) from error
             self._where, self._since = found, now

@@ -146,7 +146,7 @@ def test_without_a_word_on_the_place_the_backend_counts(scene: Any) -> None:
 
 def test_a_place_that_cannot_be_read_is_not_any_place(scene: Any) -> None:
     """Else the jobs that wait in it would be started a second time in another."""
-    for service in (b"{", b'{"place": [1]}'):
+    for service in (b"{", b'{"env_file": "e", "place": [1]}'):
         scene.store.replace(scene.layout.service, service)
         refuse_moved_sweep(scene.store, "s", [HERE])  # nothing was submitted: it is written anew
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)

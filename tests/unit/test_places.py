@@ -465,7 +465,8 @@ def test_a_place_with_jobs_is_not_left_out(launched: Any) -> None:
 def test_attempts_without_a_place_on_record_are_at_the_first(launched: Any) -> None:
     """Of a sweep that an older version has launched, to the one place that it had."""
     scene, _ = launched
-    scene.store.replace(scene.layout.service, encode({"schema": 1, "place": HERE}))
+    before = {"schema": 1, "env_file": "environment.json", "place": HERE}
+    scene.store.replace(scene.layout.service, encode(before))
     for run in scene.ids:
         scene.store.replace(scene.layout.event(run, 1, Event.INTENT), encode({"schema": 1}))
     refuse_moved_sweep(scene.store, "s", [HERE])

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,12 +15,15 @@ from typing import Any
 
 import pytest
 
+from sweeper import backends
 from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError
 from sweeper.results.registry import Registry
 from sweeper.scheduler import environment
+from sweeper.storage import lock
 from sweeper.storage.files import LocalStore, open_store
 from sweeper.storage.sweeps import read_events
+from sweeper.testing import FakeBackend
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -238,6 +243,117 @@ def test_what_a_launcher_left_damaged_hides_no_run(root: Path, say: Say) -> None
     assert f"{alarm}: message: should be a text, and is 7" in error
     code, _, error = say("alarms", "bad")
     assert code == 6 and str(alarm) in error
+
+
+# The record of a sweep's last launch: what of it is damaged is said by who reads it.
+
+SERVICE = [
+    ("{}", "env_file: should be a text, and is missing"),
+    ("[]", "damaged (not a JSON object)"),
+    ("7", "damaged (not a JSON object)"),
+    ("{", "damaged (Expecting"),
+    ('{"env_file": 7}', "env_file: should be a text, and is 7"),
+    ('{"env_file": "e", "engine": []}', "engine: should be a text, and is a list"),
+    ('{"env_file": "e", "places": 3}', "places: should be a list, and is 3"),
+    ('{"env_file": "e", "places": [{}]}', "places[0].backend: should be a text, and is missing"),
+    ('{"env_file": "e", "place": {"cluster": "c"}}', "place.backend: should be a text, and is m"),
+]
+
+
+@pytest.mark.parametrize(("document", "what"), SERVICE)
+def test_a_damaged_record_of_the_launch_is_told_by_who_reads_it(
+    root: Path, say: Say, document: str, what: str
+) -> None:
+    path = root / "bad" / "launcher" / "service.json"
+    path.parent.mkdir()
+    path.write_text(document)
+    told = f"{path}: {what}"
+    code, shown, error = say("status", "bad")
+    assert code == 6 and "lr=1,seed=0" in shown and error.count(told) == 1
+    code, shown, _ = say("status", "bad", "--json")
+    assert code == 6 and told in json.loads(shown)["problems"][0]
+    code, shown, error = say("cancel", "bad")
+    assert code == 0 and "1 succeeded already" in shown
+    assert error.startswith(f"sweeper: {told}") and error.count("\n") == 1
+    for words in (("costs", "bad"), ("gc",), ("ls", "bad")):  # which have no use for it
+        code, shown, error = say(*words)
+        assert code == 0 and str(path) not in error, words
+
+
+@pytest.fixture
+def launched(root: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A grid whose sweep `done` has succeeded, but for a run that has not begun."""
+    monkeypatch.chdir(root.parent)
+    grid = root.parent / "done.yaml"
+    grid.write_text("name: done\ncommand: ['true', '{x}']\ngrid: {x: [1, 2]}\n"
+                    "launch: {backend: local}\n")  # fmt: skip
+    assert say("launch", str(grid), "--wait", "--plain")[0] == 0
+    plan = json.loads((root / "done" / "sweep.json").read_text())
+    shutil.rmtree(root / "done" / "state" / plan["runs"][0]["id"])
+    return grid
+
+
+@pytest.mark.parametrize("verb", ["launch", "resume", "retry"])
+def test_a_damaged_record_of_the_launch_is_written_anew_where_no_job_may_wait(
+    root: Path, say: Say, launched: Path, verb: str
+) -> None:
+    path = root / "done" / "launcher" / "service.json"
+    path.write_text('{"env_file": 7}')
+    words = {
+        "launch": ("launch", str(launched), "--wait", "--plain"),
+        "resume": ("resume", "done"),
+        "retry": ("retry", "done", "x=1", "--wait", "--plain"),
+    }
+    # In a process of its own: `resume` leaves the launcher behind.
+    typed = [sys.executable, "-P", "-m", "sweeper", *words[verb]]
+    done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = f"{path}: env_file: should be a text, and is 7; nothing of it is needed, and it is writ"
+    assert done.stderr.count(told) == 1
+    deadline = time.monotonic() + 60
+    while lock.is_held(open_store(str(root)), "done") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    code, _, error = say("status", "done")
+    assert code == 0 and "service.json" not in error
+    assert json.loads(path.read_text())["env_file"]
+
+
+class Clustered(FakeBackend):
+    """One whose jobs wait on a cluster."""
+
+    def location(self) -> dict[str, str]:
+        return {"cluster": "one"}
+
+
+@pytest.mark.parametrize("verb", ["launch", "resume", "retry"])
+def test_a_damaged_record_of_the_launch_ends_who_needs_it(
+    root: Path, say: Say, launched: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """A run may wait, and only the record says on which cluster."""
+    path, plan = root / "done" / "launcher" / "service.json", root / "done" / "sweep.json"
+    waits, failed = (run["id"] for run in json.loads(plan.read_text())["runs"])
+    (state := root / "done" / "state" / waits).mkdir()
+    (state / "1.submitted.json").write_text('{"schema": 1}')
+    [ended] = root.glob(f"done/state/{failed}/1.succeeded.json")
+    ended.rename(ended.with_name("1.failed.json"))
+    path.write_text('{"env_file": "e", "places": 3}')
+    monkeypatch.setattr(backends, "open_backend", lambda *_: Clustered())
+    words = {"launch": str(launched), "resume": "done", "retry": "done"}
+    code, _, error = say(verb, words[verb])
+    told = f"{path}: places: should be a list, and is 3; so where its jobs wait is not known"
+    assert code == 6 and error.count(told) == 1
+    assert path.read_text() == '{"env_file": "e", "places": 3}'
+
+
+def test_a_launch_beside_a_launcher_needs_the_record_of_its_launch(
+    root: Path, say: Say, launched: Path
+) -> None:
+    path = root / "done" / "launcher" / "service.json"
+    path.write_text("{}")
+    with lock.holding_sweep(open_store(str(root)), "done"):
+        code, _, error = say("launch", str(launched), "x=[1,2,3]")
+    told = f"{path}: env_file: should be a text, and is missing; end the launcher at work with `sw"
+    assert code == 6 and told in error
 
 
 def test_a_key_that_is_half_a_character_is_shown_and_exported(root: Path, say: Say) -> None:
