@@ -59,6 +59,13 @@ SECTION = Section(
         examples=(".venv/bin/python",),
     ),
     Field(
+        "requirements",
+        Text(),
+        "A file of requirements, counted from where launch is typed: what recipes need on machines"
+        " that do not see this one's folders. Default: their image has it, and sweeper.",
+        examples=("requirements.txt",),
+    ),
+    Field(
         "cwd",
         Text(),
         "The folder that the recipe runs in, counted from where launch is typed.",
@@ -141,6 +148,7 @@ SECTION = Section(
 
 _IN_STAGE = (
     *("max_parallel", "retries", "timeout", "grace", "resume", "python", "cwd", "env"),
+    "requirements",
     *("log_path_field", "window", "warm"),
 )
 STAGE_SECTION = Section(  # without defaults, since what is missing is as the sweep says

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from sweeper.backends import capabilities_together
 from sweeper.backends.base import JobSpec
 from sweeper.errors import GridError, NotFound, StoreError, UsageError
 from sweeper.fields.data import from_python
@@ -226,8 +227,13 @@ def jobs(found: LaunchPreview, store: Store) -> dict[str, JobSpec]:
     starting = [preview for preview in found.previews if preview.attempt]
     if not starting:
         return {}
-    name, place = found.plan.name, found.plan.launch.places[0]
-    builder = JobBuilder(found.plan, store, name, env_file(f"{store.root}/{name}"))
+    plan, name, place = found.plan, found.plan.name, found.plan.launch.places[0]
+    asked = any(part.launch.requirements is not None for part in plan.parts)
+    if asked and not capabilities_together(plan.launch).files:
+        from sweeper.provenance.carried import describe
+
+        plan = plan._replace(carried=describe(store, plan))
+    builder = JobBuilder(plan, store, name, env_file(f"{store.root}/{name}"))
     return {p.run.id: builder.spec(p.run, p.attempt, place) for p in starting}
 
 

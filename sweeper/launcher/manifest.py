@@ -18,7 +18,7 @@ from sweeper.model.plan import Plan, Run
 from sweeper.model.states import OPEN
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
-from sweeper.provenance import provenance, redaction, snapshot
+from sweeper.provenance import carried, provenance, redaction, snapshot
 from sweeper.scheduler import environment
 from sweeper.storage.documents import SCHEMA, encode, timestamp
 from sweeper.storage.files import Store
@@ -93,7 +93,8 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
         secrets=names,
         code=_told_of(made),
     )
-    now = plan._replace(created=timestamp(), provenance=came, snapshot=made.kept)
+    along = None if capabilities.files else carried.carry(store, plan, made)
+    now = plan._replace(created=timestamp(), provenance=came, snapshot=made.kept, carried=along)
     if now.wandb is not None:
         theirs = {**os.environ, **plan.launch.env}
         wandb = tracking.recorded(now.wandb, theirs)

@@ -23,6 +23,7 @@ class Job(NamedTuple):
     `env` is what the grid sets, `env_file` where the rest of the environment is kept; `wandb` are
     variables that make W&B take up its run, `fields` what is added to the configuration. `engine`
     is the one it is to use, where it uses one of ours. `warm`: a fork server may start it.
+    `requirements` is a file of the snapshot: what the recipe's environment is made of.
     """
 
     run: str
@@ -45,6 +46,7 @@ class Job(NamedTuple):
     fields: Mapping[str, str]
     engine: Engine | None
     warm: bool = False
+    requirements: str | None = None
 
     def document(self) -> dict[str, object]:
         """As the store keeps it."""
@@ -90,6 +92,7 @@ def read(document: object, place: str) -> Job:
         fields=job.texts_by_key("fields"),
         engine=_engine(job),
         warm=job.flag_or("warm", False),
+        requirements=job.text_or("requirements", None),
     )
 
 

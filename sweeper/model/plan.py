@@ -14,6 +14,7 @@ from sweeper.model.usage import Usage
 __all__ = [
     "Alarms",
     "Baseline",
+    "Carried",
     "Launch",
     "Metric",
     "OnAlarm",
@@ -44,10 +45,11 @@ class Launch(NamedTuple):
     `backend` is then all their names, for people (`tmux+slurm`), and no backend's name. Whoever
     wants to know where jobs go asks `places`.
 
-    `python` and `cwd` stand as written: a relative one counts from the folder in which
-    `sweeper launch` is run, not from the grid's. `warm`: a recipe may be forked from a process that
-    has imported what it imports. `options` are those of backends, by the key of
-    their section (`aws_batch`).
+    `python`, `requirements` and `cwd` stand as written: a relative one counts from the folder in
+    which `sweeper launch` is run, not from the grid's. `requirements` is a file of what recipes
+    need on machines that do not see this one's folders (None: their image has it). `warm`: a recipe
+    may be forked from a process that has imported what it imports. `options` are those of backends,
+    by the key of their section (`aws_batch`).
     """
 
     backend: str = "tmux"
@@ -66,6 +68,7 @@ class Launch(NamedTuple):
     sync_s: float = 20.0
     priority: float = 1.0
     warm: bool = True
+    requirements: str | None = None
     options: Mapping[str, Mapping[str, object]] = _NOTHING
     backends: tuple[Share, ...] = ()
 
@@ -266,6 +269,22 @@ class Snapshot(NamedTuple):
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
+class Carried(NamedTuple):
+    """What jobs take along to machines that have Python and nothing else: sweeper's own source, an
+    `archive` in the store with its `hash`, and the lines of a requirements file for the `packages`
+    that its workers need. `files` are those of `Launch.requirements`, as written -> below the top
+    folder of the copy of the code."""
+
+    archive: str
+    hash: str
+    packages: tuple[str, ...]
+    files: Mapping[str, str]
+
+    def document(self) -> dict[str, object]:
+        """As `sweep.json` has it."""
+        return {**self._asdict(), "packages": list(self.packages), "files": dict(self.files)}
+
+
 class Expected(NamedTuple):
     """What the recipe of a stage says itself that a run with that configuration will use."""
 
@@ -286,8 +305,8 @@ class Plan(NamedTuple):
 
     `warnings` and `notes` (what recipes tell of their runs) are for people, a line each, and on no
     record; neither is what is `expected`. Only a launched sweep has the rest: `created`, where its
-    code came from (`provenance`, `launches`: those before the last, `snapshot` the copy that runs),
-    and `recorded`, all that is in the file.
+    code came from (`provenance`, `launches`: those before the last, `snapshot` the copy that runs,
+    `carried` what else jobs take along), and `recorded`, all that is in the file.
     """
 
     name: str
@@ -313,6 +332,7 @@ class Plan(NamedTuple):
     provenance: Mapping[str, Any] | None = None
     launches: tuple[Mapping[str, object], ...] = ()
     snapshot: Snapshot | None = None
+    carried: Carried | None = None
     recorded: Mapping[str, object] = _NOTHING
     stages: tuple[Stage, ...] = ()
     order: Literal["depth", "breadth"] = "depth"
@@ -379,6 +399,7 @@ class Plan(NamedTuple):
         """As `sweep.json` has it; without what only a launch knows where there was none."""
         known: dict[str, Any] = {"created": self.created, "provenance": self.provenance}
         known |= {"snapshot": self.snapshot and self.snapshot.document()}
+        known |= {"carried": self.carried.document()} if self.carried else {}
         known |= {"launches": list(self.launches)} if self.launches else {}
         return {
             "schema": SCHEMA,

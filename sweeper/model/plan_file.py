@@ -11,6 +11,7 @@ from sweeper.model.plan import (
     Alarms,
     Baseline,
     Budget,
+    Carried,
     Launch,
     OnAlarm,
     Plan,
@@ -63,6 +64,7 @@ def read(document: object, place: str) -> Plan:
         provenance=_provenance(top.part_or_none("provenance")),
         launches=tuple(one.document for one in launches),
         snapshot=read_snapshot(top.part_or_none("snapshot")),
+        carried=_carried(top.part_or_none("carried")),
         recorded=top.document,
         stages=tuple(map(_stage, top.parts("stages"))) if "stages" in top.document else (),
         order=top.one_of("order", ("depth", "breadth"), "depth"),
@@ -125,6 +127,7 @@ def _launch(part: Part) -> Launch:
         sync_s=part.number_or("sync_s", default.sync_s),
         priority=part.number_or("priority", default.priority),
         warm=part.flag_or("warm", default.warm),
+        requirements=part.text_or("requirements", None),
         options={
             key: part.table(key)
             for key, value in part.document.items()
@@ -303,6 +306,14 @@ def _provenance(part: Part | None) -> Mapping[str, object] | None:
     if diff is not None:
         diff.text("path")
     return part.document
+
+
+def _carried(part: Part | None) -> Carried | None:
+    if part is None:
+        return None
+    archive, digest = part.text("archive"), part.text("hash")
+    packages = tuple(part.texts_or("packages", ()))
+    return Carried(archive, digest, packages, part.texts_by_key("files"))
 
 
 def read_snapshot(part: Part | None) -> Snapshot | None:

@@ -14,6 +14,8 @@ from sweeper.grid.by_run import unmatched
 from sweeper.model.plan import Recipe, Run
 from sweeper.model.usage import Usage
 from sweeper.planner.points import Expanded, Point, place_of
+from sweeper.provenance.requirements import outside
+from sweeper.provenance.requirements import read as read_requirements
 from sweeper.recipe.reference import (
     RUN_KEYS,
     FilledFields,
@@ -120,6 +122,7 @@ class _Check:
         self._repeats()
         recipe = self._recipe(validate)
         here = self._backend()
+        self._requirements(recipe)
         for lack in self.lacks if here else ():
             self._note(lack, recipe)
         self._window()
@@ -212,6 +215,28 @@ class _Check:
                 self.problems.add(place or grid.places["launch"], str(error))
                 here = False
         return here
+
+    def _requirements(self, recipe: Recipe | None) -> None:
+        """Check the file of what recipes need elsewhere."""
+        launch = self.grid.launch
+        if launch.requirements is None:
+            return
+        place = self.grid.places["launch.requirements"]
+        try:
+            seen = all(capabilities_at(launch, name).files for name in launch.places)
+        except UsageError:
+            return  # which is told of the backend
+        if seen:
+            told = f"jobs of {launch.backend} run in launch.python, and need none"
+            self.warnings.append(f"{place}: launch.requirements: {told}")
+            return
+        path = os.path.abspath(os.path.expanduser(launch.requirements))
+        mistakes = list(read_requirements(path).mistakes)
+        if recipe is not None and os.path.exists(path):
+            file = os.path.dirname(recipe.file) if recipe.file else None
+            mistakes += filter(None, [outside(path, recipe.cwd, file)])
+        for mistake in mistakes:
+            self.problems.add(place, f"launch.requirements: {mistake}")
 
     def _window(self) -> None:
         """Check the placeholders of `launch.window`."""

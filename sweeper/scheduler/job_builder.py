@@ -7,7 +7,7 @@ from sweeper.backends import Capabilities, backend_type, capabilities_at, option
 from sweeper.backends.base import JobSpec
 from sweeper.command import worker_command
 from sweeper.model.job import Job
-from sweeper.model.plan import Launch, Plan, Run
+from sweeper.model.plan import Carried, Launch, Plan, Run
 from sweeper.recipe.reference import render_window
 from sweeper.storage.files import Store
 from sweeper.storage.layout import token
@@ -33,7 +33,7 @@ def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
     if capabilities.python is not None:
         job = job._replace(recipe=job.recipe._replace(python=capabilities.python))
     if capabilities.files:
-        return job
+        return job._replace(requirements=None)
     given = {"TINKER_BASE_URL": engine} if engine is not None else {}
     # Without a copy of the code a program starts where its image says.
     cwd = job.cwd if job.snapshot is not None else "."
@@ -41,16 +41,28 @@ def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
 
 
 def worker_argv(
-    capabilities: Capabilities, store: Store, sweep: str, token: str, env_file: str | None
+    capabilities: Capabilities,
+    store: Store,
+    sweep: str,
+    token: str,
+    env_file: str | None,
+    carried: Carried | None = None,
 ) -> list[str]:
     """The command line of a job. `env_file`, the runs' environment on this machine, is passed on
-    where the store is elsewhere: without it the store may be out of reach."""
+    where the store is elsewhere: without it the store may be out of reach. `carried` is what a job
+    takes along where nothing of this machine is seen."""
+    bare = None
+    if carried is not None and not capabilities.files:
+        from sweeper.provenance.carried import bare_command
+
+        bare = bare_command(capabilities.python or "python", store.root, carried)
     return worker_command(
         f"{store.root}/{sweep}",
         token,
         env_file if store.is_remote and capabilities.files else None,
         python=capabilities.python,
         restarts=capabilities.restarts,
+        bare=bare,
     )
 
 
@@ -68,10 +80,11 @@ class JobBuilder:
         """The job of an attempt, as the backend of its place is given it."""
         launch, job = self._plan.launch_of(run.stage), token(run.id, attempt)
         told = self.capabilities[place], self._store, self._sweep
+        carried = self._plan.carried if launch.requirements is not None else None
         return JobSpec(
             job,
             run.name,
-            worker_argv(*told, job, self._env_file),
+            worker_argv(*told, job, self._env_file, carried),
             self._store.local_path(self._sweep) or "/",
             asked_by(launch, place, run.config),
             render_window(launch.window, self._sweep, run, attempt),

@@ -12,9 +12,11 @@ from sweeper.model.observation import Kind, Observation
 from sweeper.model.states import OPEN, Event, State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.kernel_kills import KernelKills
+from sweeper.scheduler.outcomes import last_words
 from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import attempt_of, token
+from sweeper.storage.sweeps import submitted_to
 
 __all__ = ["SETTLE_SECONDS", "LostWorkers"]
 
@@ -42,6 +44,7 @@ class LostWorkers:
         stalled: Callable[[str, int], bool] | None,
         starting: bool,
     ) -> None:
+        self._context = context
         self._lease_s = context.plan.launch.lease_s
         self._run_table = run_table
         self._heartbeats = heartbeats
@@ -115,7 +118,8 @@ class LostWorkers:
         if self._kernel.killed(token(run, attempt)):
             reason, detail = "oom", "the worker was killed by the kernel: out of memory"
         elif state.state is State.SUBMITTED:
-            reason, detail = "start", "the job ended before its worker began: see its log"
+            said = self._last_words(run, attempt) or "see its log"
+            reason, detail = "start", f"the job ended before its worker began: {said}"
         else:
             reason, detail = "killed", "the worker ended without recording an outcome"
         event = Event.PREEMPTED if status.preempted else Event.FAILED
@@ -126,3 +130,12 @@ class LostWorkers:
             detail = "it was stopped before its worker could say so"
         known = {"code": status.code, "host": status.node}
         self._run_table.end(run, attempt, event, reason, detail, known)
+
+    def _last_words(self, run: str, attempt: int) -> str:
+        """What a job printed last whose worker never began; empty where nothing is to be had."""
+        backends, place = self._context.backends, next(iter(self._context.backends), None)
+        if len(backends) > 1:
+            store, sweep = self._context.store, self._context.sweep
+            place = submitted_to(store, sweep, run, attempt)
+        backend = backends.get(place or "")
+        return "" if backend is None else last_words(backend, token(run, attempt))

@@ -3,13 +3,14 @@
 import calendar
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.cause import cause
-from sweeper.errors import NotFound, StoreError
+from sweeper.backends.base import Backend
+from sweeper.cause import cause, last_line
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.states import Event, RunState, State
 from sweeper.scheduler.circuit_breaker import Failure, failure_of
@@ -18,11 +19,21 @@ from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import read_outcome
 
-__all__ = ["End", "Outcomes"]
+__all__ = ["End", "Outcomes", "last_words"]
 
 _TAIL_BYTES = 16_384
+_LAST_LINES = 50
 _TRIES = 5
 _SET_SECONDS = 2.0
+
+
+def last_words(backend: Backend, token: str) -> str:
+    """The last line that a job printed, as its backend has it: of one whose worker never began
+    there is no other log. Empty where nothing is to be had."""
+    lines: deque[str] = deque(maxlen=_LAST_LINES)
+    with suppress(EnvironmentFailure):
+        lines.extend(backend.logs(token))
+    return last_line("\n".join(lines).encode("utf-8", "replace"))
 
 
 class End(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.job import Job
 from sweeper.model.launcher import Service
+from sweeper.model.plan import Plan
 from sweeper.model.states import Event
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
@@ -86,6 +87,7 @@ class Submitter:
             fields=fields(plan, planned),
             engine=self._engine and self._engine.described(run, attempt),
             warm=plan.launch.warm,
+            requirements=_requirements(plan),
         )
         store, layout = self._context.store, self._context.layout
         path = layout.job(run, attempt)
@@ -124,3 +126,9 @@ class Submitter:
         self._places.submit(place, specs)
         for run, attempt in attempts.items():
             self._run_table.add(run, attempt, Event.SUBMITTED)
+
+
+def _requirements(plan: Plan) -> str | None:
+    """The file of the copy of the code that says what a stage's recipe needs."""
+    name = plan.launch.requirements
+    return None if name is None or plan.carried is None else plan.carried.files.get(name)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.storage.files import Entry
 
-__all__ = ["RemoteStore", "open_remote"]
+__all__ = ["RemoteStore", "open_remote", "packages_of"]
 
 T = TypeVar("T")
 
@@ -88,6 +88,12 @@ def open_remote(root: str) -> "RemoteStore":
     if not authority and scheme != "memory":
         raise StoreError(f"{root}: names no bucket")
     return RemoteStore(scheme, rest.strip("/"), kind)
+
+
+def packages_of(root: str) -> list[str]:
+    """The packages by which the store at the URL `root` is reached."""
+    kind = _KINDS.get(root.partition("://")[0])
+    return [] if kind is None else list(dict.fromkeys(("fsspec", kind.package)))
 
 
 class RemoteStore:

@@ -2,10 +2,11 @@
 
     python -m sweeper.worker.array <root> <table> ARGUMENT...
 
-It executes the arguments, followed by the token that `table` (a file below `root`, which may be a
-store elsewhere) has at this child's index. The backend says the index in the variable that is named
-by SWEEPER_INDEX; an earlier launcher does not say by which, and its name ends with `_ARRAY_INDEX`.
-This command line must never change: the launcher's version need not be the image's.
+It executes the arguments (by this interpreter, where they begin with an option), followed by the
+token that `table` (a file below `root`, which may be a store elsewhere) has at this child's index.
+The backend says the index in the variable that is named by SWEEPER_INDEX; an earlier launcher does
+not say by which, and its name ends with `_ARRAY_INDEX`. This command line must never change: the
+launcher's version need not be the image's.
 """
 
 import os
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
         )
         if not index.isdecimal() or int(index) >= len(tokens):
             raise UsageError(f"the index is {index!r}, of {len(tokens)} jobs")
+        command = [sys.executable, *command] if command[0].startswith("-") else command
         os.execvp(command[0], [*command, tokens[int(index)]])
     except (SweeperError, OSError) as error:
         print(f"sweeper: {error}", file=sys.stderr)

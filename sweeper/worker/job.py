@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -32,9 +32,16 @@ class Prepared(NamedTuple):
     modules: str | None = None
 
 
-def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Prepared:
+def prepare(
+    store: Store,
+    layout: Layout,
+    job: Job,
+    environment: dict[str, str],
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Prepared | None:
     """Make the recipe's folder, copy into it what the attempt resumes from, and work out what to
-    run. `environment` is what was kept for the job. Can be done again. Raises `StoreError`,
+    run. `environment` is what was kept for the job. Can be done again. What takes long calls
+    `goes_on` about once a second; returns None when that says no. Raises `StoreError`,
     `EnvironmentFailure`, and `RecipeError` for a wrong template of a command."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(store, layout, job, environment)
@@ -66,6 +73,12 @@ def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str])
     if missing:
         raise EnvironmentFailure(f"the secret {missing[0]} is not in the launcher's environment")
     cwd, copy = _code(store, job, environment)
+    if job.requirements is not None:
+        python = _interpreter(job.requirements, copy, environment, goes_on)
+        if python is None:
+            return None
+        job = job._replace(recipe=recipe._replace(python=python))
+        environment |= _activated(python, environment)
     if recipe.kind == "command":
         return Prepared(_command(job, log_path), environment, cwd, log_path, place)
     counted = usage_folder(place, layout, run, attempt)
@@ -76,6 +89,37 @@ def prepare(store: Store, layout: Layout, job: Job, environment: dict[str, str])
     modules = warm.list_of(job, environment) if job.warm else None
     command = _bootstrap(place, layout, job, log_path, copy, modules)
     return Prepared(command, environment, cwd, log_path, place, modules)
+
+
+def _interpreter(
+    requirements: str,
+    copy: Mapping[str, str] | None,
+    environment: Mapping[str, str],
+    goes_on: Callable[[], bool],
+) -> str | None:
+    """The interpreter of an environment with what a file of the `copy` of the code names, made
+    where it is not there yet; None when `goes_on` says no."""
+    from sweeper.paths import home
+    from sweeper.worker.bare import BuildError, build
+
+    path = os.path.join((copy or {}).get("copy", ""), requirements)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        return build(os.path.join(home(environment), "environments"), text, goes_on)
+    except (BuildError, OSError, ValueError) as error:
+        raise EnvironmentFailure(f"{requirements}: {error}") from error
+
+
+def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which programs find an environment's, and recipes find our source."""
+    folder = os.path.dirname(python)
+    paths = {"PATH": folder, "PYTHONPATH": os.environ.get("SWEEPER_SOURCE", "")}
+    found = {"VIRTUAL_ENV": os.path.dirname(folder)}
+    for name, first in paths.items():
+        others = environment.get(name, "").split(os.pathsep)
+        found[name] = os.pathsep.join(dict.fromkeys(filter(None, (first, *others))))
+    return found
 
 
 def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:

@@ -81,6 +81,7 @@ class Worker:
         # `threading` do not allow.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._beats = 0
+        self._beaten = -math.inf
         self._begun = time.monotonic()
         self._folder = ""  # of the recipe, once it has one
         self._returned = False
@@ -207,6 +208,12 @@ class Worker:
         self._beat()
         return not self._stopped_at
 
+    def _beats_on(self) -> bool:
+        """The same for what asks more often than it takes to beat."""
+        if time.monotonic() >= self._beaten + BEAT_SECONDS:
+            self._beat()
+        return not self._stopped_at
+
     def _has_failed_before(self) -> bool:
         """Whether the attempt before this one failed."""
         before = self.attempt - 1
@@ -233,7 +240,7 @@ class Worker:
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:
             try:
-                return prepare(self.store, self.layout, job, environment)
+                return prepare(self.store, self.layout, job, environment, self._beats_on)
             except StoreError as error:
                 tries = tries + 1 if self._beat() else 0
                 if tries > _TRIES:
@@ -304,7 +311,7 @@ class Worker:
     def _beat(self) -> bool:
         """Write a heartbeat, and look for requests. Returns whether the store took it; a store that
         does not answer stops nothing."""
-        self._beats += 1
+        self._beats, self._beaten = self._beats + 1, time.monotonic()
         used = self._used()
         pause = self._pauses.current() if self._pauses else None
         body = {

@@ -26,7 +26,7 @@ metric: {name: test/nll, goal: minimize, at: best}
 secrets: [WANDB_API_KEY]
 launch: {backend: local, max_parallel: 3, retries: 2, timeout: 1h30m, window: "{rank}",
          python: py, cwd: .., env: {A: "1", B: 2}, resume: never, lease: 50, grace: 1.5s,
-         log_path_field: out, sync: 10, priority: 2, warm: false}
+         log_path_field: out, sync: 10, priority: 2, warm: false, requirements: needs.txt}
 """
 
 
@@ -82,6 +82,7 @@ def test_a_grid_with_everything():
         "sync_s": 10.0,
         "priority": 2.0,
         "warm": False,
+        "requirements": "needs.txt",
     }
     assert str(grid.base["opt.wd"].place) == "grids/w.yaml:4:40"
 

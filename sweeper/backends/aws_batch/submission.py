@@ -15,6 +15,7 @@ from sweeper.backends.aws_batch.definition import (
 from sweeper.backends.aws_batch.names import Names, as_tag
 from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.base import Batches, JobSpec, Manifest
+from sweeper.command import array_command
 from sweeper.storage.files import open_store
 
 __all__ = ["Submissions", "manifests"]
@@ -52,9 +53,8 @@ class Submissions:
         more: Mapping[str, Any] = {}
         if len(jobs) > 1:
             name, table = self._names.array([job.token for job in jobs])
-            common = list(first.argv[:-1])
-            shim = [common[0], "-P", "-m", "sweeper.worker.array", self._root, table]
-            command, tags = [*shim, *common], {"sweeper:jobs": str(len(jobs))}
+            command = array_command(first.argv[:-1], self._root, table)
+            tags = {"sweeper:jobs": str(len(jobs))}
             more = {"arrayProperties": {"size": len(jobs)}}
         else:
             name, command = self._names.single(first.token), list(first.argv)

@@ -1,0 +1,105 @@
+"""A file of requirements (`launch.requirements`) that jobs take along to other machines: what is
+wrong with it there, and where its packages come from."""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sweeper.provenance import snapshot
+
+__all__ = ["Requirements", "outside", "read"]
+
+_SOURCES = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index")
+"""Options of a requirements file that say where packages come from: the worker's do, too."""
+_FOLDERS = ("-f", "--find-links")
+_INCLUDES = ("-r", "--requirement", "-c", "--constraint")
+_EDITABLE = ("-e", "--editable")
+_PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{)[^/@\s]+@|://(?!\$\{)[^/@:\s]+@(?!.*git\+)")
+_PATH = re.compile(r"\.{0,2}/|.*\.(whl|zip|tar\.gz)$|~")
+
+
+class Requirements(NamedTuple):
+    """A requirements file as read: its options that say where packages come from, and what is wrong
+    with it for jobs elsewhere, a line each."""
+
+    options: tuple[str, ...]
+    mistakes: tuple[str, ...]
+
+
+def read(path: str) -> Requirements:
+    """Read a requirements file. Whether the packages are to be had is the installer's to say."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = list(_lines(file.read()))
+    except FileNotFoundError:
+        return Requirements((), (f"there is no file {path}",))
+    except (OSError, ValueError) as error:
+        return Requirements((), (f"{path} cannot be read: {error}",))
+    options: list[str] = []
+    mistakes: list[str] = []
+    for number, line in lines:
+        name, value = _split(line)
+        wrong = _wrong(name, value)
+        if wrong is not None:
+            mistakes.append(f"{path}:{number}: {wrong}")
+        elif name in _SOURCES:
+            options.append(f"{name} {value}".strip())
+    return Requirements(tuple(dict.fromkeys(options)), tuple(mistakes))
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, by their numbers; what goes on after a backslash is one."""
+    begun, held = 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        begun = begun if held else number
+        plain = re.sub(r"(^|\s)#.*", "", line).strip()
+        held += plain.removesuffix("\\")
+        if not plain.endswith("\\"):
+            if held.strip():
+                yield begun, held.strip()
+            held = ""
+
+
+def _split(line: str) -> tuple[str, str]:
+    """An option's name and value; of a requirement no name."""
+    if not line.startswith("-"):
+        return "", line
+    if line[1] != "-" and len(line) > 2 and line[2] not in " =":
+        return line[:2], line[2:].strip()  # -rother.txt
+    name, _, value = line.replace("=", " ", 1).partition(" ")
+    return name, value.strip()
+
+
+def _wrong(name: str, value: str) -> str | None:
+    """What is wrong with a line for jobs on other machines."""
+    shown = f"`{f'{name} {value}'.strip()[:80]}`"
+    if _PASSWORD.search(value):
+        return (
+            "a password in an address is kept in many places: write ${NAME} for it, a variable "
+            "that the backend sets (its secrets)"
+        )
+    if name in _INCLUDES:
+        return f"{shown}: one file is taken along: write into it what that one says"
+    if name in _EDITABLE:
+        return f"{shown}: the checkout is taken along by itself: take the line out"
+    place = value.partition(" @ ")[2].strip() or value
+    place = place.removeprefix("file:") if place.startswith("file:") else place
+    local = _PATH.match(place.partition(";")[0].strip()) or name in _FOLDERS
+    if local and "://" not in place and not place.startswith(("/", "//")):
+        return f"{shown}: a path of this machine, which jobs elsewhere do not see"
+    return None
+
+
+def outside(path: str, *folders: str | None) -> str | None:
+    """Why a file does not come with the copy of the checkout in which the first of `folders` lies
+    that lies in one; None where it does."""
+    root = snapshot.checkout_of(*folders)
+    if root is None:
+        return f"{path} is to come with the copy of a git checkout, and there is none: `git init`"
+    below = os.path.relpath(os.path.realpath(path), root)
+    if below.startswith(".."):
+        return f"{path} is outside the checkout {root}, of which jobs elsewhere get a copy"
+    if snapshot.git(root, "check-ignore", "-q", "--", below) is not None:
+        return f"git ignores {path}, so that it is not in the copy that jobs elsewhere get"
+    return None

@@ -1,0 +1,158 @@
+"""Jobs on machines that have Python and nothing else (`launch.requirements`): what they take along,
+on the stand-ins of Kubernetes and Beaker and on the emulated AWS Batch, with their store on S3. The
+interpreter that they find has no sweeper, no pip and no package; what they install lies in a folder
+of wheels."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.model.states import Event
+from sweeper.provenance import carried
+from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import read_events, read_outcome, read_states
+
+pytestmark = pytest.mark.e2e
+PRINTS = "python -c 'import dependency; print(dependency.VERSION)' > '{log_path}/version'"
+
+
+class Node:
+    """A machine of a cluster: `python` is bare, `home` what its jobs share, `wheels` are what it
+    can install: of the packages that lead to the store, and of `dependency` in two versions."""
+
+    def __init__(self, folder: Path, support: Any) -> None:
+        self.home, self.wheels = folder / "home", folder / "wheels"
+        support.wheels(self.wheels, carried.pinned(["s3fs"]))
+        for version in ("1.0", "2.0"):
+            text = f"VERSION = '{version}'\n"
+            support.made(self.wheels, "dependency", version, dependency=text)
+        made = [sys.executable, "-m", "venv", "--without-pip", str(folder / "bare")]
+        subprocess.run(made, check=True)
+        self.python = str(folder / "bare" / "bin" / "python")
+        self.environment = {"SWEEPER_HOME": str(self.home), "PIP_CONFIG_FILE": os.devnull}
+
+    def requirements(self, *lines: str) -> str:
+        return "\n".join(["--no-index", f"--find-links {self.wheels}", *lines, ""])
+
+    def environments(self) -> list[str]:
+        """What each of the environments that were made is made of."""
+        return [path.read_text() for path in self.home.glob("environments/*/requirements.txt")]
+
+
+@pytest.fixture(scope="session")
+def node(load_support: Any, tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return Node(tmp_path_factory.mktemp("node"), load_support("wheels"))
+
+
+def _grid(shell: Any, options: dict[str, Any], requirements: str, **more: Any) -> None:
+    """A sweep of two runs that print which version of their dependency they have."""
+    (shell.folder / "needs.txt").write_text(requirements)
+    grid = {
+        "name": "toys",
+        "command": ["sh", "-c", PRINTS],
+        "service": "none",
+        "grid": {"x": [1, 2]},
+        "launch": options | {"requirements": "needs.txt", "lease": "15s", "sync": "1s"},
+    }
+    (shell.folder / "grid.yaml").write_text(json.dumps(grid | more))
+
+
+def _versions(shell: Any) -> set[str]:
+    store = open_store(shell.root)
+    paths = [path for path in store.names("toys/runs") if path.endswith("/version")]
+    return {store.read(path).decode().strip() for path in paths}
+
+
+def _printed(cluster: Any) -> str:
+    logs = (Path(cluster.folder) / "containers").glob("*.log")
+    return "".join(path.read_text(errors="replace") for path in logs)
+
+
+def test_on_kubernetes(
+    shells: Any, tmp_path: Path, kube: Any, s3_root: str, node: Node, monkeypatch: Any
+) -> None:
+    """Two jobs at once make each environment once. When a line of the file changes, there is
+    another; and sweeper itself is what the launcher has, in the recipe's environment too."""
+    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
+    reached = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+    monkeypatch.setattr(kube, "environment", reached | node.environment)
+    shell = shells.ShellElsewhere(tmp_path, "kubernetes", kube.options(), s3_root)
+    options = {"backend": "kubernetes", "kubernetes": kube.options(python=node.python)}
+    _grid(shell, options, node.requirements("dependency==1.0  # pinned"))
+    shell.run("launch", "grid.yaml", "--wait")
+    assert shell.run_states() == {"succeeded": 2}
+    assert _versions(shell) == {"1.0"}
+    ours, _ = sorted(node.environments(), key=lambda text: "dependency" in text)
+    assert "s3fs==" in ours and "--find-links" in ours and "dependency" not in ours
+    assert _printed(kube).count("makes an environment") == 2
+    assert len(list(node.home.glob("sources/*/sweeper/worker/main.py"))) == 1
+    asks = "python -c 'import sweeper.environments, dependency as d; print(d.VERSION)' > {log_path}"
+    _grid(
+        shell,
+        options,
+        node.requirements("dependency==2.0"),
+        command=["sh", "-c", f"{asks}/version"],
+        grid={"x": [3]},
+    )
+    shell.run("launch", "grid.yaml", "--wait")
+    assert _versions(shell) == {"1.0", "2.0"}
+    assert len(node.environments()) == 3
+
+
+def test_on_beaker_with_a_requirement_that_is_not_to_be_had(
+    shells: Any, tmp_path: Path, beaker: Any, s3_root: str, node: Node, monkeypatch: Any
+) -> None:
+    """One line says so: of the recipe's environment, and of the one that the worker needs."""
+    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
+    reached = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+    beaker.environment = reached | node.environment
+    shell = shells.ShellElsewhere(tmp_path, "beaker", beaker.options(), s3_root)
+    options = {"backend": "beaker", "beaker": beaker.options(python=node.python)}
+    _grid(shell, options, node.requirements("dependency==3.0"), grid={"x": [1]})
+    shell.run("launch", "grid.yaml", "--wait", code=3)
+    told = "No matching distribution found for dependency==3.0"
+    (detail,) = _details(shell)
+    assert "\n" not in detail and "needs.txt" in detail and told in detail
+    assert "needs.txt: No matching distribution" in shell.run("status", "toys", code=3)
+    assert not any("dependency==3.0" in text for text in node.environments())
+    beaker.environment |= {"SWEEPER_HOME": str(tmp_path / "empty")}
+    nothing = node.requirements("dependency==1.0").replace(str(node.wheels), str(tmp_path))
+    _grid(shell, options, nothing, grid={"x": [2]})
+    shell.run("launch", "grid.yaml", "--wait", code=3)
+    assert any("began: sweeper: no environment for the job: " in told for told in _details(shell))
+
+
+def _details(shell: Any) -> list[str]:
+    store = open_store(shell.root)
+    states = read_states(store, "toys")
+    return [str(read_outcome(store, "toys", run, state).detail) for run, state in states.items()]
+
+
+def test_in_an_array_on_aws_batch(
+    shells: Any, tmp_path: Path, batch: Any, node: Node, monkeypatch: Any
+) -> None:
+    """A child finds out whose it is by what the job has just made; all that is said of it is less
+    than Batch takes."""
+    monkeypatch.setenv("SWEEPER_ROOT", batch.root)
+
+    def contain(command: list[str], environment: dict[str, str]) -> list[str]:
+        environment |= node.environment
+        return command
+
+    monkeypatch.setattr(batch, "contain", contain)
+    shell = shells.ShellElsewhere(tmp_path, "aws-batch", batch.options(), batch.root)
+    options = {"backend": "aws-batch", "aws_batch": batch.options(array=2, python=node.python)}
+    _grid(shell, options, node.requirements("dependency==1.0"))
+    shell.run("launch", "grid.yaml", "--wait")
+    assert shell.run_states() == {"succeeded": 2}
+    assert _versions(shell) == {"1.0"}
+    events = read_events(open_store(batch.root), "toys")
+    assert all((1, Event.SUCCEEDED) in happened for happened in events.values())
+    job = batch.jobs()[-1]
+    assert job.container_overrides["command"][5] == "sweeper.worker.array"
+    assert len(json.dumps(job.container_overrides)) < 8192

@@ -1,0 +1,143 @@
+"""Environments as jobs make them where there is Python alone: once, whole or not at all. The
+installer is a stand-in for uv, which says when it has begun and waits; real ones are in
+tests/e2e/test_bare_jobs.py."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper.command import array_command, worker_command
+from sweeper.model.plan import Carried
+from sweeper.provenance import carried
+from sweeper.worker import bare
+
+UV = """#!/bin/sh
+[ "$1" = venv ] && mkdir -p "$5/bin" && touch "$5/bin/python" && exit 0
+echo >> {folder}/begun
+while [ ! -e {folder}/go ]; do sleep 0.05; done
+[ -e {folder}/broken ] && echo "no such package" && exit 1
+exit 0
+"""
+BUILDER = "from sweeper.worker import bare; import sys; print(bare.build(*sys.argv[1:]))"
+
+
+class Bench:
+    """A folder with the installer, and programs that build there."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.environments = folder, folder / "environments"
+        (folder / "bin").mkdir()
+        (folder / "bin" / "uv").write_text(UV.format(folder=folder))
+        (folder / "bin" / "uv").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+
+    def start(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-c", BUILDER, str(self.environments), "a==1\n"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def begun(self, count: int = 1) -> None:
+        """Wait until it has been started so often."""
+        path = self.folder / "begun"
+        while not path.exists() or len(path.read_text()) < count:
+            time.sleep(0.02)
+
+    def made(self) -> list[Path]:
+        return list(self.environments.glob("*/requirements.txt"))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def _path(output: str) -> Path:
+    return Path(output.strip().splitlines()[-1])
+
+
+def test_two_at_once_make_one(bench: Bench) -> None:
+    first = bench.start()
+    bench.begun()
+    second = bench.start()
+    assert second.stdout is not None
+    assert "waits for another job" in second.stdout.readline()
+    (bench.folder / "go").touch()
+    told = [process.communicate(timeout=60)[0] for process in (first, second)]
+    assert _path(told[0]) == _path(told[1]) and _path(told[0]).exists()
+    assert (bench.folder / "begun").read_text() == "\n"
+    assert [path.read_text() for path in bench.made()] == ["a==1\n"]
+
+
+def test_one_that_is_killed_leaves_nothing_half_done(bench: Bench) -> None:
+    """Its installer goes on, and nobody else begins before that has ended."""
+    first = bench.start()
+    bench.begun()
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=60)
+    assert not bench.made()
+    second = bench.start()
+    assert second.stdout is not None
+    assert "waits for another job" in second.stdout.readline()
+    (bench.folder / "go").touch()
+    output, _ = second.communicate(timeout=60)
+    assert _path(output).exists() and len(bench.made()) == 1
+    assert (bench.folder / "begun").read_text() == "\n\n"
+
+
+def test_one_that_is_told_to_stop(bench: Bench) -> None:
+    """Its installer is killed, and what it has made goes."""
+
+    def goes_on() -> bool:
+        bench.begun()
+        return False
+
+    assert bare.build(str(bench.environments), "a==1\n", goes_on) is None
+    assert [path.name for path in bench.environments.iterdir() if path.is_dir()] == []
+
+
+def test_what_fails_is_told_by_its_last_line(bench: Bench) -> None:
+    (bench.folder / "go").touch()
+    (bench.folder / "broken").touch()
+    with pytest.raises(bare.BuildError, match=r"\Ano such package\Z"):
+        bare.build(str(bench.environments), "a==1\n")
+    assert not [path for path in bench.environments.iterdir() if path.is_dir()]
+    (bench.folder / "broken").unlink()
+    assert bare.build(str(bench.environments), "a==1\n")
+
+
+def test_other_requirements_are_another_environment(bench: Bench) -> None:
+    (bench.folder / "go").touch()
+    one, two = (bare.build(str(bench.environments), text) for text in ("a==1\n", "a==2\n"))
+    assert one != two and len(bench.made()) == 2
+    assert bare.build(str(bench.environments), "a==1\n") == one
+    assert len((bench.folder / "begun").read_text()) == 2
+
+
+def test_what_a_job_is_told_is_short_and_needs_nothing_of_ours() -> None:
+    """AWS Batch takes 8 KB of all that is said of a job."""
+    packages = tuple(carried.pinned(["s3fs"]))
+    along = Carried(f"{'sweep' * 10}/code/sweeper-{'0' * 32}.zip", "0" * 32, packages, {})
+    root = f"s3://{'bucket' * 10}/{'prefix/' * 10}"
+    command = carried.bare_command("python", root, along)
+    assert "sweeper." not in command[3].replace("sweeper.worker", "")
+    assert len("".join(command)) < 7000
+    worker = worker_command("s3://b/s", "t-a1", bare=command)
+    assert worker[5:] == ["sweeper.worker.main", "s3://b/s", "t-a1"]
+    child = array_command(worker[:-1], "s3://b", "s/arrays/0.json")
+    assert child[5:8] == ["sweeper.worker.array", "s3://b", "s/arrays/0.json"]
+    assert child[8:] == ["-P", "-m", "sweeper.worker.main", "s3://b/s"]
+    (found, *_) = (one for one in packages if one.startswith("s3fs=="))
+    assert found.partition("==")[2][0].isdigit()
+
+
+def test_an_interpreter_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 1))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11"):
+        bare.main(["{}", "sweeper.worker.main"])

@@ -1,0 +1,110 @@
+"""`launch.requirements`: what `plan` tells of the file, with its place."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper import plan
+from sweeper.errors import GridError, UsageError
+from sweeper.provenance import carried, snapshot
+from sweeper.provenance.requirements import read
+from sweeper.storage.files import open_store
+
+GRID = """name: s
+command: [python, train.py]
+service: none
+grid: {x: [1]}
+launch:
+  backend: %s
+  requirements: %s
+  beaker: {image: lab/python}
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return folder
+
+
+def _told(checkout: Path, file: str, text: str | None = None, backend: str = "beaker") -> Any:
+    if text is not None:
+        (checkout / file).write_text(text)
+    (checkout / "grid.yaml").write_text(GRID % (backend, file))
+    return plan("grid.yaml")
+
+
+def _refused(checkout: Path, file: str, text: str | None = None) -> list[str]:
+    with pytest.raises(GridError) as caught:
+        _told(checkout, file, text)
+    return list(caught.value.problems)
+
+
+def test_a_file_that_is_not_there(checkout: Path) -> None:
+    (told,) = _refused(checkout, "needs.txt")
+    assert told == f"grid.yaml:7:17: launch.requirements: there is no file {checkout}/needs.txt"
+
+
+def test_a_file_that_does_not_come_with_the_checkout(checkout: Path) -> None:
+    (told,) = _refused(checkout, "../needs.txt", "a==1\n")
+    assert "grid.yaml:7:17: " in told and f"is outside the checkout {checkout}" in told
+    (checkout / ".gitignore").write_text("*.txt\n")
+    (told,) = _refused(checkout, "needs.txt", "a==1\n")
+    assert "git ignores" in told
+
+
+def test_lines_that_mean_something_here_alone(checkout: Path) -> None:
+    text = (
+        "# what we need\n"
+        "-r others.txt\n"
+        "-e .\n"
+        "./wheels/a.whl\n"
+        "--find-links=wheels\n"
+        "-i https://me:pass" + "word@example.com/simple\n"  # in two, since it looks like one
+        "a==1 \\\n"
+        "  --hash=sha256:00\n"
+        "b @ file:///opt/b.whl\n"
+        "c @ git+https://example.com/c\n"
+        "--find-links /opt/wheels\n"
+        "--index-url https://${NAME}:${KEY}@example.com/simple\n"
+    )
+    told = _refused(checkout, "needs.txt", text)
+    path = f"{checkout}/needs.txt"
+    assert [line.partition(f"{path}:")[2].partition(":")[0] for line in told] == list("23456")
+    assert "write into it what that one says" in told[0]
+    assert "password" in told[4] and "example.com" not in told[4]
+    assert read(path).options == (
+        "--find-links /opt/wheels",
+        "--index-url https://${NAME}:${KEY}@example.com/simple",
+    )
+
+
+def test_where_jobs_see_this_machines_files_it_does_not_count(checkout: Path) -> None:
+    found = _told(checkout, "needs.txt", backend="local")
+    assert any("needs.txt" not in w and "launch.python" in w for w in found.warnings)
+
+
+def test_what_is_taken_along(checkout: Path, tmp_path: Path) -> None:
+    """The source, once; the file by its path below the checkout, wherever `launch` is typed."""
+    planned = _told(checkout, "needs.txt", "--no-index\na==1\n")
+    store = open_store(str(tmp_path / "root"))
+    made = snapshot.make(store, "s", str(checkout))
+    found = carried.carry(store, planned, made)
+    assert found is not None
+    assert dict(found.files) == {"needs.txt": "needs.txt"}
+    assert found.packages[0] == "--no-index"
+    assert store.exists(found.archive)
+    assert carried.carry(store, planned, made) == found
+    named = planned._replace(carried=found, created="now")
+    assert json.loads(json.dumps(named.document()))["carried"]["files"] == {
+        "needs.txt": "needs.txt"
+    }
+    with pytest.raises(UsageError, match="not in the copy of the code: --live"):
+        carried.carry(store, planned, snapshot.Made(None, "--live"))
