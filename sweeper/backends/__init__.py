@@ -174,6 +174,9 @@ class Away(Backend):
     def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
         self._there().preflight(asked)
 
+    def forget(self, tokens: Sequence[str]) -> None:
+        self._there().forget(tokens)
+
     def location(self) -> Mapping[str, str]:
         return {} if self._found is None else self._found.location()
 

@@ -111,6 +111,11 @@ class Backend(ABC):
         `EnvironmentFailure` where it never will."""
         del asked
 
+    def forget(self, tokens: Sequence[str]) -> None:
+        """Remove what is kept of these jobs, of those that have ended and where that can be done:
+        nobody will ask for them again."""
+        del tokens
+
     def location(self) -> Mapping[str, str]:
         """What tells the place where its jobs wait from others of its kind (`{"cluster": "a"}`),
         and stays the same."""

@@ -1,14 +1,15 @@
-"""`sweeper doctor`: checks that what a sweep needs is there, and says how to get it if not."""
+"""`sweeper doctor`: checks that what a sweep needs is there, and says how to get it if not. With
+`--try` it tries a backend with a job."""
 
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper import environments, paths
 from sweeper.atomic import nearest_folder
@@ -17,14 +18,20 @@ from sweeper.backends.base import Check as Look
 from sweeper.backends.configuration import defaults_of
 from sweeper.commands import arguments as shared
 from sweeper.errors import AlreadyExists, SweeperError, UsageError
+from sweeper.fields.kinds import seconds
 from sweeper.fields.nodes import Problems
 from sweeper.grid import load_grid
 from sweeper.grid.notify import configured, require_variables
 from sweeper.model.plan import Launch
 from sweeper.storage.files import default_root, open_store
-from sweeper.terminal import print_json, print_table
+from sweeper.terminal import print_json, print_table, say, warn
+
+if TYPE_CHECKING:
+    from sweeper.trial import Asked, Step
 
 __all__ = ["Check", "add_arguments", "examine", "run"]
+
+_TRIAL_SECONDS = 600.0
 
 
 class Check(NamedTuple):
@@ -57,24 +64,31 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
     ]
     default = Launch().backend
     if backend is not None:
-        looks += _of(backend, grid, root)
+        looks += _of(_asked(backend, grid), root)
     if backend != default:  # a hint: it is there for those who want it
         looks[2:2] = [look._replace(needed=False) for look in backend_type(default).checks({})]
     return [_check(look) for look in looks]
 
 
-def _of(name: str, grid: str | None, root: str) -> list[Look]:
-    """The checks that a backend declares."""
+def _asked(name: str, grid: str | None) -> "Asked":
+    """What runs of the grid at `grid` would ask of a backend; without one what the configuration
+    file does."""
+    from sweeper.trial import Asked
+
     backend = backend_type(name)
     if grid is not None:
         read = load_grid(grid, [f"launch.backend={name}"])
-        launch, service, secrets = read.launch, str(read.service), read.secrets
-    else:
-        problems = Problems()
-        defaults = defaults_of(backend, problems) if backend.records_defaults else {}
-        problems.raise_any()
-        launch, service, secrets = Launch(name, options={backend.key: defaults}), "none", ()
-    options = options_of(launch, name)
+        return Asked(name, read.launch, str(read.service), read.secrets)
+    problems = Problems()
+    defaults = defaults_of(backend, problems) if backend.records_defaults else {}
+    problems.raise_any()
+    return Asked(name, Launch(name, options={backend.key: defaults}), "none", ())
+
+
+def _of(asked: "Asked", root: str) -> list[Look]:
+    """The checks that a backend declares."""
+    name, launch, service, secrets = asked
+    backend, options = backend_type(name), options_of(launch, name)
     found = list(backend.checks(options))
     try:
         elsewhere = not backend.capabilities(options).files
@@ -219,6 +233,32 @@ def _output(*command: str) -> str:
     ).stdout.strip()
 
 
+def _try(asked: "Asked", root: str, arguments: Namespace) -> tuple[list["Step"], str | None]:
+    """Try the backend with a job, and show each step. Returns the steps, and what is wrong."""
+    from sweeper.trial import try_out
+
+    steps: list[Step] = []
+
+    def tell(step: "Step") -> None:
+        steps.append(step)
+        if not arguments.json:
+            took = "" if step.seconds is None else f"{step.seconds:.1f} s"
+            say(f"{step.name:<10}{took:>9}  {step.found}", flush=True)
+
+    try:
+        try_out(asked, root, arguments.timeout, tell)
+    except SweeperError as error:
+        return steps, str(error)
+    return steps, None
+
+
+def _seconds(text: str) -> float:
+    found = seconds(text)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is no duration such as 90s, 30m or 2h")
+    return found
+
+
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor`."""
     shared.root(verb)
@@ -227,15 +267,40 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--grid", metavar="FILE", help="a grid, whose `launch` says how (default: config.toml)"
     )
+    verb.add_argument(
+        "--try",
+        dest="tried",
+        action="store_true",
+        help="try it with a job of a second, which is removed again",
+    )
+    verb.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=_TRIAL_SECONDS,
+        help="how long that job may wait and run (default: 10m)",
+    )
 
 
 def run(arguments: Namespace) -> int:
     """Say whether what a sweep needs is there."""
-    checks = examine(arguments.root or default_root(), arguments.backend, arguments.grid)
-    if arguments.json:
-        print_json({"schema": 1, "checks": [check._asdict() for check in checks]})
-    else:
+    root, name = arguments.root or default_root(), arguments.backend
+    if arguments.tried and name is None:
+        name = load_grid(arguments.grid).launch.places[0] if arguments.grid else Launch().backend
+    checks = examine(root, name, arguments.grid)
+    good = all(check.good or not check.needed for check in checks)
+    if not arguments.json:
         marks = {True: "ok", False: "MISSING"}
         rows = [(c.name, marks[c.good] if c.needed or c.good else "-", c.found) for c in checks]
         print_table(("check", "", "found"), rows)
-    return 0 if all(check.good or not check.needed for check in checks) else 6
+    found: dict[str, Any] = {"schema": 1, "checks": [check._asdict() for check in checks]}
+    if arguments.tried:
+        steps, error = [], "not tried: see what is MISSING"
+        if good:
+            steps, error = _try(_asked(name, arguments.grid), root, arguments)
+        found |= {"steps": [step._asdict() for step in steps], "error": error}
+        good = good and error is None
+        if error is not None and not arguments.json:
+            warn(error)
+    if arguments.json:
+        print_json(found)
+    return 0 if good else 6

@@ -235,6 +235,18 @@ class BackendContract:
         if capabilities_of(site.name, site.options).files:  # a container may start elsewhere
             assert cwd == str(site.place())
 
+    def test_what_is_forgotten(self, site: Site) -> None:
+        """Of jobs that have ended nothing is known, or what was; those at work go on."""
+        backend, over, going = site.open(), "acacacacacac-a1", "acacacacacad-a1"
+        backend.submit([site.job(over), site.job(going)])
+        site.await_start(over, going)
+        site.finish(over)
+        site.until(lambda: not _at_work(backend, [over]), "it has ended")
+        backend.forget([over, going, "acacacacacae-a1"])
+        backend = site.open()
+        assert _status(backend, going).state is JobState.RUNNING
+        assert not _at_work(backend, [over])
+
     def test_tokens_it_does_not_know_are_absent(self, site: Site) -> None:
         backend, token = site.open(), "cccccccccccc-a1"
         assert _status(backend, token).state is JobState.ABSENT

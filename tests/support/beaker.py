@@ -520,6 +520,14 @@ def _servicer(stand_in: Beaker) -> Any:
                     stand_in.cancel(identity)
             return messages.CancelWorkloadsResponse(workload_ids=request.workload_ids)
 
+        def DeleteWorkloads(self, request: Any, context: Any) -> Any:  # noqa: N802
+            with stand_in.lock:
+                for identity in request.workload_ids:
+                    if identity in stand_in.going:
+                        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "it has not ended")
+                    del stand_in.experiments[identity]
+            return messages.DeleteWorkloadsResponse(workload_ids=request.workload_ids)
+
         def UpdateWorkload(self, request: Any, context: Any) -> Any:  # noqa: N802
             with stand_in.lock:
                 found = stand_in.experiments[request.workload_id].message

@@ -68,7 +68,11 @@ def test_fargate_takes_no_job_by_image(environments: Callable[..., str], kind: s
 
 
 def _reached(root: str, grid: str | None) -> str:
-    found = {name: look for name, needed, look in doctor._of("aws-batch", grid, root) if needed}
+    found = {
+        name: look
+        for name, needed, look in doctor._of(doctor._asked("aws-batch", grid), root)
+        if needed
+    }
     return found["what jobs reach"]()
 
 

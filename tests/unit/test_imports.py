@@ -27,7 +27,7 @@ RANKS = [
     {"launcher", "testing"},
     {"pausing", "noting", "notifying"},
     {"control"},
-    {"tui", "agents"},
+    {"tui", "agents", "trial"},
     {"commands"},
     {"cli"},
     {"__main__", "__init__"},

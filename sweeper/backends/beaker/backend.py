@@ -111,6 +111,14 @@ class BeakerBackend(Backend):
             self._looked = float("-inf")
             self._service.ask("CancelWorkloads", workload_ids=going)
 
+    def forget(self, tokens: Sequence[str]) -> None:
+        self._look(tokens, anew=True)
+        found = [self._there.get(token) for token in tokens]
+        over = [one.experiment.id for one in found if one and word(one, "status") in ENDS]
+        if over:
+            self._looked = float("-inf")
+            self._service.ask("DeleteWorkloads", workload_ids=over)
+
     def logs(self, token: str) -> Iterator[str]:
         """What the job printed, as it is now; nothing of one that never began."""
         found = self._listed(token).get(token)

@@ -131,6 +131,12 @@ class KubernetesBackend(Backend):
         self._looked = float("-inf")
         for_each(asked, lambda one: self._withdraw(*one), Refused)
 
+    def forget(self, tokens: Sequence[str]) -> None:
+        self._look(tokens, anew=True)
+        over = [job for token in tokens if (job := self._jobs.get(token)) and is_over(job)]
+        self._looked = float("-inf")
+        for_each(over, lambda job: self._delete(job, "Background"), Refused)
+
     def logs(self, token: str) -> Iterator[str]:
         """What the pod printed, as it is now; nothing of one that is gone."""
         found = self._cluster.items(PODS, labelSelector=f"{self._names.selector},{TOKEN}={token}")

@@ -115,6 +115,19 @@ class TmuxBackend(Backend):
         pane = self._panes([token]).get(token)
         return iter(self._server.capture(pane.id) if pane else ())
 
+    def forget(self, tokens: Sequence[str]) -> None:
+        """Close the panes of jobs that have ended, and the session where no other is in it."""
+        session = self._server.session(self._folder)
+        if session is None:
+            return
+        over = {pane.id for pane in self._panes(tokens).values() if pane.dead}
+        jobs = {pane.id for pane in self._server.panes(session) if _TOKEN.search(pane.command)}
+        lines = [f"kill-pane -t {pane}" for pane in sorted(over)]
+        if jobs == over:
+            lines = [f"kill-session -t {argument(session)}"]
+        with suppress(Refusal):
+            self._server.source(lines)
+
     def show(self, status: str, words: Mapping[str, str]) -> None:
         """See `sweeper.backends.base.Backend`. Kept as options of the session and of panes, which
         tmux's own status line and borders show: nothing has to ask for it."""

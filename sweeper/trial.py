@@ -1,0 +1,239 @@
+"""Tries the whole way that runs go to a backend, with a job of a second: from the launch to what it
+wrote, in a sweep of its own that is removed again. Nothing here knows of any backend: it is
+launched, cancelled and deleted as every sweep."""
+
+import gzip
+import io
+import json
+import os
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from sweeper.backends import capabilities_at, open_places
+from sweeper.cause import last_line
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError
+from sweeper.launcher.launching import LaunchRequest, User, launch_plan
+from sweeper.launcher.manifest import secret_names
+from sweeper.model.notify import Notify
+from sweeper.model.plan import Launch, Plan, Run
+from sweeper.model.states import State
+from sweeper.recipe.reference import RunProcess, find_python, inspect
+from sweeper.scheduler.outcomes import last_words
+from sweeper.scheduler.progress import Summary
+from sweeper.storage.files import Store, open_store
+from sweeper.storage.layout import Layout, token
+from sweeper.storage.requests import request_cancel
+from sweeper.storage.sweep_requests import ask_stop
+from sweeper.storage.sweeps import (
+    read_events,
+    read_observations,
+    read_outcome,
+    read_plan,
+    read_states,
+)
+
+__all__ = ["Asked", "Step", "try_out"]
+
+_FILE = "trial.json"
+_JOB = """
+import json, os, sys, time
+log_path, *names = sys.argv[1:]
+time.sleep(1)
+told = {"version": sys.version.split()[0], "there": os.listdir(".")}
+told["set"] = [name for name in names if os.environ.get(name)]
+with open(os.path.join(log_path, "trial.json"), "w") as file:
+    json.dump(told, file)
+"""
+_STOP_SECONDS = 90.0
+"""How long a job that has had its time may take to be withdrawn or to stop."""
+
+
+class Asked(NamedTuple):
+    """What to try: how a grid executes its runs, at one of its places, and which secrets they need,
+    by name."""
+
+    place: str
+    launch: Launch
+    service: str
+    secrets: Sequence[str]
+
+
+class Step(NamedTuple):
+    """What was done, how many seconds it took (None: that says nothing), and what was found."""
+
+    name: str
+    seconds: float | None
+    found: str
+
+
+def try_out(asked: Asked, root: str, timeout: float, tell: Callable[[Step], None]) -> None:
+    """Try a backend: `tell` hears each step when it has been done. The job has `timeout` seconds to
+    end, from its launch on; then it is cancelled. However this ends, what it made is removed,
+    unless the job cannot be stopped. Raises `SweeperError` with what is wrong, in one line."""
+    trial = _Trial(open_store(root), _plan(asked), timeout, tell)
+    try:
+        trial.launch()
+        trial.check()
+    finally:
+        trial.remove()
+
+
+def _plan(asked: Asked) -> Plan:
+    """A sweep with one run, executed as those of the grid."""
+    launch = asked.launch._replace(
+        backend=asked.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
+        resume="never", metrics_dir=None, log_path_field=None, warm=False, priority=1.0,
+    )  # fmt: skip
+    names = list(dict.fromkeys(secret_names(asked.secrets, asked.service)))
+    capabilities = capabilities_at(launch, asked.place)
+    python = find_python(launch.python) if capabilities.files else capabilities.python or "python"
+    if launch.requirements is not None and not capabilities.files:
+        python = "python"  # the first on PATH
+    text = _JOB.replace("{", "{{").replace("}", "}}")
+    command = [python, "-c", text, "{log_path}", *names]
+    recipe = inspect(command, [], RunProcess(launch.python, launch.cwd, launch.env)).recipe
+    name = os.urandom(6).hex()
+    return Plan(
+        name=f"doctor-{name}",
+        recipe=recipe,
+        service="none",
+        metric=None,
+        secrets=tuple(names),
+        launch=launch,
+        axes={},
+        runs=(Run(name, "trial", "trial", None, {}),),
+        grid_text="",
+        grid_path="",
+        notify=Notify(on=()),
+    )
+
+
+class _Trial:
+    """One trial, step by step."""
+
+    def __init__(
+        self, store: Store, plan: Plan, timeout: float, tell: Callable[[Step], None]
+    ) -> None:
+        self._store, self._plan, self._timeout, self._tell = store, plan, timeout, tell
+        self._run, self._place = plan.runs[0].id, plan.launch.backend
+        self._seen: dict[State, float] = {}
+        self._late = ""
+        self._over = threading.Event()
+
+    def launch(self) -> None:
+        """Launch it, and wait for its end. Raises `EnvironmentFailure` where that is none."""
+        begun = time.monotonic()
+        limit = threading.Thread(target=self._limit, daemon=True)
+        limit.start()
+        try:
+            told = User(notify=self._notify)
+            launch_plan(LaunchRequest(self._plan, self._store.root), told)
+        finally:
+            self._over.set()
+            limit.join()
+        ended = time.monotonic()
+        state = read_states(self._store, self._plan.name)[self._run]
+        outcome = read_outcome(self._store, self._plan.name, self._run, state)
+        ran = outcome.wall_s or 0.0
+        submitted = self._seen.get(State.SUBMITTED, begun)
+        running = self._seen.get(State.RUNNING, max(submitted, ended - ran))
+        self._tell(Step("submitted", submitted - begun, f"to {self._place}"))
+        if state.state is not State.SUCCEEDED:
+            if self._late:
+                raise EnvironmentFailure(self._late)
+            why = [outcome.reason or state.state.value, outcome.detail or ""]
+            said = self._last_line()
+            why += [f"it printed last: {said}"] if said and said not in why[1] else []
+            raise EnvironmentFailure(f"{self._place}: {': '.join(filter(None, why))}")
+        self._tell(Step("began", running - submitted, f"on {outcome.host}"))
+        self._tell(Step("ran", ran, "ended well"))
+        self._tell(Step("known", max(0.0, ended - running - ran), "its end, to the launcher"))
+
+    def check(self) -> None:
+        """See what the job says. Raises `EnvironmentFailure` for what did not reach it."""
+        layout = Layout(self._plan.name)
+        path = f"{layout.log_path(self._run, 1)}/{_FILE}"
+        try:
+            told: Mapping[str, Any] = json.loads(self._store.read(path))
+        except (NotFound, ValueError) as error:
+            raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
+        self._tell(Step("store", None, f"has what the job wrote, by Python {told['version']}"))
+        kept = read_plan(self._store, self._plan.name).snapshot
+        if kept is None:
+            self._tell(Step("code", None, "no git checkout here: no copy travels"))
+        else:
+            lacks = _names(self._store.read(kept.archive), kept.cwd) - set(told["there"])
+            if lacks:
+                some = ", ".join(sorted(lacks)[:3])
+                raise EnvironmentFailure(f"{self._place}: of the code the job lacks {some}")
+            self._tell(Step("code", None, f"the copy of {kept.root} arrived"))
+        for name in self._plan.secrets:
+            if name not in told["set"]:
+                raise EnvironmentFailure(f"{self._place}: the secret {name} is empty in the job")
+        if self._plan.secrets:
+            self._tell(Step("secrets", None, f"set: {', '.join(self._plan.secrets)}"))
+
+    def remove(self) -> None:
+        """Remove the sweep, and what the backend keeps of its job, which is stopped first. Raises
+        `EnvironmentFailure` where it cannot be."""
+        from sweeper.control import cancel_runs
+        from sweeper.noting import delete
+
+        store, name = self._store, self._plan.name
+        try:
+            read_plan(store, name)
+        except NotFound:  # nothing was submitted
+            store.remove([entry.path for entry in store.list(name)])
+            return
+        begun = time.monotonic()
+        cancel_runs(store, name, [self._run])
+        place = open_places(self._plan.launch, name, f"{store.root}/{name}")[self._place]
+        with suppress(EnvironmentFailure):  # it forgets by itself, later
+            place.forget([token(self._run, 1)])
+        delete(name, root=store.root)
+        self._tell(Step("removed", time.monotonic() - begun, f"{name} from {store.root}"))
+
+    def _notify(self, summary: Summary) -> None:
+        for state, count in summary.counts.items():
+            if count:
+                self._seen.setdefault(state, time.monotonic())
+
+    def _limit(self) -> None:
+        """Wait for the end of the job's time, and then for the launcher's, which is asked to cancel
+        it, and later to leave it alone."""
+        if self._over.wait(self._timeout):
+            return
+        store, name = self._store, self._plan.name
+        with suppress(NotFound, StoreError):
+            began = State.RUNNING in self._seen
+            what = "has not ended" if began else "has not begun"
+            seen = read_observations(store, name).observed.get(self._run)
+            why = f": {seen.reason}" if seen and seen.reason else ""
+            self._late = f"{self._place}: the job {what} after {self._timeout:g} s{why}"
+            request_cancel(store, name, self._run, read_events(store, name)[self._run], 0)
+        if not self._over.wait(_STOP_SECONDS):
+            with suppress(StoreError):
+                ask_stop(store, name)
+
+    def _last_line(self) -> str:
+        """What the job printed last, as far as there is anything."""
+        layout = Layout(self._plan.name)
+        with suppress(NotFound, StoreError):
+            return last_line(self._store.read(layout.log(self._run, 1)))
+        with suppress(EnvironmentFailure):
+            name = self._plan.name
+            opened = open_places(self._plan.launch, name, f"{self._store.root}/{name}")
+            return last_words(opened[self._place], token(self._run, 1))
+        return ""
+
+
+def _names(archive: bytes, cwd: str) -> set[str]:
+    """What a copy of the code has right in the folder `cwd`."""
+    top = "" if cwd == "." or os.path.isabs(cwd) else f"{cwd}/"
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
+        below = (n.removeprefix(top) for n in tar.getnames() if n.startswith(top))
+        return {name.partition("/")[0] for name in below}

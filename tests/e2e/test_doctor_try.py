@@ -1,0 +1,157 @@
+"""`sweeper doctor --try`: a real job goes the whole way, on real backends and on stand-ins."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.storage.files import open_store
+
+pytestmark = pytest.mark.e2e
+CANARY = "tml-canary-5f0c1d2e3b4a"
+GRID = """name: mine
+command: [python, train.py]
+service: none
+grid: {x: [1]}
+secrets: [WANDB_API_KEY]
+launch: {backend: %s, max_parallel: 4}
+"""
+
+
+def _tried(shell: Any, *arguments: str, code: int = 0) -> dict[str, Any]:
+    process = shell.start("doctor", "--try", "--json", *arguments)
+    output, errors = process.communicate(timeout=150)
+    assert process.returncode == code, output + errors
+    return json.loads(output)
+
+
+def _steps(found: dict[str, Any]) -> list[str]:
+    return [step["name"] for step in found["steps"]]
+
+
+WELL = ["submitted", "began", "ran", "known", "store", "code", "secrets", "removed"]
+
+
+def _here(shell: Any, backend: str, *more: str) -> dict[str, Any]:
+    """Try a backend of this machine from a checkout, with a secret."""
+    subprocess.run(["git", "init", "-q"], cwd=shell.folder, check=True)
+    (shell.folder / "mine.yaml").write_text(GRID % backend)
+    shell.environment["WANDB_API_KEY"] = CANARY
+    found = _tried(shell, "--grid", "mine.yaml", *more)
+    assert _steps(found) == WELL and found["error"] is None, found
+    assert CANARY not in json.dumps(found)
+    (told,) = (step["found"] for step in found["steps"] if step["name"] == "secrets")
+    assert told == "set: WANDB_API_KEY"
+    assert os.listdir(shell.folder / "sweeps") == []
+    assert not list((shell.folder / "home").glob("env/*"))
+    return found
+
+
+def test_local(shells: Any, tmp_path: Path) -> None:
+    shell = shells.Shell(tmp_path, "local")
+    found = _here(shell, "local")
+    ran = next(step["seconds"] for step in found["steps"] if step["name"] == "ran")
+    assert ran >= 1.0  # it sleeps for a second
+    del shell.environment["WANDB_API_KEY"]
+    found = _tried(shell, "--grid", "mine.yaml", code=6)
+    assert "WANDB_API_KEY" in found["error"] and "\n" not in found["error"]
+    assert os.listdir(shell.folder / "sweeps") == []
+    output = shell.run("doctor", "--try", "--backend", "local")
+    assert "ended well" in output and "removed" in output
+
+
+def test_tmux(shells: Any, tmp_path: Path, tmux_socket: str) -> None:
+    shell = shells.Shell(tmp_path, "tmux")
+    _here(shell, "tmux")
+    listed = ["tmux", "-L", tmux_socket, "list-sessions", "-F", "#{session_name}"]
+    left = subprocess.run(listed, capture_output=True, text=True, check=False).stdout
+    assert "doctor" not in left
+
+
+def test_slurm(shells: Any, tmp_path: Path, slurm: Any) -> None:
+    shell = shells.Shell(tmp_path, "slurm")
+    _here(shell, "slurm")
+
+
+def _elsewhere(shells: Any, folder: Path, name: str, platform: Any, root: str, **more: Any) -> Any:
+    """A checkout with a grid whose jobs need a secret of the platform's."""
+    shell = shells.ShellElsewhere(folder, name, platform.options(), root)
+    platform.environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+    shell.environment["SWEEPER_ROOT"] = root
+    (shell.folder / "train.py").write_text("")
+    launch = {"backend": name, name: platform.options(**more)}
+    text = (GRID % "X").replace("{backend: X, max_parallel: 4}", json.dumps(launch))
+    (shell.folder / "mine.yaml").write_text(text)
+    return shell
+
+
+@pytest.fixture
+def on_kube(shells: Any, tmp_path: Path, kube: Any, s3_root: str) -> Any:
+    kube.add("secrets", "keys", values={"wandb": CANARY, "empty": ""})
+    more = {"secrets": {"WANDB_API_KEY": "keys/wandb"}}
+    return _elsewhere(shells, tmp_path, "kubernetes", kube, s3_root, **more)
+
+
+def _nothing_is_left(shell: Any, kube: Any) -> None:
+    assert not list(open_store(shell.root).names(""))
+    assert not kube.things["jobs"]
+
+
+def test_kubernetes(on_kube: Any, kube: Any) -> None:
+    found = _tried(on_kube, "--grid", "mine.yaml")
+    assert _steps(found) == WELL, found
+    assert CANARY not in json.dumps(found)
+    _nothing_is_left(on_kube, kube)
+    grid = on_kube.folder / "mine.yaml"
+    grid.write_text(grid.read_text().replace("keys/wandb", "keys/empty"))
+    found = _tried(on_kube, "--grid", "mine.yaml", code=6)
+    assert found["error"] == "kubernetes: the secret WANDB_API_KEY is empty in the job"
+    grid.write_text(grid.read_text().replace("keys/empty", "nowhere/wandb"))
+    found = _tried(on_kube, "--grid", "mine.yaml", code=6)
+    assert found["error"] == "not tried: see what is MISSING" and not found["steps"]
+    _nothing_is_left(on_kube, kube)
+
+
+def test_an_image_without_sweeper(on_kube: Any, kube: Any, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    grid = on_kube.folder / "mine.yaml"
+    grid.write_text(grid.read_text().replace(sys.executable, str(bare / "bin" / "python")))
+    found = _tried(on_kube, "--grid", "mine.yaml", code=6)
+    assert "No module named 'sweeper'" in found["error"] and "\n" not in found["error"]
+    assert _steps(found) == ["submitted", "removed"]
+    _nothing_is_left(on_kube, kube)
+
+
+def test_a_job_that_never_begins(on_kube: Any, kube: Any) -> None:
+    kube.held = True
+    found = _tried(on_kube, "--grid", "mine.yaml", "--timeout", "8s", code=6)
+    assert found["error"].startswith("kubernetes: the job has not begun after 8 s: Unschedulable")
+    _nothing_is_left(on_kube, kube)
+
+
+def test_interrupted(on_kube: Any, kube: Any) -> None:
+    kube.held = True
+    process = on_kube.start("doctor", "--try", "--grid", "mine.yaml")
+    on_kube.until(lambda: kube.things["jobs"])
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, output + errors
+    assert "interrupted" in errors
+    _nothing_is_left(on_kube, kube)
+
+
+def test_beaker(shells: Any, tmp_path: Path, beaker: Any, s3_root: str) -> None:
+    beaker.secrets["wandb"] = CANARY
+    more = {"secrets": {"WANDB_API_KEY": "wandb"}}
+    shell = _elsewhere(shells, tmp_path, "beaker", beaker, s3_root, **more)
+    before = set(beaker.experiments)
+    found = _tried(shell, "--grid", "mine.yaml")
+    assert _steps(found) == WELL, found
+    assert not list(open_store(s3_root).names(""))
+    assert set(beaker.experiments) == before
