@@ -9,6 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
+_PROGRAM = "sh"
+"""It is there: a plan refuses a grid whose command is not."""
 _WORDS = ("a", "b", "opt", "opt.lr", "opt.wd", "learning_rate", "lora_rank", "seed", "task")
 _ODD = ("", "<<", "a..b", "A-b", "log_path", "1", "ключ", "a" * 300, "x.y.z.w", "run", "null")
 _TOKENS = (
@@ -31,7 +33,16 @@ _TOKENS = (
     ),
     *("!!python/object:os.system ", "| \n", "> \n", "'", '"', "#", "---\n", "...\n", "%YAML 1.1\n"),
     *("<<: *a", "\\u0000", "\x00", "\ufeff", "\r\n", "\u2028", "${a}", "${", "$${", "~", "1e999"),
-    *("recipe: sft\n", "command: [x]\n", "grid:", "base:", "when:", "zip:", "random:", "seeds: "),
+    *(
+        "recipe: sft\n",
+        f"command: [{_PROGRAM}]\n",
+        "grid:",
+        "base:",
+        "when:",
+        "zip:",
+        "random:",
+        "seeds: ",
+    ),
     *(
         "if:",
         "samples: 9",
@@ -115,7 +126,7 @@ def _sections() -> dict[str, st.SearchStrategy[Any]]:
         ),
         "name": _scalars(),
         "service": st.sampled_from(["none", "local", "tinker", 1]),
-        "command": st.lists(holes, max_size=4),
+        "command": st.lists(st.just(_PROGRAM) | holes, max_size=4),
     }
 
 
@@ -158,7 +169,7 @@ def tame() -> st.SearchStrategy[bytes]:
             "axes": st.just({"u": {"uniform": [0, 1]}, "w": {"log_integers": [1, 99]}}),
         }
     )
-    fixed = {"command": st.just(["x", "{a}"]), "base": st.fixed_dictionaries(base)}
+    fixed = {"command": st.just([_PROGRAM, "{a}"]), "base": st.fixed_dictionaries(base)}
     optional = {
         "grid": axes("efg"),
         "when": st.lists(entry, max_size=3),

@@ -27,6 +27,7 @@ from cases import ROOT, language, mutated, overrides, soup, tame
 from hypothesis import strategies as st
 
 SECONDS, SECONDS_A_RUN, MEGABYTES = 1.0, 0.0001, 200.0
+MOST_REFUSED = 0.9
 _PLACED = re.compile(r"[^:]*\.yaml:\d+:\d+: .|override .+: .")
 _PLACELESS = re.compile(
     r"grid\.yaml: (empty; |more than |\d+ bytes|not YAML: |File name|Is a dir)|launch\.\w+: "
@@ -159,6 +160,11 @@ def main() -> int:
         f" {len(made.failed)} failed; slowest {made.slowest[0]:.2f} s of processor time (case"
         f" {made.slowest[1]}), largest {made.largest[0]:.0f} MB (case {made.largest[1]})"
     )
+    if made.refused > MOST_REFUSED * made.cases:
+        print(
+            "nearly all were refused: what plans grids was hardly tried (see tests/fuzz/cases.py)"
+        )
+        return 1
     return 1 if made.failed or made.cases < given.cases else 0
 
 
