@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sweeper.backends import capabilities_at, open_places
 from sweeper.cause import last_line
-from sweeper.errors import EnvironmentFailure, NotFound, StoreError
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 from sweeper.launcher.manifest import secret_names
 from sweeper.model.notify import Notify
@@ -78,8 +78,16 @@ def try_out(asked: Asked, root: str, timeout: float, tell: Callable[[Step], None
     try:
         trial.launch()
         trial.check()
-    finally:
+    except SweeperError as error:
+        try:
+            trial.remove()
+        except SweeperError as left:
+            raise EnvironmentFailure(f"{error}; what was made is left: {left}") from error
+        raise
+    except BaseException:  # interrupted
         trial.remove()
+        raise
+    trial.remove()
 
 
 def _plan(asked: Asked) -> Plan:
@@ -122,6 +130,7 @@ class _Trial:
         self._run, self._place = plan.runs[0].id, plan.launch.backend
         self._seen: dict[State, float] = {}
         self._late = ""
+        self._unreachable: str | None = None
         self._over = threading.Event()
 
     def launch(self) -> None:
@@ -198,6 +207,7 @@ class _Trial:
         self._tell(Step("removed", time.monotonic() - begun, f"{name} from {store.root}"))
 
     def _notify(self, summary: Summary) -> None:
+        self._unreachable = summary.unreachable
         for state, count in summary.counts.items():
             if count:
                 self._seen.setdefault(state, time.monotonic())
@@ -208,16 +218,24 @@ class _Trial:
         if self._over.wait(self._timeout):
             return
         store, name = self._store, self._plan.name
+        what = "has not ended" if State.RUNNING in self._seen else "has not begun"
+        self._late = f"{self._place}: the job {what} after {self._timeout:g} s{self._waits_for()}"
+        deadline = time.monotonic() + _STOP_SECONDS
+        while not self._over.wait(1.0):
+            with suppress(NotFound, StoreError):
+                read_plan(store, name)  # until then there is nothing that could be cancelled
+                happened = read_events(store, name).get(self._run, set())
+                request_cancel(store, name, self._run, happened, 0)
+                if time.monotonic() > deadline:
+                    ask_stop(store, name)
+
+    def _waits_for(self) -> str:
+        """What keeps the job, as far as somebody says."""
+        why = self._unreachable
         with suppress(NotFound, StoreError):
-            began = State.RUNNING in self._seen
-            what = "has not ended" if began else "has not begun"
-            seen = read_observations(store, name).observed.get(self._run)
-            why = f": {seen.reason}" if seen and seen.reason else ""
-            self._late = f"{self._place}: the job {what} after {self._timeout:g} s{why}"
-            request_cancel(store, name, self._run, read_events(store, name)[self._run], 0)
-        if not self._over.wait(_STOP_SECONDS):
-            with suppress(StoreError):
-                ask_stop(store, name)
+            seen = read_observations(self._store, self._plan.name).observed.get(self._run)
+            why = why or (seen and seen.reason)
+        return f": {why}" if why else ""
 
     def _last_line(self) -> str:
         """What the job printed last, as far as there is anything."""

@@ -159,6 +159,10 @@ def test_it_is_planned_launched_diagnosed_and_cleaned_up_after(typed, tmp_path: 
     (queue,) = [check for check in checks["checks"] if check["name"] == "the queue"]
     assert (queue["good"], queue["found"]) == (True, "long, 5 nice")
     typed("doctor", "--backend", "borrowed-time", code=6)
+    tried = typed("doctor", "--backend", "borrowed-time", "--grid", "g.yaml", "--try", "--json")
+    assert json.loads(tried)["error"] is None
+    assert [step["name"] for step in json.loads(tried)["steps"]][-1] == "removed"
+    assert not list((tmp_path / "sweeps").glob("doctor-*"))
 
     assert "notes of jobs that are over" in typed("gc", "--days", "0")
     typed("gc", "--days", "0", "--delete")

@@ -5,12 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeper import trial
+from sweeper.errors import EnvironmentFailure
+from sweeper.model.plan import Launch
+from sweeper.model.states import State
 from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import find_sweeps
 
 pytestmark = pytest.mark.e2e
 CANARY = "tml-canary-5f0c1d2e3b4a"
@@ -97,6 +103,29 @@ def on_kube(shells: Any, tmp_path: Path, kube: Any, s3_root: str) -> Any:
     return _elsewhere(shells, tmp_path, "kubernetes", kube, s3_root, **more)
 
 
+class Late:
+    """The time of a job that is tried in this process is over when `when` says so. `launch` is how
+    it is executed."""
+
+    launch: Launch
+    when: Callable[[Any], bool]
+
+
+@pytest.fixture
+def late(on_kube: Any, kube: Any, monkeypatch: pytest.MonkeyPatch) -> Late:
+    made, limit = Late(), trial._Trial._limit
+    made.launch = Launch("kubernetes", grace_s=0.0, options={"kubernetes": kube.options()})
+
+    def waits(tried: Any) -> None:
+        on_kube.until(lambda: made.when(tried))
+        limit(tried)
+
+    monkeypatch.setattr(trial._Trial, "_limit", waits)
+    monkeypatch.setenv("SWEEPER_HOME", str(on_kube.folder / "home"))
+    monkeypatch.chdir(on_kube.folder)
+    return made
+
+
 def _nothing_is_left(shell: Any, kube: Any) -> None:
     assert not list(open_store(shell.root).names(""))
     assert not kube.things["jobs"]
@@ -128,10 +157,15 @@ def test_an_image_without_sweeper(on_kube: Any, kube: Any, tmp_path: Path) -> No
     _nothing_is_left(on_kube, kube)
 
 
-def test_a_job_that_never_begins(on_kube: Any, kube: Any) -> None:
+def test_a_job_that_never_begins(on_kube: Any, kube: Any, late: Late) -> None:
     kube.held = True
-    found = _tried(on_kube, "--grid", "mine.yaml", "--timeout", "8s", code=6)
-    assert found["error"].startswith("kubernetes: the job has not begun after 8 s: Unschedulable")
+    asked = trial.Asked("kubernetes", late.launch, "none", ())
+    late.when = lambda tried: "Unschedulable" in tried._waits_for()
+    with pytest.raises(EnvironmentFailure, match="has not begun after 0 s: Unschedulable: "):
+        trial.try_out(asked, on_kube.root, 0.0, lambda _: None)
+    _nothing_is_left(on_kube, kube)
+    found = _tried(on_kube, "--grid", "mine.yaml", "--timeout", "1s", code=6)
+    assert found["error"].startswith("kubernetes: the job has not begun after 1 s")
     _nothing_is_left(on_kube, kube)
 
 
@@ -143,6 +177,31 @@ def test_interrupted(on_kube: Any, kube: Any) -> None:
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 130, output + errors
     assert "interrupted" in errors
+    _nothing_is_left(on_kube, kube)
+
+
+def test_one_that_cannot_be_stopped_is_left(
+    on_kube: Any, kube: Any, late: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster does not answer from when the job is there: what is left is told, by name, and
+    goes by the usual verbs."""
+    monkeypatch.setattr("sweeper.trial._STOP_SECONDS", 0.0)
+    monkeypatch.setattr("sweeper.control._STOP_SECONDS", 0.0)
+    kube.held = True
+
+    def silent(tried: Any) -> bool:
+        kube.silent = bool(kube.things["jobs"]) and State.SUBMITTED in tried._seen
+        return kube.silent and "does not answer" in tried._waits_for()
+
+    asked, late.when = trial.Asked("kubernetes", late.launch, "none", ()), silent
+    with pytest.raises(EnvironmentFailure, match=r"does not answer.*what was made is left") as told:
+        trial.try_out(asked, on_kube.root, 0.0, lambda _: None)
+    assert "\n" not in str(told.value)
+    kube.silent = False
+    (name,) = find_sweeps(open_store(on_kube.root))
+    assert name in str(told.value)
+    on_kube.run("cancel", name)
+    on_kube.run("delete", name, "--yes")
     _nothing_is_left(on_kube, kube)
 
 

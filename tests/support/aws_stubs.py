@@ -47,6 +47,7 @@ class Stubbed:
     def backend(self, **options: Any) -> AwsBatchBackend:
         """One that has been there for a while."""
         made = self.opened(**options)
+        made._jobs._listed = self.now
         self.now += 60.0
         return made
 

@@ -177,6 +177,8 @@ class Batch:
 
         def terminated(job: Any, reason: str) -> None:
             terminate(job, reason)
+            for child in job._child_jobs or ():  # which moto leaves alone
+                terminated(child, reason)
             if job in batch._waiting:  # what waits has no machine to hear it from
                 batch._waiting.remove(job)
                 start(job)
@@ -241,7 +243,7 @@ class Batch:
             found = [job for job in found if job["status"] == wanted]
         else:  # a filter does not apply to children
             found = [job for job in found if ":" not in job["jobId"]]
-        if self.late_listings > 0:
+        if self.late_listings > 0 and found:
             self.late_listings -= 1
             found = []
         found.sort(key=lambda job: -job["createdAt"])

@@ -13,7 +13,7 @@ says ABSENT.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from sweeper.backends.aws_batch.client import Aws, Refused, Throttled, part
 from sweeper.backends.aws_batch.definition import definition
@@ -34,6 +34,8 @@ _PASSING = ("CREATING", "UPDATING")
 """What a job queue's status is for some seconds."""
 _REFUSED_SECONDS = 30.0, 300.0
 """When a job is terminated again that one may not terminate: at first, and at most."""
+_OTHERS_SECONDS = 5.0, 60.0
+"""When a submission is tried again whose job another sweep has at work: at first, and at most."""
 _DOUBT_SECONDS = 15.0
 """How long a listing is not believed that lacks a job whose reply was lost: nothing says that one
 has at once what was accepted. An earlier launcher may have been killed before it had one."""
@@ -77,6 +79,7 @@ class AwsBatchBackend(Backend):
         self._submissions = Submissions(options, sweep, folder, self._names)
         self._jobs = Jobs(aws, self._names, options.queue)
         self._definition: str | None = None
+        self._others = Patience(*_OTHERS_SECONDS, clock)
         self._clock = clock
         self._doubted_until = clock() + _DOUBT_SECONDS
         self._terminated: set[str] = set()
@@ -132,8 +135,23 @@ class AwsBatchBackend(Backend):
         if not jobs:
             return
         by = self._definition or self._prepare()
-        for group in self._submissions.together(jobs):
+        self._others.check()
+        self._names.identity.made()
+        others = self._jobs.others([job.token for job in jobs])
+        free = [job for job in jobs if job.token not in others]
+        for group in self._submissions.together(free):
             self._submit(group, by)
+        if others:
+            self._wait_for(next(iter(others.values())))
+        self._others.succeeded()
+
+    def _wait_for(self, job: str) -> NoReturn:
+        """Say what is at work that was in the same folder."""
+        told = f"of a sweep that was in the same folder the job {job} is at work"
+        how = f"waits for its end, or `aws batch terminate-job --job-id {job} --reason gone`"
+        waits = Unreachable(f"aws-batch: {told}: {how}")
+        self._others.failed(waits)
+        raise waits
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         if self._jobs.unknown(tokens):

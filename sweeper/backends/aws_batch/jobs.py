@@ -90,6 +90,7 @@ class Jobs:
         self._listed = -_RESTART_SECONDS
         self._ids: dict[str, list[str]] = {}  # by token, the newest first
         self._newest: dict[str, list[int]] = {}  # by run: the attempts that have a job
+        self._others: dict[str, str] = {}  # by token: of another sweep
         self._sizes: dict[str, int] = {}  # of arrays
         self._seen: dict[str, JobStatus] = {}
         self._restarts: dict[str, int] = {}
@@ -125,16 +126,32 @@ class Jobs:
             maxResults=A_CALL,
         )
         going = 0
+        self._others = {}
         for summary in listed:
-            going += summary.get("status") not in _OVER
+            at_work = summary.get("status") not in _OVER
+            name = summary["jobName"]
+            if (another := self._names.anothers(name)) is not None:
+                self._others |= {another: summary["jobId"]} if at_work else {}
+                continue
+            going += at_work
             array = part(summary, "arrayProperties").get("size") is not None
-            array |= summary["jobName"].startswith(f"{self._names.prefix}array-")
+            array |= self._names.is_array(name)
             try:
-                self.add(summary["jobId"], self._names.tokens(summary["jobName"]), array=array)
+                self.add(summary["jobId"], self._names.tokens(name), array=array)
             except ValueError:  # a name like ours that is not
                 continue
         self._listed = self._clock()
         return going
+
+    def others(self, tokens: Iterable[str]) -> dict[str, str]:
+        """Of these tokens those whose job of a sweep that was in the same folder before is at work,
+        and its id, as of the last listing. Of an array of such a sweep nobody knows whose jobs are
+        in it: it stands for all."""
+        if self._listed < 0:
+            self.refresh()
+        array = self._others.get("")
+        found = {token: self._others.get(token, array) for token in tokens}
+        return {token: job for token, job in found.items() if job is not None}
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
         """The same if there is a token that no listing has had, unless one was just made."""

@@ -1,9 +1,9 @@
 """How jobs are called at AWS Batch, and found again by it.
 
-A job's name is `sweeper-<mark of the sweep's folder>-<token>`; that of an array job ends in
-`array-<digest>` instead, and the tokens of its children, in the order of their index, lie in the
-sweep's own folder under that digest, from before the array is submitted. So one listing, of jobs
-whose name begins with the mark, tells all: also what was accepted while the reply was lost.
+A job's name is `sweeper-<mark of the folder>-<identity of the sweep>-<token>`; that of an array job
+ends in `array-<digest>` instead, and the tokens of its children, in the order of their index, lie
+in the sweep's own folder under that digest, from before the array is submitted. So one listing, of
+jobs whose name begins with the mark, tells all: also what was accepted while the reply was lost.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 
+from sweeper.backends.identity import Identity
 from sweeper.errors import NotFound
 from sweeper.model.job import read_tokens
 from sweeper.storage.documents import SCHEMA, encode, read_as
@@ -19,6 +20,7 @@ from sweeper.storage.layout import Layout
 
 __all__ = ["Names", "as_tag"]
 
+_OF_A_SWEEP = re.compile(r"([0-9a-f]{16})-(.+-a[0-9]+|array-[0-9a-f]{24})")
 _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9 +\-=._:/@]")
 
 
@@ -37,17 +39,18 @@ class Names:
     def __init__(self, store: Store, sweep: str, folder: str) -> None:
         mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
         self.prefix = f"sweeper-{mark}-"
+        self.identity = Identity(folder)
         self._store, self._layout = store, Layout(sweep)
         self._tables: dict[str, list[str]] = {}
 
     def single(self, token: str) -> str:
         """The name of a job that stands alone."""
-        return self.prefix + token
+        return self._own() + token
 
     def array(self, tokens: Sequence[str]) -> tuple[str, str]:
         """The name of an array job for `tokens`, and the path of their table."""
         digest = _digest(tokens)
-        return f"{self.prefix}array-{digest}", self._path(digest)
+        return f"{self._own()}array-{digest}", self._path(digest)
 
     def keep(self, tokens: Sequence[str]) -> None:
         """Put their table into the store. Raises `StoreError`."""
@@ -59,9 +62,9 @@ class Names:
     def tokens(self, name: str) -> list[str]:
         """The tokens of the job called `name`: of an array's children by their index. Empty for a
         name that is not ours, or whose table is gone. Raises `StoreError`."""
-        if not name.startswith(self.prefix):
+        whose, rest = self._parts(name)
+        if whose is None or whose not in ("", self.identity.known()):
             return []
-        rest = name.removeprefix(self.prefix)
         kind, _, digest = rest.partition("-")
         if kind != "array":
             return [rest]
@@ -71,6 +74,32 @@ class Names:
             except NotFound:
                 return []
         return self._tables[digest]
+
+    def is_array(self, name: str) -> bool:
+        """Whether a job of this name is an array."""
+        return self._parts(name)[1].startswith("array-")
+
+    def anothers(self, name: str) -> str | None:
+        """Of a job of a sweep that was in the same folder before: its token, empty for an array,
+        whose table has gone with that sweep. None for any other. Raises `StoreError`."""
+        whose, rest = self._parts(name)
+        if not whose or whose == self.identity.known():
+            return None
+        return "" if rest.startswith("array-") else rest
+
+    def _own(self) -> str:
+        """What the names of the sweep's own jobs begin with, as far as it has its identity."""
+        known = self.identity.known()
+        return f"{self.prefix}{known}-" if known else self.prefix
+
+    def _parts(self, name: str) -> tuple[str | None, str]:
+        """A job's sweep, and what follows in its name. Empty: an older version has called it, which
+        did not say; None: the name is not one of ours."""
+        if not name.startswith(self.prefix):
+            return None, ""
+        rest = name.removeprefix(self.prefix)
+        found = _OF_A_SWEEP.fullmatch(rest)
+        return (found[1], found[2]) if found else ("", rest)
 
     def _path(self, digest: str) -> str:
         return f"{self._layout.sweep}/arrays/{digest}.json"
