@@ -1,0 +1,121 @@
+"""The commands that README.md and docs/*.md show can be typed as they stand: those in the text, and
+those that stand by themselves. What is run of them besides is in `tests/e2e/test_readme.py`."""
+
+import argparse
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper import cli
+from sweeper.engine import __main__ as engine
+from sweeper.planner.plan import plan
+from sweeper.results.registry import Registry
+from sweeper.results.runs import Sweep
+from sweeper.results.selectors import named, pick
+from sweeper.storage.documents import encode
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```\w*\n(.*?)^```\n|((?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+TYPED = re.compile(r"^ *(?:\$ )?sweeper (.*)", re.MULTILINE)
+INLINE = re.compile(r"(?<!`)`(?:[^`]*\$\()?sweeper ([^`]+?)(?:\)\"?)?`(?!`)")
+LACKS = re.compile(r"arguments are required: (.*)")
+
+Parse = Callable[[str], argparse.Namespace]
+
+
+def commands_of(text: str) -> list[str]:
+    """All commands of a page, without the program's name and what a shell does with the output."""
+    blocks = "".join(match[1] or match[2] for match in BLOCK.finditer(text))
+    typed = TYPED.findall(blocks.replace("\\\n", " "))
+    inline = [" ".join(found.split()) for found in INLINE.findall(BLOCK.sub("\n", text))]
+    return [re.split(r" [>|] ", command)[0] for command in (*typed, *inline)]
+
+
+COMMANDS = sorted({(page.name, found) for page in PAGES for found in commands_of(page.read_text())})
+
+
+def words_of(command: str) -> list[str]:
+    """Its words, without a comment behind it; what may be left out (`[SWEEP]`) is there."""
+    return [re.sub(r"^\[(.+)\]$", r"\1", word) for word in shlex.split(command, comments=True)]
+
+
+@pytest.fixture
+def parse(capsys: pytest.CaptureFixture[str]) -> Parse:
+    """Parses a command as the program does. Of a verb that is only named (`sweeper logs`) what has
+    to follow is made up."""
+
+    def parsed(command: str) -> argparse.Namespace:
+        words = words_of(command)
+        while True:
+            try:
+                if words[0] == "engine":
+                    return engine._parser().parse_args(words[1:])
+                return cli._parse(words)
+            except SystemExit as ended:
+                said = capsys.readouterr().err
+                if ended.code == 0:  # it has done what it was asked: --help
+                    return argparse.Namespace()
+                lacks = LACKS.search(said)
+                assert lacks, f"sweeper {command}: {said}"
+                words += ["NAME" for name in lacks[1].split(",") if not name.startswith("-")]
+
+    return parsed
+
+
+PAGE = r"""`sweeper a b
+c` x `eval "$(sweeper d)"`
+```console
+$ sweeper e \
+  f | g
+said
+```
+
+    sweeper h  # i
+
+sweeper j
+"""
+
+
+def test_the_pages_have_commands() -> None:
+    """In the text, in blocks with and without a prompt, and in indented ones."""
+    assert [words_of(command) for command in commands_of(PAGE)] == [
+        ["e", "f"],
+        ["h"],
+        ["a", "b", "c"],
+        ["d"],
+    ]
+    assert len(COMMANDS) > 120
+    assert {page for page, _ in COMMANDS} > {"README.md", "grid.md", "engine.md", "reliability.md"}
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_is_one_that_the_program_takes(page: str, command: str, parse: Parse) -> None:
+    assert parse(command) is not None, page
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    """The quickstart's plan, on record."""
+    root = tmp_path_factory.mktemp("root")
+    (root / "quickstart").mkdir()
+    planned = plan(ROOT / "grids" / "quickstart.yaml", validate=False)
+    (root / "quickstart" / "sweep.json").write_bytes(encode(planned.document()))
+    return Registry(str(root)).sweep("quickstart")
+
+
+def test_what_is_said_of_the_quickstart_fits_its_runs(quickstart: Sweep, parse: Parse) -> None:
+    chosen: list[str] = []
+    for page, command in COMMANDS:
+        arguments = parse(command)
+        for word in words_of(command):
+            if re.match("quickstart(/|$)", word):
+                assert named(quickstart.runs, word), (page, command)
+        if getattr(arguments, "sweep", None) == "quickstart":
+            wanted = getattr(arguments, "runs", None) or ()
+            assert pick(quickstart.runs, wanted, None, getattr(arguments, "where", None))
+            chosen += [command] * bool(wanted)
+    assert any(command.startswith("cancel quickstart ") for command in chosen)
