@@ -22,6 +22,9 @@ SOME = (
     Fault("cut", 29, 4, 97),
     Fault("late", 23, 1, 61),
     Fault("stale", 4, 3, 11),
+    Fault("error", 31, 4, 90),
+    Fault("slowdown", 23, 1, 60),
+    Fault("slow", 7, 1, 60),
 )
 
 
@@ -33,11 +36,14 @@ def short() -> Iterator[Path]:
 
 
 def test_a_sweep_on_an_s3_that_goes_wrong(moto: str, short: Path) -> None:
-    """Launched, taken over, cancelled, retried and looked at: replies and requests are lost, done
-    late, or listings lag."""
-    for result in trials(short, moto, SOME, abreast=3):
+    """Launched, taken over, cancelled, retried and looked at: replies are lost, requests are done
+    late or refused, replies take their time, or listings lag."""
+    told: set[Fault | None] = set()
+    for result in trials(short, moto, SOME, abreast=4):
         assert result.good, (result.verdict, result.lies, result.fault)
         assert result.struck, result.fault
+        told.add(result.fault)
+    assert told == {*SOME}
 
 
 @pytest.mark.parametrize("kind", ["cut", "drop", "error"])
