@@ -15,6 +15,7 @@ __all__ = [
     "print_json",
     "print_table",
     "say",
+    "setting",
     "shortened",
     "warn",
 ]
@@ -89,6 +90,13 @@ def number(value: object) -> str:
             return str(int(value))
         return f"{value:.4g}"
     return str(value)
+
+
+def setting(value: object) -> str:
+    """A value of a configuration, exactly as it was set and as a condition takes it."""
+    import json  # most verbs print none
+
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def in_colour() -> bool:

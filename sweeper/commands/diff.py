@@ -11,7 +11,7 @@ from sweeper.results.objective import last_values
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import named
-from sweeper.terminal import print_json, print_table
+from sweeper.terminal import print_json, print_table, setting
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,11 +48,12 @@ def run(arguments: Namespace) -> int:
         told = {"problems": registry.problems}
         print_json(document | {k: {key: v for key, *v in rows} for k, rows in keyed.items()} | told)
         return tell_problems(registry.problems, told=True)
-    for title, rows in (("configuration", config), ("state", _rows(states, arguments.all)),
-                        ("last metrics", metrics)):  # fmt: skip
+    for title, rows, shown in (("configuration", config, _set),
+                               ("state", _rows(states, arguments.all), _shown),
+                               ("last metrics", metrics, _shown)):  # fmt: skip
         if rows:
             print(title)
-            print_table(("key", *names), [(key, *map(_shown, found)) for key, *found in rows])
+            print_table(("key", *names), [(key, *map(shown, found)) for key, *found in rows])
             print()
     if not (config or metrics):
         print("the same configuration, and the same last metrics")
@@ -74,6 +75,10 @@ def _rows(values: Sequence[Mapping[str, object]], everything: bool) -> list[list
         if everything or len(texts) > 1:
             rows.append([key, *(None if value is _MISSING else value for value in found)])
     return rows
+
+
+def _set(value: object) -> object:
+    return None if value is None else setting(value)
 
 
 def _shown(value: object) -> object:

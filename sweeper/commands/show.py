@@ -13,7 +13,7 @@ from sweeper.results.objective import last_values
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun, SweepRun
 from sweeper.storage.documents import dotted
-from sweeper.terminal import duration, number, print_json, print_table, say
+from sweeper.terminal import duration, number, print_json, print_table, say, setting
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,7 +48,8 @@ def run(arguments: Namespace) -> int:
     rows = [(a["name"], a["state"], a["metric"], a["value"], duration(a["wall_s"]))
             for a in document["lineage"]]  # fmt: skip
     _section("goes on from", ("run", "state", "metric", "value", "time"), rows)
-    _section("configuration", ("key", "value"), dotted(run.config))
+    given = [(key, setting(value)) for key, value in dotted(run.config)]
+    _section("configuration", ("key", "value"), given)
     several = ["backend"] if any("backend" in a for a in document["attempts"]) else []
     rows = [(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"],
              *(a[key] for key in several)) for a in document["attempts"]]  # fmt: skip

@@ -2,7 +2,6 @@
 best run's, the end of its log, what it sampled last. Pure: what was read goes in, lines come
 out."""
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from sweeper.labels import shown_marks
 from sweeper.model.mark import Mark
 from sweeper.sanitize import sanitize
 from sweeper.storage.documents import dotted
+from sweeper.terminal import setting
 from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.model import RunView, SweepView, best_run
 from sweeper.tui.text import Glyphs, Line, age, fit, short, value
@@ -200,9 +200,7 @@ def configuration_lines(view: SweepView, run: RunView) -> list[Line]:
 
 
 def _texts(config: Mapping[str, object]) -> dict[str, str]:
-    return {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in dotted(config)
-    }
+    return {key: setting(value) for key, value in dotted(config)}
 
 
 def log_lines(run: RunView, data: PageData) -> list[Line]:

@@ -39,18 +39,19 @@ def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     return folder
 
 
+def section(title: str, *children: Any) -> dict[str, Any]:
+    head = {"tag": "h2", "attrs": {}, "children": [title]}
+    body = {"tag": "div", "attrs": {}, "children": list(children)}
+    return {"tag": "section", "attrs": {}, "children": [head, body]}
+
+
+def talk(role: str, content: Any) -> dict[str, Any]:
+    data = {"type": "conversation", "messages": [{"role": role, "content": content}]}
+    return {"tag": "div", "attrs": {}, "children": [], "data": data}
+
+
 def tree() -> dict[str, Any]:
     """The transcript of the first group, in the shape of tinker-cookbook's logtree."""
-
-    def section(title: str, *children: Any) -> dict[str, Any]:
-        head = {"tag": "h2", "attrs": {}, "children": [title]}
-        body = {"tag": "div", "attrs": {}, "children": list(children)}
-        return {"tag": "section", "attrs": {}, "children": [head, body]}
-
-    def talk(role: str, content: Any) -> dict[str, Any]:
-        data = {"type": "conversation", "messages": [{"role": role, "content": content}]}
-        return {"tag": "div", "attrs": {}, "children": [], "data": data}
-
     parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "out loud"}]
     asked = section("Prompt", talk("user", "why?"))
     episodes = [asked, section("Reply", talk("assistant", "said 00 \x1b[31m"))]
@@ -95,6 +96,34 @@ def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
     assert "oom" in shown and "1 malformed lines of metrics.jsonl could not be read" in shown
 
 
+def test_what_show_prints_of_a_configuration_is_a_condition(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    """Also of what is nested, by the keys and the values that it prints."""
+    sweep = written.Written(root, "nested", {"a": [1, 2]})
+    kinds: dict[str, list[Any]] = {
+        "batch_size": [8, 16], "rate": [1.23456789e-4, 3e-05], "none": [None, 1],
+        "name": ["add", "copy it, (twice)"], "shuffle": [True, False],
+        "deep": [{"er": 1}, {"er": 2.5}],
+    }  # fmt: skip
+    for n in range(2):
+        built = {key: values[n] for key, values in kinds.items()}
+        sweep.run({"a": n}, 0, config={"dataset_builder": built, "lr": 1.23451e-4 + n * 3e-9})
+    sweep.save()
+    for name in ("a=0,seed=0", "a=1,seed=0"):
+        assert main(["show", f"nested/{name}"]) == 0
+        shown = capsys.readouterr().out.partition("\nconfiguration\n")[2].partition("\n\n")[0]
+        rows = [line.split(None, 1) for line in shown.splitlines()[2:]]
+        assert len(rows) == 3 + len(kinds)
+        for key, value in rows:
+            quoted = f"'{value.strip()}'" if "(" in value else value.strip()
+            found = ask(capsys, "ls", "nested", "--where", f"{key}={quoted}")["runs"]
+            assert name in [run["name"] for run in found], (key, value)
+            assert len(found) == (2 if key == "seed" else 1), (key, value)
+    assert main(["diff", "nested"]) == 0
+    assert re.search(r"^lr +0.000123451 +0.000123454$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_what_is_false_is_a_fact():
     known = {"git": {"dirty": False, "commit": None}, "live": False, "patches": [], "n": 0}
     assert dict(_facts(known)) == {"git.dirty": "False", "live": "False", "n": "0"}
@@ -119,8 +148,15 @@ def test_diff_shows_what_differs(capsys: pytest.CaptureFixture[str]):
     assert found["config"] == {"lr": [1, 2]}
     assert found["last_metrics"] == {"test/nll": [1.0, 2.0]}
     assert main(["diff", "s/lr=1"]) == 2
+    capsys.readouterr()
     assert main(["diff", "s"]) == 0
     assert "oom" in capsys.readouterr().out
+    for typed in (("lr=2", "lr=1"), ("s/lr=3", "lr=1", "lr=2"), ("lr=1", "lr=2")):
+        assert main(["diff", *typed]) == 0
+        heads = re.findall(r"^key +(.*)$", capsys.readouterr().out, re.MULTILINE)
+        names = [f"s/{one.removeprefix('s/')},seed=0" for one in typed]
+        assert len(heads) == (3 if "s/lr=3" in typed else 2)
+        assert [head.split() for head in heads] == [names] * len(heads)
 
 
 @pytest.mark.usefixtures("root")
@@ -197,6 +233,54 @@ def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(
     assert "lr=2,seed=0: lr=2,seed=0 says k1" in shown and "1 of 1 items, of 5" in shown
     assert main(given) == 0
     assert "lr=1,seed=0 says k1" in capsys.readouterr().out
+
+
+def test_words_that_may_be_another_s_are_marked(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    """Of the first group two answers have the same reward; of the second nothing tells whose each
+    is; of the third there was only one."""
+    sweep = written.Written(root, "rl", {"lr": [1]})
+    run = sweep.run({"lr": 1}, 0)
+    sweep.save()
+    folder = root / "rl" / "runs" / f"{run}.1" / "iteration_000000"
+    folder.mkdir()
+    records = [
+        {
+            "group_idx": g,
+            "traj_idx": i,
+            "total_reward": 0.5,
+            "iteration": 0,
+            "steps": [{"ac_len": 4}],
+        }
+        for g, i in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
+    ]
+    (folder / "train_rollout_summaries.jsonl").write_text(written.dump(records))
+    asked = section("Prompt", talk("user", "why?"))
+    replies = [section("Reply", talk("assistant", f"reply {n}")) for n in range(5)]
+    groups = [
+        section("Group Rollout", asked, replies[0], asked, replies[1]),
+        section("Group Rollout", asked, replies[2], replies[3]),
+        section("Group Rollout", asked, replies[4]),
+    ]
+    transcript = {"root": {"tag": "body", "children": groups}}
+    (folder / "train_logtree.json").write_text(json.dumps(transcript))
+    assert main(["rollouts", "rl"]) == 0
+    head, _, *lines = capsys.readouterr().out.splitlines()
+    texts = [line[head.index("text") :].strip() for line in lines[:5]]
+    of_group = "(its group's: --full)"
+    assert texts == ["? reply 0", "? reply 1", of_group, of_group, "reply 4"]
+    unsure = "its own, or that of another one of equal reward in its group"
+    assert lines[5:] == ["", f"?: {unsure}", "", "5 of 5 rollouts"]
+    assert main(["rollouts", "rl", "--full"]) == 0
+    first, second, third, _, last = capsys.readouterr().out.split("\u2500\u2500 ")[1:]
+    for shown, reply in ((first, "reply 0"), (second, "reply 1")):
+        assert f"note: {unsure}\nuser: why?\nassistant: {reply}\n" in shown
+    assert "note: all that was said in its group: the transcript does not tell" in third
+    assert "assistant: reply 2\nassistant: reply 3\n" in third
+    assert "note: " not in last and "assistant: reply 4\n" in last
+    assert main(["rollouts", "rl", "--group", "2"]) == 0
+    assert "?" not in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("root")

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pyarrow.parquet import read_table
 
 from sweeper import backends
 from sweeper.cli import main
@@ -365,6 +366,11 @@ def test_a_key_that_is_half_a_character_is_shown_and_exported(root: Path, say: S
     out = root.parent / "x.csv"
     assert say("export", "--format", "csv", "--table", "metrics", "--out", str(out))[0] == 0
     assert "\ufffd" in out.read_text()
+    parquet = root.parent / "x.parquet"
+    words = ("export", "--format", "parquet", "--table", "metrics", "--out", str(parquet))
+    assert say(*words)[0] == 0
+    table = read_table(parquet).to_pydict()
+    assert table["\ufffd"].count(3.5) == 1 and table["text"].count("\ufffd") == 1
 
 
 def test_nesting_without_end_is_damage(root: Path, say: Say) -> None:
