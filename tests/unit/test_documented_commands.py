@@ -92,9 +92,11 @@ def test_the_pages_have_commands() -> None:
     assert {page for page, _ in COMMANDS} > {"README.md", "grid.md", "engine.md", "reliability.md"}
 
 
-@pytest.mark.parametrize(("page", "command"), COMMANDS)
-def test_a_command_is_one_that_the_program_takes(page: str, command: str, parse: Parse) -> None:
-    assert parse(command) is not None, page
+@pytest.mark.parametrize("page", sorted({page for page, _ in COMMANDS}))
+def test_the_commands_of_a_page_are_those_that_the_program_takes(page: str, parse: Parse) -> None:
+    for place, command in COMMANDS:
+        if place == page:
+            parse(command)  # fails with what the program says of it
 
 
 @pytest.fixture(scope="module")
