@@ -11,7 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.errors import (
+    AnotherLauncher,
+    Damaged,
+    EnvironmentFailure,
+    NotFound,
+    StoreError,
+    UsageError,
+)
 from sweeper.labels import held_of, plural
 from sweeper.model.plan import Plan
 from sweeper.model.states import State, fold, is_finished
@@ -154,13 +161,13 @@ def cancel_runs(
 
 
 def _tell_damaged(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
-    """Say what of the last launch's record cannot be read: runs are stopped without it."""
+    """Say what of the last launch's record is damaged: runs are stopped without it."""
     try:
         service_of(store, sweep)
-    except NotFound:
-        pass  # it was never launched
-    except StoreError as error:
+    except Damaged as error:
         tell(f"{error}; runs are stopped without it, and their environment is left to `sweeper gc`")
+    except (NotFound, StoreError):
+        pass  # it is not needed
 
 
 def _retries(plan: Plan) -> dict[str, int]:

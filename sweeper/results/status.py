@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sweeper import labels
-from sweeper.errors import NotFound, StoreError
+from sweeper.errors import Damaged, NotFound, StoreError
 from sweeper.model.html import table, title
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
@@ -160,15 +160,16 @@ def _observations(sweep: "Sweep") -> Observations:
 
 
 def check_service(sweep: "Sweep") -> None:
-    """See that the record of the sweep's last launch can be read, which nothing is shown of."""
+    """See that the record of the sweep's last launch is not damaged. Nothing is shown of it: a
+    store that does not answer hides nothing."""
     from sweeper.storage.sweeps import service_of
 
     try:
         service_of(sweep.store, sweep.name)
-    except NotFound:
-        pass  # it was never launched
-    except StoreError as error:
+    except Damaged as error:
         sweep.unreadable(error)
+    except (NotFound, StoreError):
+        pass
 
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
