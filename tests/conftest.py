@@ -285,6 +285,33 @@ def kube(kubernetes_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.fixture(scope="session")
+def modal_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
+    """`tests/support/modal.py`: `Modal(folder)`, a stand-in with real processes."""
+    return load_support("modal")
+
+
+@pytest.fixture(scope="session")
+def modal_service(
+    modal_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """One for the whole session."""
+    with modal_support.Modal(tmp_path_factory.mktemp("modal")) as service:
+        yield service
+
+
+@pytest.fixture
+def modal(modal_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The same, found by this process and what it starts; as it is at first."""
+    for name in [name for name in os.environ if name.startswith("MODAL_")]:
+        monkeypatch.delenv(name)
+    for name, value in modal_service.environment_of_launchers.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield modal_service
+    modal_service.recover()
+
+
+@pytest.fixture(scope="session")
 def beaker_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
     """`tests/support/beaker.py`: `Beaker(folder)`, a stand-in with real processes."""
     return load_support("beaker")

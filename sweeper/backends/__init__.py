@@ -37,6 +37,7 @@ _BUILT_IN = {
     "beaker": "sweeper.backends.beaker:BACKEND",
     "kubernetes": "sweeper.backends.kubernetes:BACKEND",
     "local": "sweeper.backends.local:BACKEND",
+    "modal": "sweeper.backends.modal:BACKEND",
     "ray": "sweeper.backends.ray:BACKEND",
     "slurm": "sweeper.backends.slurm:BACKEND",
     "tmux": "sweeper.backends.tmux:BACKEND",

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ exit 1
 """
 
 
-@pytest.fixture(params=["local", "tmux", "slurm", "aws-batch", "kubernetes", "beaker", "faulty"])
+@pytest.fixture(
+    params=["local", "tmux", "slurm", "aws-batch", "kubernetes", "beaker", "modal", "faulty"]
+)
 def site(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -34,6 +37,7 @@ def site(
         "aws-batch": _batch,
         "kubernetes": _kubernetes,
         "beaker": _beaker,
+        "modal": _modal,
         "faulty": _faulty,
     }
     with made.get(request.param, _plain)(request, tmp_path, monkeypatch) as found:
@@ -194,8 +198,15 @@ def _beaker(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mo
     return _stand_in("beaker", beaker, folder, nowhere, beaker.preempt)
 
 
+def _modal(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    modal = request.getfixturevalue("modal")
+    site = _stand_in("modal", modal, folder, {}, modal.terminate)
+    return replace(site, hold=None, lose_node=None)  # none waits; how a node is lost nothing tells
+
+
 class TestBackends(BackendContract):
-    """Local, tmux, a real Slurm, an emulated AWS Batch, stand-ins for Kubernetes and Beaker; and
+    """Local, tmux, a real Slurm, an emulated AWS Batch, stand-ins for Kubernetes, Beaker and
+    Modal; and
     what tests wrap a backend with."""
 
 

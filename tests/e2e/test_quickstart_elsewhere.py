@@ -1,6 +1,6 @@
 """The quickstart on real Slurm and Ray, and with the store on S3 on emulated AWS Batch and
-stand-ins for Kubernetes and Beaker: the recipe `sft` with an engine at an address that jobs are
-told, to the same values as on `local`.
+stand-ins for Kubernetes, Beaker and Modal: the recipe `sft` with an engine at an address that jobs
+are told, to the same values as on `local`.
 
 A part of it; `make quickstarts` runs the whole grid.
 """
@@ -84,7 +84,7 @@ def work(tmp_path: Path) -> Iterator[Work]:
         made.sweeper("engine", "stop", "--force", **made.home)
 
 
-@pytest.fixture(params=["slurm", "aws-batch", "ray", "kubernetes", "beaker"])
+@pytest.fixture(params=["slurm", "aws-batch", "ray", "kubernetes", "beaker", "modal"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "slurm":
         request.getfixturevalue("slurm")
@@ -96,6 +96,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         return _kubernetes(request)
     if request.param == "beaker":
         return _beaker(request)
+    if request.param == "modal":
+        return _modal(request)
     batch = request.getfixturevalue("batch")
     batch.secrets[ARN] = TOKEN
     options = batch.options(secrets={"TINKER_API_KEY": ARN}, array=2)
@@ -125,6 +127,14 @@ def _beaker(request: pytest.FixtureRequest) -> Place:
     beaker.secrets["engine"] = TOKEN
     options = beaker.options(secrets={"TINKER_API_KEY": "engine"})
     return Place({"backend": "beaker", "beaker": options}, root, beaker.shown)
+
+
+def _modal(request: pytest.FixtureRequest) -> Place:
+    modal, root = request.getfixturevalue("modal"), request.getfixturevalue("s3_root")
+    modal.environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+    modal.secrets["engine"] = {"TINKER_API_KEY": TOKEN}
+    options = modal.options(secrets={"TINKER_API_KEY": "engine"})
+    return Place({"backend": "modal", "modal": options}, root, modal.shown)
 
 
 @pytest.mark.timeout(2 * SECONDS)

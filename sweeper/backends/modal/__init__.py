@@ -1,0 +1,120 @@
+"""Modal: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep is
+launched there."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
+from sweeper.backends.references import names_of, secrets_field
+from sweeper.errors import UsageError
+from sweeper.fields.kinds import Duration, Integer, Item, Matching, Number, Text, Texts
+from sweeper.fields.sections import Field, Reading, Section
+
+__all__ = ["BACKEND"]
+
+_OF_ALL = ("app", "environment", "image", "python", "secrets")
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+_NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox|a[ks]-)"
+"""How tokens of well-known services begin: a name at Modal looks like any value."""
+_PLACE = r"[a-z][a-z0-9-]{0,40}"
+_DAY = 24 * 3600.0
+
+
+def _check(reading: Reading) -> None:
+    for key in _OF_ALL if "if" in reading.entries else ():
+        if key in reading.entries:
+            reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
+    limit = reading.values.get("timeout_s")
+    if limit is not None and limit > _DAY:
+        reading.problem("timeout", f"{reading.path('timeout')}: a sandbox lasts 24h at most")
+
+
+def _regions(text: str) -> str | None:
+    return None if re.fullmatch(_PLACE, text) else f"{text[:60]!r} is no region: us, eu-west"
+
+
+_NAME = Text(_WORD, "{} is no name at Modal: letters, digits, - _ and .")
+_LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
+_IMAGE = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
+_CLOUD = Text(_PLACE, "{} is no cloud: aws, gcp, oci")
+_SECRET = Matching(_NO_VALUE + _WORD, "the name of a secret of Modal's, never the value")
+_TIMEOUT = "When Modal stops a job, at most 24h; launch.timeout is the worker's own."
+_EXAMPLE = "REGISTRY/sweeper@sha256:DIGEST"
+SECTION = Section(
+    Field("image", _IMAGE, "An image of a registry, with sweeper in it.", examples=(_EXAMPLE,)),
+    secrets_field("Variables, and the secrets that have them.", _SECRET, "tinker"),
+    Field("app", _NAME, "The app that the sandboxes belong to.", "sweeper"),
+    Field("environment", _NAME, "Modal's environment. Default: its own.", examples=("research",)),
+    Field("python", _LINE, "The interpreter in the image that has sweeper.", "python"),
+    Field("cpus", Number(0, 64, above=True), "CPUs of a job.", 1),
+    Field("memory", Integer(128), "Memory of a job, in MiB.", 2048),
+    Field(
+        "region",
+        Texts(Item({"pattern": f"^{_PLACE}$"}, _regions), least=1),
+        "Regions where jobs may run: they may be preempted then.",
+        examples=(["us-east"],),
+    ),
+    Field("cloud", _CLOUD, "The cloud where jobs run: likewise.", examples=("aws",)),
+    Field("timeout", Duration(60), _TIMEOUT, "24h", key="timeout_s"),
+    check=_check,
+)
+
+
+def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+    from sweeper.backends.modal.backend import open_backend
+
+    return open_backend(sweep, folder, _whole(options))
+
+
+def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with their defaults. Raises `UsageError` for lack of an image."""
+    found = {**SECTION.defaults(), **{k: v for k, v in given.items() if v is not None}}
+    if "image" not in found:
+        raise UsageError(
+            "modal: nothing says what jobs run in: write `launch: {modal: {image: IMAGE}}` in the "
+            'grid, or image = "IMAGE" below [modal] in sweeper\'s config.toml'
+        )
+    return found
+
+
+def _capabilities(given: Mapping[str, Any]) -> Capabilities:
+    """Jobs run on other machines, and have nothing of this one."""
+    return Capabilities(
+        here=False,
+        files=False,
+        python=_whole(given)["python"],
+        secrets=names_of(given),
+        credentials=("MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_CONFIG_PATH"),
+    )
+
+
+def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+    from sweeper.backends.modal.doctor import checks
+
+    return checks({**SECTION.defaults(), **options})
+
+
+def _manifests(
+    sweep: str, folder: str, options: Mapping[str, Any], batches: Batches
+) -> Iterator[Manifest]:
+    """What `modal.Sandbox.create` would be given for each."""
+    from sweeper.backends.modal.spec import Names, spec
+
+    names, given = Names(sweep, folder), _whole(options)
+    names.identity.foreseen()
+    for job in chain.from_iterable(batches):
+        yield Manifest(f"Sandbox.create: {job.title}", spec(job, {**given, **job.resources}, names))
+
+
+BACKEND = BackendType(
+    "modal",
+    "What jobs ask Modal for: docs/modal.md.",
+    _open,
+    SECTION,
+    by_run=True,
+    capabilities=_capabilities,
+    checks=_checks,
+    manifests=_manifests,
+)

@@ -1,0 +1,264 @@
+"""Sandboxes of an app of Modal's: see docs/modal.md.
+
+A run's attempt is a sandbox of its own, whose name says which. What is asked is one listing of
+those of the sweep that run; one that is not on it is asked for by its name, and how it has ended.
+A sandbox is given a machine as it is made, so that none waits.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sweeper.backends.abreast import for_each
+from sweeper.backends.backoff import Patience
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.modal.client import Refused, Service, official
+from sweeper.backends.modal.spec import Names, required, spec
+from sweeper.backends.modal.stop import NOBODY
+from sweeper.errors import EnvironmentFailure
+
+__all__ = ["BUILD_SECONDS", "ModalBackend", "build", "open_backend"]
+
+BUILD_SECONDS = 900.0
+"""How long a launch waits until Modal has fetched an image that it did not have."""
+_FRESH_SECONDS, _SHARE = 1.0, 20.0
+"""A listing is used again for a second, and for twenty times as long as it took."""
+_ROOM_SECONDS = 5.0, 60.0
+"""When a submission is tried again for which there was no room: at first, and at most."""
+_LINES = 10_000
+"""So many lines of what a job printed are shown, the last ones."""
+_RUNS, _ABSENT = JobStatus(JobState.RUNNING), JobStatus(JobState.ABSENT)
+_ENDED = JobStatus(JobState.ENDED)
+_TAKEN = "terminated: its machine was taken away, or somebody stopped it"
+
+
+def open_backend(sweep: str, folder: str, options: Mapping[str, Any]) -> "ModalBackend":
+    """The backend for one sweep. Raises `EnvironmentFailure` where Modal does not answer."""
+    service = Service(options["app"], options.get("environment"))
+    backend = ModalBackend(service, options, sweep, folder)
+    backend.find([])
+    return backend
+
+
+async def build(image: Any, client: Any, app: Any) -> str:
+    """Have Modal fetch an image of a registry, if it has not; the id that it gives it."""
+    del client
+    return str((await image.build.aio(app)).object_id)
+
+
+class ModalBackend(Backend):
+    """See `sweeper.backends.base.Backend`. `options` stand where a job's resources say nothing."""
+
+    name = "modal"
+
+    def __init__(
+        self, service: Service, options: Mapping[str, Any], sweep: str, folder: str
+    ) -> None:
+        self._service, self._options, self._folder = service, options, folder
+        self._names = Names(sweep, folder)
+        self._modal = official()
+        self._image: Any = None
+        self._app_id = ""
+        self._going: set[str] = set()  # ids of those that run, as of the last look
+        self._ids: dict[str, str | None] = {}  # by token; None: as of that look there is none
+        self._over: dict[str, JobStatus] = {}
+        self._looked = self._took = float("-inf")
+        self._room = Patience(*_ROOM_SECONDS)
+
+    def location(self) -> dict[str, str]:
+        # It is of one environment of one workspace.
+        return {"app": self._app_id or self._service.app}
+
+    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+        """Look for all that jobs with these resources name, as `doctor` does."""
+        from sweeper.backends.modal.doctor import checks
+
+        for one in asked:
+            for check in checks({**self._options, **one}, self._service):
+                try:
+                    if check.needed:
+                        check.look()
+                except LookupError as error:
+                    raise EnvironmentFailure(f"modal: {error}") from error
+
+    def submit(self, jobs: Sequence[JobSpec]) -> None:
+        self._room.check()
+        self._names.identity.made()
+        self._looked = float("-inf")
+        if self._image is None:
+            made = self._modal.Image.from_registry(self._options["image"])
+            self._service.ask(partial(build, made))  # which a launch has done: it is there
+            self._image = made
+        try:
+            for_each(jobs, self._create, Refused)
+        except Refused as error:
+            self._room.failed(error)
+            raise
+        self._room.succeeded()
+
+    def find(self, tokens: Sequence[str]) -> dict[str, str]:
+        self._look(tokens, anew=True)
+        return {token: found for token in tokens if (found := self._ids.get(token))}
+
+    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
+        if not tokens:
+            return {}
+        self._look(tokens)
+        silent = [t for t in tokens if t not in self._over and self._ids.get(t)]
+        for_each([t for t in silent if self._ids[t] not in self._going], self._ask_how, Refused)
+        return {token: self._status(token) for token in tokens}
+
+    def cancel(self, tokens: Sequence[str]) -> list[str]:
+        """Those in which the worker is not there yet are returned."""
+        self._look(tokens)
+        asked = [t for t in tokens if t not in self._over and self._ids.get(t) in self._going]
+        waiting: list[str] = []
+
+        def tell(token: str) -> None:
+            if not self._told(token):
+                waiting.append(token)
+
+        for_each(asked, tell, Refused)
+        self._looked = float("-inf")
+        return waiting
+
+    def logs(self, token: str) -> Iterator[str]:
+        """What the job printed, as it is now; nothing of one that Modal has forgotten."""
+        self._look([token])
+        identity = self._ids.get(token)
+        if not identity:
+            return
+
+        async def read(client: Any, app: Any) -> list[str]:
+            del app
+            found = await self._modal.Sandbox.from_id.aio(identity, client=client)
+            return [entry.message async for entry in found.logs.tail.aio(_LINES)]
+
+        yield from "".join(self._service.ask(read)).splitlines()
+
+    def _create(self, job: JobSpec) -> None:
+        self._over.pop(job.token, None)
+        asked = {**self._options, **job.resources}
+        given = spec(job, asked, self._names)
+        of = self._options.get("secrets", {})
+        from_name = partial(
+            self._modal.Secret.from_name, environment_name=self._service.environment
+        )
+        secrets = [
+            from_name(name, required_keys=required(of, name)) for name in given.pop("secrets", ())
+        ]
+        argv, given["image"] = given.pop("args"), self._image
+
+        async def create(client: Any, app: Any) -> str:
+            make = self._modal.Sandbox.create.aio
+            made = await make(*argv, app=app, secrets=secrets, client=client, **given)
+            return str(made.object_id)
+
+        try:
+            self._ids[job.token] = self._service.ask(create)
+        except Refused as error:
+            if error.kind != "AlreadyExistsError":
+                raise error.settled() from error
+            self._ask_id(job.token)
+            if self._ids[job.token] is None:  # else an answer was lost
+                told = "of a sweep that was in the same folder the sandbox"
+                how = "is at work: waits for its end, or stop it at Modal"
+                name = self._names.name(job.token)
+                raise Refused(f"modal: {told} {name} {how}", error.kind) from error
+
+    def _status(self, token: str) -> JobStatus:
+        if self._ids.get(token) is None:
+            return self._over.get(token, _ABSENT)
+        return self._over.get(token, _RUNS)
+
+    def _ask_how(self, token: str) -> None:
+        """Ask how one has ended that is not listed; it may have begun since."""
+        identity = self._ids[token]
+
+        async def ask(client: Any, app: Any) -> JobStatus | None:
+            del app
+            found = await self._modal.Sandbox.from_id.aio(identity, client=client)
+            code = await found.poll.aio()
+            if code is None:
+                return None
+            try:
+                await found.wait.aio()  # which says why it was stopped
+            except self._modal.exception.SandboxTimeoutError:
+                return _ENDED._replace(reason="timeout")
+            except self._modal.exception.SandboxTerminatedError:
+                return _ENDED._replace(reason=_TAKEN, preempted=True)
+            return _ENDED._replace(code=code if code <= 128 else 128 - code)
+
+        try:
+            ended = self._service.ask(ask)
+        except Refused as error:
+            if error.kind != "NotFoundError":
+                raise
+            self._ids[token] = None  # it is forgotten
+            return
+        if ended is not None:
+            self._over[token] = ended
+
+    def _told(self, token: str) -> bool:
+        """Tell the worker of a sandbox to stop; False: it is not there yet. What is told from
+        outside kills everything at once."""
+        identity, python = self._ids[token], self._options["python"]
+        argv = [python, "-P", "-m", "sweeper.backends.modal.stop", token, self._folder]
+
+        async def tell(client: Any, app: Any) -> int | None:
+            del app
+            found = await self._modal.Sandbox.from_id.aio(identity, client=client)
+            try:
+                async with asyncio.timeout(10):
+                    process = await found.exec.aio(*argv, timeout=30)
+                    return await process.wait.aio()
+            except TimeoutError:  # it is being started
+                return NOBODY
+
+        try:
+            return self._service.ask(tell) != NOBODY
+        except Refused as error:
+            if error.kind not in ("NotFoundError", "ConflictError"):
+                raise
+            return True  # it has ended
+
+    def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
+        """List the sweep's sandboxes that run, and ask for those of `wanted` by their names whose
+        ids are not known."""
+        begun = time.monotonic()
+        if anew or begun - self._looked > max(_FRESH_SECONDS, _SHARE * self._took):
+            self._app_id, self._going = self._service.ask(self._list)
+            self._looked = time.monotonic()
+            self._took = self._looked - begun
+            self._ids = {token: found for token, found in self._ids.items() if found}
+        for_each([token for token in wanted if token not in self._ids], self._ask_id, Refused)
+
+    async def _list(self, client: Any, app: Any) -> tuple[str, set[str]]:
+        listed = self._modal.Sandbox.list.aio(
+            app_id=app.app_id, tags=self._names.tags, client=client
+        )
+        return str(app.app_id), {str(one.object_id) async for one in listed}
+
+    def _ask_id(self, token: str) -> None:
+        """Ask for the id of one that there is, or was, of no sweep before in the same folder."""
+
+        async def ask(client: Any, app: Any) -> str | None:
+            del app
+            found = await self._modal.Sandbox.from_name.aio(
+                self._service.app,
+                self._names.name(token),
+                environment_name=self._service.environment,
+                include_terminated=True,
+                client=client,
+            )
+            ours = self._names.is_ours(await found.get_tags.aio())
+            return str(found.object_id) if ours else None
+
+        try:
+            self._ids[token] = self._service.ask(ask)
+        except Refused as error:
+            if error.kind != "NotFoundError":
+                raise
+            self._ids[token] = None

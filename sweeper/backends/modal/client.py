@@ -1,0 +1,165 @@
+"""Modal, by its official client: where it is and who asks are the client's affair, and what goes
+wrong is one line.
+
+What is asked runs on a loop of ours, in a thread of its own: only so it can be given up. The client
+itself waits for ever for what does not answer.
+"""
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import TimeoutError as GivenUp
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, TypeVar
+
+from sweeper.backends.backoff import Patience
+from sweeper.errors import EnvironmentFailure, Unreachable
+
+__all__ = ["Refused", "Service", "official"]
+
+T = TypeVar("T")
+_SECONDS = 20.0
+_AGAIN_SECONDS = 1.0, 15.0
+"""When one that did not answer is asked again: at first, and at most."""
+_REFUSALS = (
+    *("AuthError", "PermissionDeniedError", "NotFoundError", "AlreadyExistsError"),
+    *("ConflictError", "InvalidError", "ResourceExhaustedError", "ImageBuildError"),
+    *("RemoteError", "ExecutionError", "VersionError", "UnimplementedError"),
+)
+"""What the client raises where Modal has answered. All else may pass."""
+_PASSING = ("AuthError", "ResourceExhaustedError")
+
+
+class Refused(Unreachable):
+    """Modal answered, and will not. `kind` is what its client calls that."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    def settled(self) -> EnvironmentFailure:
+        """What it is for who wants something made: the end, unless credentials can be renewed or
+        there is room later."""
+        return self if self.kind in _PASSING else EnvironmentFailure(str(self))
+
+
+class Service:
+    """Modal for the user's configuration, and one app of an environment; None: the default one.
+    Raises `EnvironmentFailure` where the client is not installed."""
+
+    def __init__(self, app: str, environment: str | None) -> None:
+        self._modal = official()
+        self._patience = Patience(*_AGAIN_SECONDS)
+        self._renewing = threading.Lock()
+        self._client: Any = None
+        self._app: Any = None
+        self.app, self.environment = app, environment
+
+    @property
+    def server(self) -> str:
+        """The address of Modal."""
+        return str(self._modal.config.config["server_url"])
+
+    def ask(self, question: Callable[[Any, Any], Awaitable[T]], seconds: float = 0.0) -> T:
+        """The answer to a question, which is given the client and the app. Raises `Unreachable`
+        where there is none in so many seconds (0: as usual), or `Refused`."""
+        self._patience.check()
+        seconds = seconds or _SECONDS
+        client = self._client
+        asked = asyncio.run_coroutine_threadsafe(self._put(question, seconds), _loop())
+        try:
+            found = asked.result(seconds + 5)
+        except (GivenUp, TimeoutError):
+            asked.cancel()
+            raise self._left_alone(f"nothing came in {seconds:g} s", client) from None
+        except Exception as error:
+            raise self._told(error, client) from error
+        self._patience.succeeded()
+        return found
+
+    async def _put(self, question: Callable[[Any, Any], Awaitable[T]], seconds: float) -> T:
+        async with asyncio.timeout(seconds):
+            if self._client is None:
+                self._client = await self._connected()
+            if self._app is None:
+                lookup = self._modal.App.lookup.aio
+                given = {"environment_name": self.environment, "client": self._client}
+                self._app = await lookup(self.app, create_if_missing=True, **given)
+            return await question(self._client, self._app)
+
+    async def _connected(self) -> Any:
+        """A client of our own, where a token is in the configuration: others may be closed by
+        whoever has them. Else the one of this process, which says what is missing."""
+        given = self._modal.config.config
+        token = given["token_id"], given["token_secret"]
+        if all(token):
+            return await self._modal.Client.from_credentials.aio(*token)
+        return await self._modal.Client.from_env.aio()
+
+    def _told(self, error: Exception, client: Any) -> Unreachable:
+        """What a user is told, in one line."""
+        names = [kind.__name__ for kind in type(error).__mro__]
+        kind = next((name for name in names if name in _REFUSALS), None)
+        said = " ".join(str(error).split())[:300]
+        if kind == "AuthError":
+            told = "the token is missing or not valid: `modal token new`; what runs goes on"
+            with self._renewing:
+                self._forget(client)  # another may be in the configuration by now
+            return Refused(f"modal: {told} ({said})", kind)
+        if kind is not None:
+            return Refused(f"modal: {said}", kind)
+        return self._left_alone(said or type(error).__name__, client)
+
+    def _left_alone(self, said: str, client: Any) -> Unreachable:
+        """What is raised where there was no answer: nobody is asked for a while, and then by a new
+        connection."""
+        with self._renewing:
+            self._forget(client)
+        failure = Unreachable(f"modal: {self.server} does not answer: {said}")
+        self._patience.failed(failure)
+        return failure
+
+    def _forget(self, client: Any) -> None:
+        """Have the next question ask for a client anew; another thread may have done so already."""
+        if client is None:  # it was made for the question that has failed
+            client = self._client
+        if client is None or self._client is not client:
+            return
+        self._client = self._app = None
+
+        async def close() -> None:
+            with suppress(Exception):
+                async with asyncio.timeout(5):
+                    await client.close.aio()
+
+        asyncio.run_coroutine_threadsafe(close(), _loop())
+
+
+def official() -> Any:
+    """The official client's module. Raises `EnvironmentFailure` where it is not installed."""
+    try:
+        found = import_module("modal")
+    except ImportError as error:
+        raise EnvironmentFailure(
+            "modal: its client is not installed: pip install 'sweeper[modal]'"
+        ) from error
+    logging.getLogger("asyncio").addFilter(_is_of_others)
+    return found
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Whether a line of asyncio's is not about an error of the client's: those of questions that we
+    have given up would come with a traceback, long after they were told."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not type(error).__module__.startswith("modal.")
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One for all of this process, at work as long as that is."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="modal", daemon=True).start()
+    return loop

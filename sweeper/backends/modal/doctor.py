@@ -1,0 +1,101 @@
+"""Looks at Modal before the first job: who asks, the app, the image and the secrets. A launch has
+the image fetched by this."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from sweeper.backends.base import Check
+from sweeper.backends.modal.backend import BUILD_SECONDS, build
+from sweeper.backends.modal.client import Refused, Service, official
+from sweeper.backends.modal.spec import required
+
+__all__ = ["checks"]
+
+_DIGEST = "@sha256:"
+Options = Mapping[str, Any]
+
+
+def checks(options: Options, service: Service | None = None) -> list[Check]:
+    """What `sweeper doctor --backend modal` looks at, and a launch before it begins; `options` are
+    whole."""
+    made = [service] if service is not None else []
+
+    def asked(look: Callable[[Service, Options], str]) -> Callable[[], str]:
+        def looked() -> str:
+            if not made:
+                made.append(Service(options["app"], options.get("environment")))
+            return look(made[0], options)
+
+        return looked
+
+    found = [
+        Check("Modal", True, asked(_account)),
+        Check("image", True, asked(_image)),
+        Check("image's digest", False, asked(_digest)),
+    ]
+    for name in sorted(set(options.get("secrets", {}).values())):
+        of = ", ".join(required(options["secrets"], name))
+        found.append(Check(f"secret {of}", True, asked(partial(_secret, name))))
+    return found
+
+
+def _account(service: Service, options: Options) -> str:
+    async def hello(client: Any, app: Any) -> str:
+        await client.hello.aio()
+        return str(app.app_id)
+
+    try:
+        app = service.ask(hello)
+    except Refused as error:
+        place = f", environment {options['environment']}" if options.get("environment") else ""
+        raise LookupError(f"the app {service.app}{place}: {_said(error)}") from error
+    return f"{service.server}, app {service.app} ({app})"
+
+
+def _image(service: Service, options: Options) -> str:
+    if "image" not in options:
+        raise LookupError("there is none: launch.modal.image; or give the grid: --grid GRID")
+    made = official().Image.from_registry(options["image"])
+    try:
+        return f"{options['image']}: {service.ask(partial(build, made), BUILD_SECONDS)}"
+    except Refused as error:
+        raise LookupError(f"the image {options['image']}: {_said(error)}") from error
+
+
+def _digest(service: Service, options: Options) -> str:
+    del service
+    if _DIGEST not in options.get("image", ""):
+        raise LookupError(
+            f"{options.get('image')} may become another one while a sweep runs: "
+            f"name it by its digest, NAME{_DIGEST}..."
+        )
+    return "it has one"
+
+
+def _secret(name: str, service: Service, options: Options) -> str:
+    """What does not exist may be the secret itself, and is not repeated."""
+    wanted = required(options["secrets"], name)
+    variables = ", ".join(wanted)
+
+    async def look(client: Any, app: Any) -> None:
+        del app
+        given = {"environment_name": service.environment, "required_keys": wanted}
+        await official().Secret.from_name(name, **given).hydrate.aio(client)
+
+    try:
+        service.ask(look)
+    except Refused as error:
+        if error.kind == "PermissionDeniedError":
+            return "not to be looked at"
+        if error.kind != "NotFoundError":
+            raise LookupError(f"the secret for {variables}: {_said(error)}") from error
+        raise LookupError(
+            f"no secret of the name that launch.modal.secrets gives for {variables}, or it lacks "
+            f"one of them: `modal secret create NAME {wanted[0]}=...`"
+        ) from error
+    return name
+
+
+def _said(error: Refused) -> str:
+    return str(error).removeprefix("modal: ")

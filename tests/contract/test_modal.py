@@ -1,0 +1,284 @@
+"""What Modal (a stand-in) refuses, and what becomes of jobs beside the contract."""
+
+import gc
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
+
+from sweeper.backends import backend_type, capabilities_of, open_backend
+from sweeper.backends.base import Backend, JobState
+from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
+
+pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+CANARY = "tml-canary-5f0c1d2e3b4a"
+
+
+def _open(modal: Any, folder: Path, **options: Any) -> Backend:
+    return open_backend("modal", "sweep", str(folder), modal.options(**options))
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"image": "sweper"}, {}, "the image sweper: .* sweper: not found"),
+    ({"image": "sweeper"}, {"images": set()}, "the image sweeper: .* sweeper: not found"),
+    ({"environment": "nowhere"}, {}, "No environment nowhere"),
+    ({}, {"denied": {"AppGetOrCreate"}}, "not allowed: AppGetOrCreate"),
+    ({}, {"denied": {"SandboxListV2"}}, "not allowed: SandboxListV2"),
+    ({}, {"denied": {"ClientHello"}}, "the app sweeper: not allowed: ClientHello"),
+    ({}, {"denied": {"ImageGetOrCreate"}}, "the image sweeper: not allowed: ImageGetOrCreate"),
+    ({"secrets": {"A": CANARY}}, {}, "no secret of the name that .* gives for A, or it lacks"),
+    ({"secrets": {"A": "keys"}}, {"secrets": {"keys": {"B": "x"}}}, "gives for A, or it lacks"),
+    ({"secrets": {"A": "k", "B": "k"}}, {"secrets": {"k": {"A": "x"}}}, "gives for A, B, or it"),
+    ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
+]
+
+
+@pytest.mark.parametrize(("options", "service", "told"), REFUSED, ids=[t for _, _, t in REFUSED])
+def test_what_is_refused(
+    modal: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, Any], told: str
+) -> None:
+    """Before anything is made, in one line."""
+    before = set(modal.sandboxes)
+    for name, value in service.items():
+        setattr(modal, name, value)
+    with pytest.raises(EnvironmentFailure, match=told) as caught:
+        _open(modal, tmp_path, **options).preflight([{}])
+    assert "\n" not in str(caught.value)
+    assert CANARY not in str(caught.value)
+    assert set(modal.sandboxes) == before
+
+
+def test_a_secret_that_may_not_be_looked_at_stops_nothing(modal: Any, tmp_path: Path) -> None:
+    modal.secrets["keys"] = {"A": CANARY}
+    modal.denied = {"SecretGetOrCreate"}
+    _open(modal, tmp_path, secrets={"A": "keys"}).preflight([{}])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"MODAL_TOKEN_SECRET": CANARY}, "the token is missing or not valid: `modal token new`"),
+        ({"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}, "the token is missing or not valid"),
+        ({"MODAL_SERVER_URL": "http://127.0.0.1:9"}, "http://127.0.0.1:9 does not answer"),
+        ({"MODAL_SERVER_URL": "ftp://127.0.0.1:9"}, "ftp://127.0.0.1:9 does not answer"),
+    ],
+)
+def test_who_cannot_be_asked(
+    modal: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    changes: Mapping[str, str],
+    told: str,
+) -> None:
+    monkeypatch.setattr("sweeper.backends.modal.client._SECONDS", 2.0)
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(EnvironmentFailure, match=told) as caught:
+        _open(modal, tmp_path)
+    gc.collect()  # when a task is gone, asyncio tells what it has raised
+    assert "\n" not in str(caught.value)
+    assert CANARY not in str(caught.value)
+    assert not [line for line in caplog.records if line.levelname == "ERROR"]
+
+
+def test_what_is_missing_here(modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="nothing says what jobs run in: write"):
+        capabilities_of("modal", {})
+    (image,) = [check for check in backend_type("modal").checks({}) if check.name == "image"]
+    with pytest.raises(LookupError, match=r"there is none: launch\.modal\.image"):
+        image.look()
+    monkeypatch.setitem(sys.modules, "modal", None)
+    with pytest.raises(EnvironmentFailure, match=r"pip install 'sweeper\[modal\]'"):
+        _open(modal, tmp_path)
+
+
+def test_a_token_that_is_taken_back(modal: Any, tmp_path: Path, modal_support: Any) -> None:
+    """The jobs go on, and nothing is said of them; a new one need not be refused for good."""
+    backend = _open(modal, tmp_path)
+    backend.submit([a_job(1)])
+    fault = modal_support.Fault
+    modal.faults += [fault("SandboxListV2", "UNAUTHENTICATED")]
+    modal.faults += [fault("SandboxCreateV2", "UNAUTHENTICATED")]
+    with pytest.raises(Unreachable, match="what runs goes on"):
+        backend.find([a_job(1).token])
+    with pytest.raises(Unreachable, match="what runs goes on"):
+        backend.submit([a_job(2)])
+    assert backend.poll([a_job(1).token])[a_job(1).token].state is JobState.RUNNING
+    assert [fault.times for fault in modal.faults] == [0, 0]
+    backend.cancel([a_job(1).token])
+
+
+def test_when_there_is_no_room(modal: Any, tmp_path: Path) -> None:
+    """What has room goes in, and the rest later."""
+    backend, jobs = _open(modal, tmp_path), [a_job(number) for number in range(3)]
+    tokens = [job.token for job in jobs]
+    _until_quiet(modal)
+    modal.most = 1
+    with pytest.raises(Unreachable, match="Insufficient capacity"):
+        backend.submit(jobs)
+    (there,) = backend.find(tokens)
+    modal.most = None
+    with pytest.raises(Unreachable, match="Insufficient capacity"):
+        backend.submit(jobs)  # which is left alone for a while
+    backend = _open(modal, tmp_path)
+    backend.submit([job for job in jobs if job.token != there])
+    assert set(backend.find(tokens)) == {*tokens}
+
+
+def _until_quiet(modal: Any) -> None:
+    for identity in modal.going():  # what tests before have left
+        modal.terminate(identity)
+    until(lambda: not modal.going())
+
+
+def test_what_is_refused_for_good(modal: Any, tmp_path: Path) -> None:
+    backend = _open(modal, tmp_path)
+    modal.denied = {"SandboxCreateV2"}
+    with pytest.raises(EnvironmentFailure, match="not allowed: SandboxCreateV2") as caught:
+        backend.submit([a_job(1), a_job(2)])
+    assert not isinstance(caught.value, Unreachable)
+    modal.denied = set()
+    with pytest.raises(EnvironmentFailure, match="Unknown region: mars"):
+        backend.submit([a_job(1, region=["mars"])])
+    with pytest.raises(EnvironmentFailure, match="CPU request is too large"):
+        backend.submit([a_job(1, cpus=100.0)])
+    assert backend.find([a_job(1).token, a_job(2).token]) == {}
+
+
+def test_how_jobs_end(modal: Any, tmp_path: Path) -> None:
+    """As another launcher finds them, too, which was not there."""
+    backend = _open(modal, tmp_path)
+    ends = {"exit 7": 7, "exit 0": 0, "kill -9 $$": -9, "echo one; echo two; exit 3": 3}
+    jobs = [a_job(number, "sh", "-c", text) for number, text in enumerate(ends)]
+    backend.submit([*jobs, a_job(8, "there-is-no-such-program"), a_job(9, timeout_s=1.0)])
+    for opened in (backend, _open(modal, tmp_path)):
+        for job, code in zip(jobs, ends.values(), strict=True):
+            found = until_state(opened, job.token, JobState.ENDED)
+            assert (found.code, found.reason, found.preempted) == (code, None, False)
+        assert until_state(opened, a_job(8).token, JobState.ENDED).code == 127
+        found = until_state(opened, a_job(9).token, JobState.ENDED)
+        assert (found.reason, found.preempted) == ("timeout", False)
+    assert list(_open(modal, tmp_path).logs(jobs[3].token)) == ["one", "two"]
+    assert list(backend.logs(a_job(9).token)) == []
+
+
+def test_one_that_is_terminated_is_preempted(modal: Any, tmp_path: Path) -> None:
+    backend, job = _open(modal, tmp_path), a_job(1)
+    backend.submit([job])
+    modal.terminate(backend.find([job.token])[job.token])
+    ended = until_state(backend, job.token, JobState.ENDED)
+    assert ended.preempted and "its machine was taken away" in str(ended.reason)
+
+
+def test_one_whose_worker_is_not_there_yet(modal: Any, tmp_path: Path) -> None:
+    """It cannot be told to stop yet, and is asked for again."""
+    backend, job = _open(modal, tmp_path), a_job(1)  # whose command is no worker's
+    backend.submit([job])
+    assert backend.cancel([job.token]) == [job.token]
+    modal.terminate(backend.find([job.token])[job.token])
+    assert not backend.cancel([job.token])
+
+
+def test_one_that_is_forgotten_is_absent(modal: Any, tmp_path: Path) -> None:
+    backend, job = _open(modal, tmp_path), a_job(1, "true")
+    backend.submit([job])
+    (identity,) = backend.find([job.token]).values()
+    until(lambda: identity not in modal.going())
+    del modal.sandboxes[identity]
+    until_state(backend, job.token, JobState.ABSENT)
+    assert list(backend.logs(job.token)) == []
+
+
+def test_an_answer_that_is_lost_and_a_service_that_is_busy(
+    modal: Any, tmp_path: Path, modal_support: Any
+) -> None:
+    """A sandbox is made once, whatever becomes of the answers; what passes is asked again."""
+    fault = modal_support.Fault
+    jobs = [a_job(number) for number in range(3)]
+    tokens = [job.token for job in jobs]
+    modal.faults.append(fault("SandboxCreateV2", "UNAVAILABLE", after=True))
+    _open(modal, tmp_path).submit(jobs[:1])  # the client asks again, and hears that it is there
+    before = len(modal.sandboxes)
+    modal.faults.append(fault("SandboxCreateV2", "UNAVAILABLE", after=True))
+    modal.faults.append(fault("SandboxGetFromNameV2", "UNAVAILABLE", times=9))
+    with pytest.raises(Unreachable, match="does not answer"):
+        _open(modal, tmp_path).submit(jobs[1:2])
+    modal.recover()
+    backend = _open(modal, tmp_path)
+    assert set(backend.find(tokens)) == {*tokens[:2]}
+    backend.submit(jobs[1:2])  # and nothing happens
+    assert len(modal.sandboxes) == before + 1
+    backend.submit(jobs[2:])
+    modal.faults.append(fault("SandboxListV2", "UNAVAILABLE", times=2))
+    assert set(_open(modal, tmp_path).find(tokens)) == {*tokens}
+
+
+def test_one_that_does_not_answer_at_all(modal: Any, tmp_path: Path) -> None:
+    """The client would wait for ever; then it is left alone for a while."""
+    backend = _open(modal, tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sweeper.backends.modal.client._SECONDS", 0.5)
+        modal.hangs = True
+        for _ in range(2):
+            with pytest.raises(Unreachable, match=r"does not answer: nothing came in 0\.5 s"):
+                backend.find(["0123456789ab-a1"])
+        modal.hangs = False
+
+    def answers() -> bool:
+        with suppress(Unreachable):
+            return backend.find(["0123456789ab-a1"]) == {}
+        return False
+
+    until(answers)
+
+
+def test_many_are_listed_page_by_page(modal: Any, tmp_path: Path) -> None:
+    backend, jobs = _open(modal, tmp_path), [a_job(number) for number in range(120)]
+    backend.submit(jobs)
+    tokens = [job.token for job in jobs]
+    other = _open(modal, tmp_path)
+    assert len(other.find(tokens)) == len(jobs)
+    modal.requests.clear()
+    states = {status.state for status in other.poll(tokens).values()}
+    assert states == {JobState.RUNNING}
+    assert modal.requests.count("SandboxWaitV2") == 0  # the listing says so of all
+    _until_quiet(modal)
+
+
+def test_what_a_sweep_that_was_there_before_has_left(modal: Any, tmp_path: Path) -> None:
+    def opened(folder: Path) -> Backend:
+        backend = _open(modal, folder)
+        # Its jobs are no workers, which could be told.
+        backend.cancel = lambda tokens: [  # type: ignore[method-assign]
+            modal.terminate(identity) for identity in backend.find(tokens).values()
+        ]
+        return backend
+
+    judge_earlier_sweep(opened, tmp_path / "sweep", "sandbox")
+
+
+def test_no_secret_is_in_what_is_made(
+    modal: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")  # what the client itself would print
+    modal.secrets["key"] = {"A": CANARY}
+    backend = _open(modal, tmp_path, secrets={"A": "key"})
+    job = a_job(1, "sh", "-c", 'test -n "$A" || exit 9')
+    backend.preflight([{}])
+    backend.submit([job])
+    assert until_state(backend, job.token, JobState.ENDED).code == 0
+    told = modal.shown() + caplog.text + "".join(backend.logs(job.token))
+    assert "st-key" in told
+    assert CANARY not in told
+    assert os.environ.get("A") is None
+
+
+def test_the_same_place_is_known_again(modal: Any, tmp_path: Path) -> None:
+    found = [_open(modal, tmp_path, **more).location() for more in ({}, {}, {"app": "another"})]
+    assert found[0] == found[1] != found[2]

@@ -1,0 +1,219 @@
+"""Sweeps on a stand-in for Modal (real processes), their store on S3."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper import launch
+from sweeper.backends import open_backend
+from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.model.states import Event, State
+from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import read_events
+
+pytestmark = pytest.mark.e2e
+CANARY = "tml-canary-5f0c1d2e3b4a"
+MANY = 300 if "SWEEPER_TEST_WHOLE" in os.environ else 6
+HOLDS = ("mode=resume:first:holds-3", "launch.grace=1s")
+
+
+class Sweep:
+    """The chaos tests' toy and its grid, in a checkout; jobs may reach the store."""
+
+    def __init__(self, shell: Any, modal: Any) -> None:
+        self.shell, self.modal, self.root = shell, modal, shell.root
+        self.grid = shell.folder / "grid.yaml"
+        self.text = self.grid.read_text()
+
+    def write(self, more: str = "", **options: Any) -> None:
+        plain, asked = self.modal.options(), self.modal.options(**options)
+        self.grid.write_text(self.text.replace(json.dumps(plain), json.dumps(asked)) + more)
+
+    def start(self, *given: str) -> Any:
+        return self.shell.start("launch", "grid.yaml", *given, "--wait")
+
+    def well(self, launcher: Any, seconds: float = 90) -> None:
+        output, errors = launcher.communicate(timeout=seconds)
+        assert launcher.returncode == 0, output + errors
+
+    def backend(self) -> Any:
+        return open_backend("modal", "toys", f"{self.root}/toys", self.modal.options())
+
+    def events(self) -> dict[str, set[tuple[int, Event]]]:
+        return read_events(open_store(self.root), "toys")
+
+    def at_step(self, step: int) -> int:
+        """How many executions have come to this step."""
+        return sum(int(at) == step for _, _, at in self.shell.executed())
+
+
+@pytest.fixture
+def sweep(
+    shells: Any, tmp_path: Path, modal: Any, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> Sweep:
+    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
+    modal.environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+    return Sweep(shells.ShellElsewhere(tmp_path, "modal", modal.options(), s3_root), modal)
+
+
+def test_a_sweep_from_start_to_end(sweep: Sweep, modal_support: Any) -> None:
+    """There is no room at first, and the service breaks now and then. The checkout is gone when
+    the jobs start: what they run came with them; so did a secret, whose value is nowhere else."""
+    fault, shell, modal = modal_support.Fault, sweep.shell, sweep.modal
+    modal.secrets["keys"] = {"WANDB_API_KEY": CANARY}
+    sweep.write("secrets: [WANDB_API_KEY]\n", secrets={"WANDB_API_KEY": "keys"})
+    told = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
+    sweep.grid.write_text(sweep.grid.read_text().replace("command: [", told))
+    shell.environment["WANDB_API_KEY"] = "not this one"
+    modal.most = 0
+    shell.run("launch", "grid.yaml", code=0)
+    shell.until(lambda: modal.requests.count("SandboxCreateV2"))
+    elsewhere = shell.folder.with_name("elsewhere")
+    shell.folder.rename(elsewhere)
+    shell.folder = elsewhere
+    modal.faults.append(fault("SandboxListV2", "INTERNAL", times=2))
+    modal.most = None
+    shell.until(lambda: shell.run_states() == {"succeeded": 3})
+    shell.judge(once=True)
+    (run, *_) = shell.runs()
+    printed = "\n".join(sweep.backend().logs(f"{run.id}-a1"))
+    assert "attempt 1, in" in printed
+    assert "st-keys" in modal.shown() and CANARY not in modal.shown() + printed
+    store = open_store(sweep.root)
+    kept = [store.read(path) for path in store.names("toys")]
+    assert any(b"the key is" in data for data in kept)
+    assert not any(CANARY.encode() in data for data in kept)
+
+
+def test_what_is_submitted_was_in_the_plan(sweep: Sweep) -> None:
+    planned = sweep.shell.manifests(*HOLDS)
+    assert len(planned) == 3
+    launcher = sweep.start(*HOLDS)
+    sweep.shell.until(lambda: sweep.at_step(2) == 3)
+    known = {one.definition.name: one for one in sweep.modal.sandboxes.values()}
+    for made in planned:
+        one = known[made["name"]]
+        assert list(one.definition.entrypoint_args) == made["args"]
+        assert one.definition.timeout_secs == made["timeout"]
+        resources = one.definition.resources
+        assert (resources.milli_cpu, resources.memory_mb) == (1000 * made["cpu"], made["memory"])
+        assert made["tags"]["sweeper-identity"] == "made-at-launch"
+        assert one.tags.keys() == made["tags"].keys()
+        assert one.tags["run"] == made["tags"]["run"]
+    Path(f"{sweep.shell.ledger}.go").touch()
+    sweep.well(launcher)
+
+
+def test_whatever_is_killed_or_lost(sweep: Sweep, modal_support: Any) -> None:
+    """One job's machine is taken away, and the answer to what follows is lost; the launcher is
+    killed, and nothing answers for a while."""
+    fault, shell, modal = modal_support.Fault, sweep.shell, sweep.modal
+    launcher = sweep.start(*HOLDS)
+    shell.until(lambda: sweep.at_step(2) == 3)
+    launcher.send_signal(signal.SIGKILL)
+    launcher.communicate()
+    ids, store = [run.id for run in shell.runs()], open_store(sweep.root)
+    parts = [f"toys/runs/{run}.1/checkpoints.jsonl.parts" for run in ids]
+    shell.until(lambda: all(list(store.names(path)) for path in parts))
+    taken, *_ = ids
+    sandboxes = sweep.backend().find([f"{run}-a1" for run in ids])
+    modal.silent = True
+    launcher = sweep.start(*HOLDS)  # which waits for its service
+    output, errors = launcher.communicate(timeout=90)
+    assert launcher.returncode == 6 and "does not answer" in errors, output + errors
+    assert "Traceback" not in errors
+    modal.silent = False
+    modal.faults.append(fault("SandboxCreateV2", "UNAVAILABLE", after=True))
+    modal.terminate(sandboxes[f"{taken}-a1"])
+    launcher = sweep.start(*HOLDS)
+
+    def seen() -> bool:
+        assert launcher.poll() is None, launcher.communicate()
+        return (taken, "2") in {row[:2] for row in shell.executed()}
+
+    shell.until(seen)
+    modal.silent = True
+    time.sleep(3)
+    modal.silent = False
+    Path(f"{shell.ledger}.go").touch()
+    sweep.well(launcher)
+    shell.judge()
+    happened = sweep.events()
+    assert (1, Event.PREEMPTED) in happened[taken]
+    assert not any(event is Event.FAILED for events in happened.values() for _, event in events)
+    assert min(int(s) for r, a, s in shell.executed() if (r, a) == (taken, "2")) > 0
+
+
+def test_many_quick_runs(sweep: Sweep) -> None:
+    """And a launcher that is killed among them."""
+    values = json.dumps(list(range(MANY)))
+    given = (f"x={values}", "seconds=0.01", "launch.max_parallel=30")
+    launcher = sweep.start(*given)
+    sweep.shell.until(lambda: sweep.at_step(9) > MANY // 4)
+    launcher.send_signal(signal.SIGKILL)
+    launcher.communicate()
+    sweep.well(sweep.start(*given), 1200)
+    sweep.shell.judge(once=True)
+
+
+def test_what_runs_is_cancelled(sweep: Sweep) -> None:
+    """The worker is told, and its recipe has time to save; nothing is left at Modal."""
+    launcher = sweep.start("~x", *HOLDS)
+    sweep.shell.until(lambda: sweep.at_step(2) == 1)
+    assert "1 " in sweep.shell.run("cancel", "toys")
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 3
+    (run,) = sweep.shell.runs()
+    sweep.shell.until(lambda: not _of(sweep.modal, run.id))
+    sweep.shell.judge(expected={run.id: State.CANCELLED})
+
+
+def _of(modal: Any, run: str) -> list[str]:
+    return [one for one in modal.going() if run in modal.sandboxes[one].definition.name]
+
+
+def test_what_is_refused(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, before anything is on record; what the service refuses is in
+    `tests/contract/test_modal.py`."""
+    monkeypatch.chdir(sweep.shell.folder)
+
+    def refused(match: str, more: str = "", error: Any = UsageError, **how: Any) -> None:
+        options = how.pop("options", {})
+        sweep.write(more, **options)
+        with pytest.raises(error, match=match) as caught:
+            launch(str(sweep.grid), **how)
+        assert "\n" not in str(caught.value)
+        assert not list(open_store(sweep.root).names("toys"))
+
+    refused("its jobs do not see the folder", root=str(sweep.shell.folder / "sweeps"))
+    refused("--live has no meaning", live=True)
+    refused("nothing says what jobs run in", options={"image": None})
+    secret = "secrets: [WANDB_API_KEY]\n"
+    refused(r"launch.modal.secrets: \{WANDB_API_KEY: tinker\}", secret)
+    refused("the image sweper: ", error=EnvironmentFailure, options={"image": "sweper"})
+
+
+def test_the_doctor(sweep: Sweep) -> None:
+    def told(code: int = 0) -> dict[str, Any]:
+        given = ("doctor", "--backend", "modal", "--json", "--grid", "grid.yaml")
+        process = sweep.shell.start(*given)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == code, output + errors
+        return {check["name"]: check for check in json.loads(output)["checks"]}
+
+    sweep.modal.secrets["keys"] = {"A": CANARY}
+    sweep.write(secrets={"A": "keys"}, image=f"sweeper@sha256:{64 * '0'}")
+    found = told()
+    ours = ["Modal", "image", "image's digest", "secret A"]
+    assert [name for name in ours if not found[name]["good"]] == []
+    assert CANARY not in json.dumps(found)
+    sweep.write(secrets={"A": "other"})
+    found = told(code=6)
+    said = {name: check["found"] for name, check in found.items() if not check["good"]}
+    assert "may become another one" in said["image's digest"]
+    assert "no secret of the name" in said["secret A"]

@@ -1,0 +1,104 @@
+"""`launch.modal`: what a grid may say of Modal, its mistakes, the sandbox that it becomes."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.backends.base import JobSpec
+from sweeper.backends.modal import BACKEND, SECTION
+from sweeper.backends.modal.spec import Names, spec
+from sweeper.errors import GridError
+from sweeper.grid import parse_grid
+
+ROOT = Path(__file__).parents[2]
+WHOLE = """{image: 'registry/sweeper@sha256:00', app: sweeps, environment: research,
+  python: python3,
+  cpus: 0.5, memory: 4096, region: [us-east, eu], cloud: aws, timeout: 2h,
+  secrets: {TINKER_API_KEY: tinker, WANDB_API_KEY: keys, OTHER: keys},
+  overrides: [{if: {x: [1]}, memory: 8192}]}"""
+RIGHT = [WHOLE, "{}", "null", "{image: sweeper}"]
+WRONG = [
+    "[image]",
+    "{imge: sweeper}",
+    "{image: 'a b'}",
+    "{app: 'my app'}",
+    "{app: ''}",
+    "{environment: a/b}",
+    "{python: ''}",
+    "{cpus: 0}",
+    "{cpus: 500m}",
+    "{memory: 4GiB}",
+    "{memory: 64}",
+    "{region: us-east}",
+    "{region: []}",
+    "{region: [US East]}",
+    "{cloud: [aws]}",
+    "{timeout: 30 s}",
+    "{timeout: week}",
+    "{gpus: 1}",
+    "{secrets: [TINKER_API_KEY]}",
+    "{secrets: {TINKER_API_KEY: tml-the-value}}",
+    "{secrets: {TINKER_API_KEY: as-the-token}}",
+    "{secrets: {1A: tinker}}",
+]
+
+
+def _grid(section: str) -> str:
+    return f"recipe: r\ngrid: {{x: [1, 2]}}\nlaunch: {{modal: {section}}}"
+
+
+@pytest.mark.parametrize("section", RIGHT)
+def test_both_take_it(grid_readers: Any, section: str) -> None:
+    grid_readers.take(_grid(section))
+
+
+@pytest.mark.parametrize("section", WRONG)
+def test_both_refuse_it(grid_readers: Any, section: str) -> None:
+    said = grid_readers.refuse(_grid(section))
+    assert re.match(r"g\.yaml:3:\d+: ", said)
+    assert "tml-the-value" not in said and "as-the-token" not in said
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ("{timeout: 25h}", "a sandbox lasts 24h at most"),
+        ("{overrides: [{if: {x: [1]}, app: other}]}", "app is the same for all runs of a sweep"),
+        ("{overrides: [{if: {x: [1]}, image: other}]}", "image is the same for all runs"),
+    ],
+)
+def test_what_only_the_reader_refuses(section: str, told: str) -> None:
+    with pytest.raises(GridError, match=told):
+        parse_grid(_grid(section), "g.yaml")
+
+
+def test_what_is_given_arrives() -> None:
+    options = parse_grid(_grid(WHOLE), "g.yaml").launch.options["modal"]
+    job = JobSpec("0123456789ab-a1", "x=1, y", ["python", "-m", "x"], "/", {})
+    made = spec(job, {**SECTION.defaults(), **options}, Names("s", "/nowhere/s"))
+    assert len(made["name"]) <= 63
+    assert made.pop("name").endswith(job.token)
+    assert made.pop("tags")["run"] == "x_1__y"
+    assert made == {
+        "args": ["python", "-m", "x"],
+        "image": "registry/sweeper@sha256:00",
+        "secrets": ["keys", "tinker"],
+        "timeout": 7200,
+        "cpu": 0.5,
+        "memory": 4096,
+        "region": ["us-east", "eu"],
+        "cloud": "aws",
+    }
+
+
+def test_the_documentation_is_right() -> None:
+    text = (ROOT / "docs" / "modal.md").read_text()
+    grid = text.split("```yaml\n")[1].split("```")[0]
+    options = parse_grid(f"recipe: r\n{grid}", "g.yaml").launch.options["modal"]
+    found = BACKEND.capabilities(options)
+    assert (found.here, found.files, found.restarts) == (False, False, None)
+    assert {"TINKER_API_KEY", "WANDB_API_KEY"} <= found.secrets
+    table = text.split("| `launch.modal` |")[1].split("\n\n")[0]
+    assert all(f"`{key}`" in table for key in BACKEND.section.fields)
