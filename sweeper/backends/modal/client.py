@@ -10,7 +10,6 @@ import functools
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import TimeoutError as GivenUp
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeVar
@@ -30,6 +29,8 @@ _REFUSALS = (
     *("RemoteError", "ExecutionError", "VersionError", "UnimplementedError"),
 )
 """What the client raises where Modal has answered. All else may pass."""
+_THEIRS = ("modal.", "grpclib.", "h2.", "asyncio.", "concurrent.")
+"""Modules of errors that are of the way to Modal."""
 _PASSING = ("AuthError", "ResourceExhaustedError")
 
 
@@ -53,7 +54,7 @@ class Service:
     def __init__(self, app: str, environment: str | None) -> None:
         self._modal = official()
         self._patience = Patience(*_AGAIN_SECONDS)
-        self._renewing = threading.Lock()
+        self._renewing, self._connecting = threading.Lock(), asyncio.Lock()
         self._client: Any = None
         self._app: Any = None
         self.app, self.environment = app, environment
@@ -72,7 +73,7 @@ class Service:
         asked = asyncio.run_coroutine_threadsafe(self._put(question, seconds), _loop())
         try:
             found = asked.result(seconds + 5)
-        except (GivenUp, TimeoutError):
+        except TimeoutError:
             asked.cancel()
             raise self._left_alone(f"nothing came in {seconds:g} s", client) from None
         except Exception as error:
@@ -82,13 +83,15 @@ class Service:
 
     async def _put(self, question: Callable[[Any, Any], Awaitable[T]], seconds: float) -> T:
         async with asyncio.timeout(seconds):
-            if self._client is None:
-                self._client = await self._connected()
-            if self._app is None:
-                lookup = self._modal.App.lookup.aio
-                given = {"environment_name": self.environment, "client": self._client}
-                self._app = await lookup(self.app, create_if_missing=True, **given)
-            return await question(self._client, self._app)
+            async with self._connecting:
+                if self._client is None:
+                    self._client = await self._connected()
+                if self._app is None:
+                    lookup = self._modal.App.lookup.aio
+                    given = {"environment_name": self.environment, "client": self._client}
+                    self._app = await lookup(self.app, create_if_missing=True, **given)
+                client, app = self._client, self._app
+            return await question(client, app)
 
     async def _connected(self) -> Any:
         """A client of our own, where a token is in the configuration: others may be closed by
@@ -100,7 +103,7 @@ class Service:
         return await self._modal.Client.from_env.aio()
 
     def _told(self, error: Exception, client: Any) -> Unreachable:
-        """What a user is told, in one line."""
+        """What a user is told, in one line. Raises what is no affair of Modal's."""
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next((name for name in names if name in _REFUSALS), None)
         said = " ".join(str(error).split())[:300]
@@ -111,6 +114,8 @@ class Service:
             return Refused(f"modal: {told} ({said})", kind)
         if kind is not None:
             return Refused(f"modal: {said}", kind)
+        if not (isinstance(error, OSError) or type(error).__module__.startswith(_THEIRS)):
+            raise error
         return self._left_alone(said or type(error).__name__, client)
 
     def _left_alone(self, said: str, client: Any) -> Unreachable:
