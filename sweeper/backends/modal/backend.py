@@ -6,6 +6,7 @@ A sandbox is given a machine as it is made, so that none waits.
 """
 
 import asyncio
+import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -14,9 +15,9 @@ from typing import Any
 from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.modal import stop
 from sweeper.backends.modal.client import Refused, Service, official
 from sweeper.backends.modal.spec import Names, required, spec
-from sweeper.backends.modal.stop import NOBODY
 from sweeper.errors import EnvironmentFailure
 
 __all__ = ["BUILD_SECONDS", "ModalBackend", "build", "open_backend"]
@@ -29,6 +30,7 @@ _ROOM_SECONDS = 5.0, 60.0
 """When a submission is tried again for which there was no room: at first, and at most."""
 _LINES = 10_000
 """So many lines of what a job printed are shown, the last ones."""
+_STOP = inspect.getsource(stop)
 _RUNS, _ABSENT = JobStatus(JobState.RUNNING), JobStatus(JobState.ABSENT)
 _ENDED = JobStatus(JobState.ENDED)
 _TAKEN = "terminated: its machine was taken away, or somebody stopped it"
@@ -205,7 +207,7 @@ class ModalBackend(Backend):
         """Tell the worker of a sandbox to stop; False: it is not there yet. What is told from
         outside kills everything at once."""
         identity, python = self._ids[token], self._options["python"]
-        argv = [python, "-P", "-m", "sweeper.backends.modal.stop", token, self._folder]
+        argv = [python, "-P", "-c", _STOP, token, self._folder]
 
         async def tell(client: Any, app: Any) -> int | None:
             del app
@@ -215,10 +217,10 @@ class ModalBackend(Backend):
                     process = await found.exec.aio(*argv, timeout=30)
                     return await process.wait.aio()
             except TimeoutError:  # it is being started
-                return NOBODY
+                return stop.NOBODY
 
         try:
-            return self._service.ask(tell) != NOBODY
+            return self._service.ask(tell) != stop.NOBODY
         except Refused as error:
             if error.kind not in ("NotFoundError", "ConflictError"):
                 raise

@@ -1,5 +1,6 @@
-"""Inside a sandbox: `python -P -m sweeper.backends.modal.stop TOKEN FOLDER` tells the worker of a
-job to stop, by SIGTERM; standard library only. What a sandbox is told from outside is to die."""
+"""Inside a sandbox: this text, by `python -c TEXT TOKEN FOLDER`, tells the worker of a job to stop,
+by SIGTERM. It is brought along, since the image may have no sweeper; standard library only. What a
+sandbox is told from outside is to die."""
 
 import os
 import signal
