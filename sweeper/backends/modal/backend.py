@@ -20,10 +20,8 @@ from sweeper.backends.modal.client import Refused, Service, official
 from sweeper.backends.modal.spec import Names, required, spec
 from sweeper.errors import EnvironmentFailure
 
-__all__ = ["BUILD_SECONDS", "ModalBackend", "build", "open_backend"]
+__all__ = ["ModalBackend", "open_backend"]
 
-BUILD_SECONDS = 900.0
-"""How long a launch waits until Modal has fetched an image that it did not have."""
 _FRESH_SECONDS, _SHARE = 1.0, 20.0
 """A listing is used again for a second, and for twenty times as long as it took."""
 _ROOM_SECONDS = 5.0, 60.0
@@ -42,12 +40,6 @@ def open_backend(sweep: str, folder: str, options: Mapping[str, Any]) -> "ModalB
     backend = ModalBackend(service, options, sweep, folder)
     backend.find([])
     return backend
-
-
-async def build(image: Any, client: Any, app: Any) -> str:
-    """Have Modal fetch an image of a registry, if it has not; the id that it gives it."""
-    del client
-    return str((await image.build.aio(app)).object_id)
 
 
 class ModalBackend(Backend):
@@ -90,9 +82,7 @@ class ModalBackend(Backend):
         self._names.identity.made()
         self._looked = float("-inf")
         if self._image is None:
-            made = self._modal.Image.from_registry(self._options["image"])
-            self._service.ask(partial(build, made))  # which a launch has done: it is there
-            self._image = made
+            self._image = self._service.image(self._options["image"])  # which a launch has tried
         try:
             for_each(jobs, self._create, Refused)
         except Refused as error:

@@ -81,6 +81,16 @@ class Service:
         self._patience.succeeded()
         return found
 
+    def image(self, address: str, seconds: float = 0.0) -> Any:
+        """An image of a registry, which Modal has fetched when this returns. Raises as `ask`."""
+        made = self._modal.Image.from_registry(address)
+
+        async def build(client: Any, app: Any) -> Any:
+            del client
+            return await made.build.aio(app)
+
+        return self.ask(build, seconds)
+
     async def _put(self, question: Callable[[Any, Any], Awaitable[T]], seconds: float) -> T:
         async with asyncio.timeout(seconds):
             async with self._connecting:

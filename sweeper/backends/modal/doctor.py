@@ -6,12 +6,13 @@ from functools import partial
 from typing import Any
 
 from sweeper.backends.base import Check
-from sweeper.backends.modal.backend import BUILD_SECONDS, build
 from sweeper.backends.modal.client import Refused, Service, official
 from sweeper.backends.modal.spec import required
 
 __all__ = ["checks"]
 
+_BUILD_SECONDS = 900.0
+"""How long a launch waits until Modal has fetched an image that it did not have."""
 _DIGEST = "@sha256:"
 Options = Mapping[str, Any]
 
@@ -56,9 +57,8 @@ def _account(service: Service, options: Options) -> str:
 def _image(service: Service, options: Options) -> str:
     if "image" not in options:
         raise LookupError("there is none: launch.modal.image; or give the grid: --grid GRID")
-    made = official().Image.from_registry(options["image"])
     try:
-        return f"{options['image']}: {service.ask(partial(build, made), BUILD_SECONDS)}"
+        return f"{options['image']}: {service.image(options['image'], _BUILD_SECONDS).object_id}"
     except Refused as error:
         raise LookupError(f"the image {options['image']}: {_said(error)}") from error
 
