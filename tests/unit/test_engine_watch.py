@@ -84,6 +84,27 @@ def test_nothing_is_started_while_no_engine_answers(make_engine: Any) -> None:
     assert read_json(scene.store, scene.layout.service)["engine"] == SECOND
 
 
+@pytest.mark.parametrize("record", [None, b'{"env_file": 7}'])
+def test_an_address_that_cannot_be_recorded_is_waited_with(
+    make_engine: Any, record: bytes | None
+) -> None:
+    """The record of the launch is gone, or damaged: the launcher says so, and starts nothing."""
+    scene, engine = make_engine(1)
+    kept = scene.store.read(scene.layout.service)
+    if record is None:
+        scene.store.remove([scene.layout.service])
+    else:
+        scene.store.replace(scene.layout.service, record)
+    engine.back(SECOND)
+    assert not scene.step().finished
+    assert "service.json" in scene.observed()["unreachable"]
+    assert scene.backend.submitted == []
+    scene.store.replace(scene.layout.service, kept)
+    scene.step()
+    assert len(scene.backend.submitted) == 1
+    assert read_json(scene.store, scene.layout.service)["engine"] == SECOND
+
+
 def test_what_the_engine_took_with_it_costs_no_retry(make_engine: Any) -> None:
     """Nor does it hold the sweep, though all fail alike; also when launchers come and go."""
     scene, engine = make_engine(4, max_parallel=4)
