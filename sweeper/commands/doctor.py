@@ -94,10 +94,24 @@ def _of(asked: "Asked", root: str) -> list[Look]:
         elsewhere = not backend.capabilities(options).files
     except UsageError:
         elsewhere = True  # what they lack is told by the same word
+    if elsewhere and launch.requirements is not None:
+        file = launch.requirements
+        found.append(Look("requirements", True, lambda: _requirements(file)))
     if elsewhere:
         reached = Look("what jobs reach", True, lambda: _reached(launch, root, service, secrets))
         found.append(reached)
     return found
+
+
+def _requirements(name: str) -> str:
+    """Check the file that jobs take along."""
+    from sweeper.provenance.requirements import outside, read
+
+    path = os.path.abspath(os.path.expanduser(name))
+    wrong = [*read(path).mistakes, *filter(None, [outside(path, os.getcwd())])]
+    if wrong:
+        raise LookupError(wrong[0])
+    return path
 
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:

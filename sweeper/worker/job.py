@@ -113,13 +113,18 @@ def _interpreter(
 
 def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables by which programs find an environment's, and recipes find our source."""
-    folder = os.path.dirname(python)
-    paths = {"PATH": folder, "PYTHONPATH": os.environ.get("SWEEPER_SOURCE", "")}
-    found = {"VIRTUAL_ENV": os.path.dirname(folder)}
-    for name, first in paths.items():
-        others = environment.get(name, "").split(os.pathsep)
-        found[name] = os.pathsep.join(dict.fromkeys(filter(None, (first, *others))))
-    return found
+    folder, source = os.path.dirname(python), os.environ.get("SWEEPER_SOURCE", "")
+
+    def joined(*parts: str) -> str:
+        return os.pathsep.join(
+            dict.fromkeys(filter(None, os.pathsep.join(parts).split(os.pathsep)))
+        )
+
+    return {
+        "VIRTUAL_ENV": os.path.dirname(folder),
+        "PATH": joined(folder, environment.get("PATH", os.defpath)),
+        "PYTHONPATH": joined(environment.get("PYTHONPATH", ""), source),
+    }
 
 
 def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:

@@ -27,6 +27,8 @@ _LONGEST = (
     "test_terminal_killed.py",
     "test_containers.py",
     "test_steering.py",
+    "test_doctor_try.py",
+    "test_bare_jobs.py",
     "test_quickstart_elsewhere.py",
     "test_recipe_reward.py",
     "test_logs.py",

@@ -48,6 +48,62 @@ def test_a_request_alone_stops_a_run(bench: Bench) -> None:
     assert bench.outcome()["state"] is State.CANCELLED
 
 
+UV = """#!/bin/sh
+[ "$1" = venv ] && mkdir -p "$5/bin" && touch "$5/bin/python" && exit 0
+echo $$ > {folder}/begun
+while [ ! -e {folder}/go ]; do sleep 0.05; done
+"""
+"""A stand-in for uv, which waits until it may go on."""
+
+
+@pytest.fixture
+def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What has a job make an environment by the stand-in, which notes its process in `begun`."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "uv").write_text(UV.format(folder=tmp_path))
+    (tmp_path / "bin" / "uv").chmod(0o755)
+    (tmp_path / "needs.txt").write_text("a==1\n")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    return {"requirements": str(tmp_path / "needs.txt")}
+
+
+def test_a_request_reaches_a_worker_that_makes_an_environment(
+    bench: Bench, tmp_path: Path, installer: dict[str, object]
+) -> None:
+    """It beats meanwhile; what installs is killed, and leaves nothing half done."""
+    bench.prepare("pass", **installer)
+    worker = bench.start()
+    bench.wait_for(tmp_path / "begun")
+    bench.wait_for(Path(bench.store.root, bench.layout.heartbeat(bench.id, 1)))
+    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
+    bench.finish(worker)
+    assert bench.outcome()["state"] is State.CANCELLED
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "begun").read_text()), 0)
+    made = tmp_path / "home" / "environments"
+    assert not [path for path in made.iterdir() if path.is_dir()]
+
+
+def test_a_recipe_in_an_environment_of_its_own(
+    bench: Bench, tmp_path: Path, installer: dict[str, object]
+) -> None:
+    """Its programs come first, and it is told by the usual variable; a path that the grid sets for
+    modules goes before sweeper's own source."""
+    (tmp_path / "go").touch()
+    program = (
+        "import json, os, sys; open(sys.argv[1] + '/env', 'w').write(json.dumps({**os.environ}))"
+    )
+    bench.prepare(program, env={"PYTHONPATH": "/mine"}, **installer)
+    bench.finish(bench.start(env={**os.environ, "SWEEPER_SOURCE": "/source"}))
+    assert bench.outcome()["state"] is State.SUCCEEDED, bench.outcome()
+    told = json.loads((bench.path() / "env").read_text())
+    (made,) = (tmp_path / "home" / "environments").glob("*/requirements.txt")
+    assert told["VIRTUAL_ENV"] == str(made.parent)
+    assert told["PATH"].split(":")[0] == str(made.parent / "bin")
+    assert told["PYTHONPATH"] == "/mine:/source"
+
+
 def test_a_retry_takes_a_cancel_back(bench: Bench) -> None:
     for event in (Event.CANCEL, Event.RETRY):
         bench.store.create(bench.layout.event(bench.id, 1, event), encode({"schema": 1}))
