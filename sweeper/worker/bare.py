@@ -17,6 +17,7 @@ then.
 
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -91,6 +92,8 @@ def _make(top: str, requirements: str, lock: "IO[bytes]", goes_on: "Callable[[],
             [uv, "venv", "--allow-existing", "--python", sys.executable, top],
             [uv, "pip", "install", "--python", python, "-r", part],
         ]
+    elif importlib.util.find_spec("ensurepip") is None:
+        raise BuildError(f"{sys.executable} has no ensurepip: add python3-venv to the image, or uv")
     else:
         install = ["install", "--no-input", "--disable-pip-version-check", "-r", part]
         steps = [
@@ -136,8 +139,9 @@ def _run(command: "list[str]", log: str, lock: "IO[bytes]", goes_on: "Callable[[
         for line in lines[-20:]:
             print(line, flush=True)
         what = " ".join([os.path.basename(command[0]), *command[1:]])[:60]
-        told = [line.strip() for line in lines if not line.startswith("hint: ")]
-        last = told[-1].removeprefix("ERROR: ")[:300] if told else ""
+        told = [line for line in lines if line.startswith("ERROR: ")]  # pip's own; else the last
+        told = told or [line for line in lines if not line.startswith(("hint: ", "note: "))]
+        last = told[-1].removeprefix("ERROR: ").strip()[:300] if told else ""
         raise BuildError(last or f"{what} ended with {process.returncode}")
     return True
 

@@ -20,7 +20,7 @@ UV = """#!/bin/sh
 [ "$1" = venv ] && mkdir -p "$5/bin" && touch "$5/bin/python" && exit 0
 echo >> {folder}/begun
 while [ ! -e {folder}/go ]; do sleep 0.05; done
-[ -e {folder}/broken ] && echo "no such package" && exit 1
+[ -e {folder}/broken ] && cat {folder}/broken && exit 1
 exit 0
 """
 BUILDER = "from sweeper.worker import bare; import sys; print(bare.build(*sys.argv[1:]))"
@@ -102,9 +102,17 @@ def test_one_that_is_told_to_stop(bench: Bench) -> None:
     assert [path.name for path in bench.environments.iterdir() if path.is_dir()] == []
 
 
-def test_what_fails_is_told_by_its_last_line(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        "looks\nno such package\n",
+        "no such package\nhint: look elsewhere\n",
+        "ERROR: no such package\nnote: this is no problem with pip\nsee above\n",
+    ],
+)
+def test_what_fails_is_told_by_its_last_line(bench: Bench, said: str) -> None:
     (bench.folder / "go").touch()
-    (bench.folder / "broken").touch()
+    (bench.folder / "broken").write_text(said)
     with pytest.raises(bare.BuildError, match=r"\Ano such package\Z"):
         bare.build(str(bench.environments), "a==1\n")
     assert not [path for path in bench.environments.iterdir() if path.is_dir()]
@@ -135,6 +143,15 @@ def test_what_a_job_is_told_is_short_and_needs_nothing_of_ours() -> None:
     assert child[8:] == ["-P", "-m", "sweeper.worker.main", "s3://b/s"]
     (found, *_) = (one for one in packages if one.startswith("s3fs=="))
     assert found.partition("==")[2][0].isdigit()
+
+
+def test_an_interpreter_that_can_make_none_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no uv
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(bare.BuildError, match="has no ensurepip: add python3-venv"):
+        bare.build(str(tmp_path), "a==1\n")
 
 
 def test_an_interpreter_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
