@@ -129,13 +129,14 @@ class _Trial:
         self._store, self._plan, self._timeout, self._tell = store, plan, timeout, tell
         self._run, self._place = plan.runs[0].id, plan.launch.backend
         self._seen: dict[State, float] = {}
+        self._begun, self._attempt = 0.0, 1
         self._late = ""
         self._unreachable: str | None = None
         self._over = threading.Event()
 
     def launch(self) -> None:
         """Launch it, and wait for its end. Raises `EnvironmentFailure` where that is none."""
-        begun = time.monotonic()
+        self._begun = time.monotonic()
         limit = threading.Thread(target=self._limit, daemon=True)
         limit.start()
         try:
@@ -147,10 +148,10 @@ class _Trial:
         ended = time.monotonic()
         state = read_states(self._store, self._plan.name)[self._run]
         outcome = read_outcome(self._store, self._plan.name, self._run, state)
+        self._attempt = max(1, state.opened)
         ran = outcome.wall_s or 0.0
-        submitted = self._seen.get(State.SUBMITTED, begun)
+        submitted = self._seen.get(State.SUBMITTED, self._begun)
         running = self._seen.get(State.RUNNING, max(submitted, ended - ran))
-        self._tell(Step("submitted", submitted - begun, f"to {self._place}"))
         if state.state is not State.SUCCEEDED:
             if self._late:
                 raise EnvironmentFailure(self._late)
@@ -165,7 +166,7 @@ class _Trial:
     def check(self) -> None:
         """See what the job says. Raises `EnvironmentFailure` for what did not reach it."""
         layout = Layout(self._plan.name)
-        path = f"{layout.log_path(self._run, 1)}/{_FILE}"
+        path = f"{layout.log_path(self._run, self._attempt)}/{_FILE}"
         try:
             told: Mapping[str, Any] = json.loads(self._store.read(path))
         except (NotFound, ValueError) as error:
@@ -202,15 +203,18 @@ class _Trial:
         cancel_runs(store, name, [self._run])
         place = open_places(self._plan.launch, name, f"{store.root}/{name}")[self._place]
         with suppress(EnvironmentFailure):  # it forgets by itself, later
-            place.forget([token(self._run, 1)])
+            place.forget([token(self._run, n + 1) for n in range(self._attempt)])
         delete(name, root=store.root)
         self._tell(Step("removed", time.monotonic() - begun, f"{name} from {store.root}"))
 
     def _notify(self, summary: Summary) -> None:
         self._unreachable = summary.unreachable
-        for state, count in summary.counts.items():
-            if count:
-                self._seen.setdefault(state, time.monotonic())
+        now, before = time.monotonic(), len(self._seen)
+        for state in (state for state, count in summary.counts.items() if count):
+            if state is not State.PLANNED:
+                self._seen.setdefault(state, now)
+        if self._seen and not before:  # it may have begun by then
+            self._tell(Step("submitted", now - self._begun, f"to {self._place}"))
 
     def _limit(self) -> None:
         """Wait for the end of the job's time, and then for the launcher's, which is asked to cancel
@@ -241,11 +245,11 @@ class _Trial:
         """What the job printed last, as far as there is anything."""
         layout = Layout(self._plan.name)
         with suppress(NotFound, StoreError):
-            return last_line(self._store.read(layout.log(self._run, 1)))
+            return last_line(self._store.read(layout.log(self._run, self._attempt)))
         with suppress(EnvironmentFailure):
             name = self._plan.name
             opened = open_places(self._plan.launch, name, f"{self._store.root}/{name}")
-            return last_words(opened[self._place], token(self._run, 1))
+            return last_words(opened[self._place], token(self._run, self._attempt))
         return ""
 
 
