@@ -7,6 +7,7 @@ from typing import Any
 from sweeper.backends.base import BackendType
 from sweeper.fields.kinds import Matching, Names
 from sweeper.fields.sections import Field
+from sweeper.model.json_values import table_of
 
 __all__ = ["names_of", "secrets_field", "where_to_say"]
 
@@ -38,5 +39,5 @@ def where_to_say(backend: BackendType, name: str) -> str:
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:
         return ""
-    (reference,) = field.examples[0].values()
+    (reference,) = table_of(field.examples[0]).values()
     return f" (`launch.{backend.key}.{_FIELD}: {{{name}: {reference}}}`)"

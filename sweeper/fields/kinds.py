@@ -7,9 +7,10 @@ JSON Schema, to which `sections` adds that everything may be null.
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from sweeper.fields.nodes import Node, Problems, kind
+from sweeper.model.json_values import is_number
 
 __all__ = [
     "COUNT",
@@ -46,7 +47,7 @@ _UNITS = (86400, 3600, 60, 1)
 class Kind(Protocol):
     """What every kind can do."""
 
-    def read(self, node: Node, where: str, problems: Problems) -> Any:
+    def read(self, node: Node, where: str, problems: Problems) -> object:
         """The value; None for one that is wrong, which is noted."""
         ...
 
@@ -173,9 +174,8 @@ class Number:
 
     def read(self, node: Node, where: str, problems: Problems) -> float | None:
         value = node.value
-        number = type(value) in (int, float)
-        low = number and (value > self._least if self._above else value >= self._least)
-        if low and value <= self._most and math.isfinite(value):
+        number = is_number(value)
+        if is_number(value) and self._fits(value):
             return float(value)
         told = f"{value:.6g}" if type(value) is float else str(value)[:40] if number else kind(node)
         bounds = f"from {self._least:g} to {self._most:g}"
@@ -183,6 +183,10 @@ class Number:
             bounds = f"above {self._least:g}, at most {self._most:g}"
         problems.add(node.place, f"{where} is {told}; it takes a number {bounds}")
         return None
+
+    def _fits(self, value: float) -> bool:
+        low = value > self._least if self._above else value >= self._least
+        return low and value <= self._most and math.isfinite(value)
 
     def schema(self) -> dict[str, object]:
         low = "exclusiveMinimum" if self._above else "minimum"
@@ -219,10 +223,10 @@ class Duration:
         return {"anyOf": [number, written]}
 
 
-def seconds(value: Any) -> float | None:
+def seconds(value: object) -> float | None:
     """A duration as written; None for what is none."""
     found: float | None = None
-    if type(value) in (int, float):
+    if is_number(value):
         found = float(value) if abs(value) < _MAX_SECONDS else None
     elif isinstance(value, str) and 0 < len(value) <= _MAX_DURATION:
         match = re.fullmatch(_DURATION, value)
@@ -373,11 +377,11 @@ class Shape:
     """What has a reader of its own, beside its JSON Schema."""
 
     def __init__(
-        self, schema: Mapping[str, object], read: Callable[[Node, str, Problems], Any]
+        self, schema: Mapping[str, object], read: Callable[[Node, str, Problems], object]
     ) -> None:
         self._schema, self._read = schema, read
 
-    def read(self, node: Node, where: str, problems: Problems) -> Any:
+    def read(self, node: Node, where: str, problems: Problems) -> object:
         return self._read(node, where, problems)
 
     def schema(self) -> dict[str, object]:

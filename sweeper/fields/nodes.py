@@ -7,7 +7,7 @@ a limit and not after it has been expanded.
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 from sweeper.errors import GridError
 from sweeper.sanitize import sanitize
@@ -70,7 +70,7 @@ class Node(NamedTuple):
     """A value and its place: a scalar, a list of nodes, or a mapping as
     `{key: (place of the key, node)}`. `text` is how a number was written, where it was."""
 
-    value: Any
+    value: object
     place: Place
     text: str | None = None
 
@@ -128,7 +128,7 @@ class Problems:
             raise self.error()
 
 
-def scalar(text: str) -> Any:
+def scalar(text: str) -> object:
     """The value of a plain scalar by the core schema of YAML 1.2.
 
     Raises ValueError for an integer of more than 300 digits.
@@ -165,7 +165,7 @@ def kind(node: Node) -> str:
     return "a mapping"
 
 
-def plain(node: Node) -> Any:
+def plain(node: Node) -> object:
     """The node as Python data, places left out."""
     if (items := node.items) is not None:
         return [plain(item) for item in items]
@@ -218,6 +218,33 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
+class _Mark(Protocol):
+    """A place, as the parser says it; both count from 0."""
+
+    line: int
+    column: int
+
+
+class _Event(Protocol):
+    """What the parser tells. An event has those of these that its kind has."""
+
+    start_mark: _Mark
+    version: tuple[int, int] | None
+    anchor: str
+    tag: object
+    style: str | None
+    value: str
+
+
+class _Mistake(Protocol):
+    """What the parser says of text that is no YAML."""
+
+    problem_mark: _Mark | None
+    context_mark: _Mark | None
+    problem: str | None
+    context: str | None
+
+
 class _Reader:
     """Builds nodes from the parser's events."""
 
@@ -231,13 +258,14 @@ class _Reader:
         from ruamel.yaml import YAML
         from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-        parser: Any = YAML(typ="safe", pure=True)
+        parser = YAML(typ="safe", pure=True)
         try:
-            return self._document(parser.parse(text))
+            events: Iterator[_Event] = parser.parse(text)  # pyright: ignore[reportUnknownMemberType]
+            return self._document(events)
         except Stop:
             return None
         except MarkedYAMLError as error:
-            found: Any = error
+            found = cast(_Mistake, error)
             mark = found.problem_mark or found.context_mark
             place = self.place(mark) if mark else self.fixed or Place(self.source)
             context = f" {found.context}" if found.context else ""
@@ -249,14 +277,14 @@ class _Reader:
             self.problems.add(self.fixed or Place(self.source), f"not YAML: {summary}")
         return None
 
-    def place(self, mark: Any) -> Place:
+    def place(self, mark: _Mark) -> Place:
         return self.fixed or Place(self.source, mark.line + 1, mark.column + 1)
 
     def stop(self, place: Place, message: str) -> Stop:
         self.problems.add(place, message)
         return Stop()
 
-    def _document(self, events: Iterator[Any]) -> Node | None:
+    def _document(self, events: Iterator[_Event]) -> Node | None:
         root: Node | None = None
         for event in events:
             name = type(event).__name__
@@ -269,7 +297,7 @@ class _Reader:
                 root = self._node(event, events, 0)
         return root
 
-    def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
+    def _node(self, event: _Event, events: Iterator[_Event], depth: int) -> Node:
         """The node that begins with `event`. Recursion is bounded by MAX_DEPTH."""
         place = self.place(event.start_mark)
         name = type(event).__name__
@@ -313,7 +341,7 @@ class _Reader:
             raise self.stop(place, f"nested more than {MAX_DEPTH} deep")
         return Node(node.value, place, node.text)
 
-    def _scalar(self, event: Any, place: Place) -> Node:
+    def _scalar(self, event: _Event, place: Place) -> Node:
         text = str(event.value)
         check_text(text, place, self.problems)
         if event.style is not None or event.tag is not None:
@@ -325,7 +353,7 @@ class _Reader:
             self.problems.add(place, str(error))
             return Node(None, place)
 
-    def _mapping(self, events: Iterator[Any], place: Place, depth: int) -> Node:
+    def _mapping(self, events: Iterator[_Event], place: Place, depth: int) -> Node:
         entries: dict[str, tuple[Place, Node]] = {}
         while type(inner := next(events)).__name__ != "MappingEndEvent":
             key = self._node(inner, events, depth + 1)

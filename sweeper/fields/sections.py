@@ -19,8 +19,8 @@ class Field(NamedTuple):
     name: str
     kind: Kind
     doc: str = ""
-    default: Any = None
-    examples: tuple[Any, ...] = ()
+    default: object = None
+    examples: tuple[object, ...] = ()
     key: str = ""
 
     def schema(self) -> dict[str, object]:
@@ -173,7 +173,7 @@ class Nested:
     def __init__(self, section: Section) -> None:
         self.section = section
 
-    def read(self, node: Node, where: str, problems: Problems) -> dict[str, Any] | None:
+    def read(self, node: Node, where: str, problems: Problems) -> dict[str, object] | None:
         """What was given, as a document has it."""
         reading = self.section.read(node, where, problems)
         return None if node.entries is None else reading.values

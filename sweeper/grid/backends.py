@@ -2,7 +2,7 @@
 what they ask for there."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.backends import backend_type, every_backend
 from sweeper.backends.base import BackendType
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 
     kind: BackendType
     share: Share
-    options: dict[str, Any]
+    options: dict[str, object]
 
 
 def field_of(kind: BackendType) -> Field | None:
@@ -66,7 +66,7 @@ class Places:
             found.setdefault(name, entry)
         return list(found.values())
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         """A list of names, or of mappings with a name and what is asked for."""
         kinds = list(every_backend())
         entry = {

@@ -6,7 +6,7 @@ value as a whole.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place, Problems, kind, plain
 from sweeper.grid.keys import FIELD, Taken, is_key, leaves
@@ -58,8 +58,8 @@ class Setting(NamedTuple):
     `places` where each of those stands; `refers`: it holds references to other keys; `text`: how a
     number was written, where that is known."""
 
-    value: Any
-    given: dict[str, Any]
+    value: object
+    given: dict[str, object]
     places: dict[str, Place]
     place: Place
     refers: bool = False

@@ -2,14 +2,13 @@
 over what the section says of all."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
 
 from sweeper.fields.kinds import Shape
 from sweeper.fields.nodes import Node, Problems, kind
 from sweeper.fields.sections import Field, Section
 from sweeper.grid.blocks import read_settings
 from sweeper.grid.naming import canonical
-from sweeper.model.json_values import table_of
+from sweeper.model.json_values import list_of, table_of
 
 __all__ = ["OVERRIDES", "asked_by", "overrides_of", "unmatched"]
 
@@ -29,13 +28,13 @@ class _Overrides:
         condition = Field("if", Shape(_CONDITION, _as_it_stands), "The keys and values.")
         self._section = section.extended(condition)
 
-    def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, Any]] | None:
+    def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
         """Each as a document has it: `if` as lists of values, any of which is meant."""
         if node.items is None:
             told = f"{where} is {kind(node)}; it takes a list of mappings with an if"
             problems.add(node.place, told)
             return None
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, object]] = []
         for item in node.items:
             reading = self._section.read(item, where, problems)
             condition = reading.values.pop("if", None)
@@ -44,7 +43,7 @@ class _Overrides:
                     told = f"{where} needs an if: the keys and values that it asks for"
                     problems.add(item.place, told)
                 continue
-            wanted: dict[str, Any] = {}
+            wanted: dict[str, object] = {}
             for key, setting in read_settings(condition, "if", problems).items():
                 value = setting.value
                 wanted[key] = value if isinstance(value, list) else [value]
@@ -53,7 +52,7 @@ class _Overrides:
             found.append({"if": wanted, **reading.values})
         return found
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, object]:
         """A list of them."""
         item = self._section.schema()
         condition = table_of(table_of(item["properties"])["if"])
@@ -69,31 +68,35 @@ def overrides_of(section: Section) -> Field:
 
 
 def asked_by(
-    options: Mapping[str, Any],
-    config: Mapping[str, Any],
-    merge: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]],
-) -> dict[str, Any]:
+    options: Mapping[str, object],
+    config: Mapping[str, object],
+    merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]],
+) -> dict[str, object]:
     """What the job of a run with this configuration asks for: the section, and over it every
     override whose values the run has, in their order. `merge` is the backend's own."""
     asked = {key: value for key, value in options.items() if key != OVERRIDES}
-    for entry in options.get(OVERRIDES, ()):
+    for entry in _overrides(options):
         if _meant(entry, config):
             asked = merge(asked, {key: value for key, value in entry.items() if key != "if"})
     return asked
 
 
-def unmatched(options: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, object]]) -> list[str]:
     """For each override that is for none of these runs, which is a slip of the pen, a sentence."""
     return [
-        f"{OVERRIDES}: no run has {', '.join(entry['if'])} as asked for"
-        for entry in options.get(OVERRIDES, ())
+        f"{OVERRIDES}: no run has {', '.join(table_of(entry['if']))} as asked for"
+        for entry in _overrides(options)
         if not any(_meant(entry, config) for config in configs)
     ]
 
 
+def _overrides(options: Mapping[str, object]) -> list[dict[str, object]]:
+    """The overrides of a backend's section, as a document has them."""
+    return [table_of(entry) for entry in list_of(options.get(OVERRIDES))]
+
+
 def _meant(entry: Mapping[str, object], config: Mapping[str, object]) -> bool:
-    wanted = cast("dict[str, list[object]]", entry["if"])
     return all(
-        key in config and canonical(config[key]) in map(canonical, values)
-        for key, values in wanted.items()
+        key in config and canonical(config[key]) in map(canonical, list_of(values))
+        for key, values in table_of(entry["if"]).items()
     )

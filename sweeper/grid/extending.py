@@ -9,7 +9,7 @@ name as a grid is. The name is never taken over.
 import os
 import stat
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import GridError
 from sweeper.fields.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, plain, read_yaml
@@ -94,7 +94,7 @@ def extended(
     return merged, tuple(sources)
 
 
-def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
     """A grid as one file would say it: with the paths and texts of the files that it extends, the
     nearest first, put under it. Raises `GridError`."""
     problems = Problems()
@@ -109,7 +109,7 @@ def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, Any]:
     while layers:
         merged = _merge(merged, layers.pop())
     entries = merged.entries or {}
-    return plain(merged._replace(value={k: v for k, v in entries.items() if k != "extends"}))
+    return {key: plain(item) for key, (_, item) in entries.items() if key != "extends"}
 
 
 def _target(node: Node, path: str, problems: Problems) -> str:

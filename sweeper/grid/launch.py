@@ -1,8 +1,8 @@
 """The section `launch`: how the runs are executed. What it says to a backend is the backend's own
 to declare; see `sweeper.backends`."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from sweeper.backends import backend_type, every_backend, with_key
 from sweeper.backends.base import BackendType
@@ -13,6 +13,7 @@ from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.backends import BACKENDS, Entry, field_of
 from sweeper.grid.keys import FIELD
+from sweeper.model.json_values import table_of
 from sweeper.model.plan import Launch
 
 __all__ = [
@@ -174,7 +175,7 @@ class StageLaunch(NamedTuple):
     """What a stage says of its own runs, in the shape of `Stage.launch`, and where each key
     stands."""
 
-    values: dict[str, Any]
+    values: dict[str, object]
     places: dict[str, Place]
 
 
@@ -199,10 +200,10 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
     return StageLaunch({key: _over(whole, key, v) for key, v in reading.values.items()}, places)
 
 
-def _over(whole: Launch, key: str, given: Any) -> Any:
+def _over(whole: Launch, key: str, given: object) -> object:
     """What a stage says; over what the sweep says, where that is a backend's options."""
     kind = None if key in Launch._fields else with_key(key)
-    return given if kind is None else kind.merge(whole.options.get(key, {}), given)
+    return given if kind is None else kind.merge(whole.options.get(key, {}), table_of(given))
 
 
 def _is_of_all(key: str) -> bool:
@@ -227,7 +228,7 @@ def read_launch(node: Node, problems: Problems) -> Launch:
     reading = SECTION.read(node, "launch", problems, others=other, known=known)
     given = dict(reading.values)
     keys = [key for key in given if key not in Launch._fields]
-    options: dict[str, Any] = {key: given.pop(key) for key in keys}
+    options: dict[str, Mapping[str, object]] = {key: given.pop(key) for key in keys}
     places: list[Entry] | None = given.pop("backends", None)
     if "backends" in reading.entries and reading.given("backends") is not None:
         _check_alone(reading, keys)
@@ -256,7 +257,7 @@ def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
         reading.problem(key, told)
 
 
-def _together(places: list[Entry], most: int | None) -> dict[str, Any]:
+def _together(places: list[Entry], most: int | None) -> dict[str, object]:
     """What follows for the whole sweep: as many jobs at once as its places may have together,
     unless it says how many. A single place is as if it were the backend."""
     shares = tuple(entry.share for entry in places)

@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 from sweeper.fields.nodes import scalar
 from sweeper.model.names import MAX_NAME, shorten
@@ -80,7 +80,7 @@ def canonical(value: object) -> str:
         entries = cast("Mapping[str, object]", value)
         inside = ",".join(f"{json.dumps(k)}:{canonical(entries[k])}" for k in sorted(entries))
         return f"{{{inside}}}"
-    return f"[{','.join(map(canonical, cast('Sequence[Any]', value)))}]"
+    return f"[{','.join(map(canonical, cast('Sequence[object]', value)))}]"
 
 
 def _canonical_float(value: float) -> str:

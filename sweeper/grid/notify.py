@@ -104,26 +104,26 @@ _SECTION = Section(
 
 
 def _read(node: Node, where: str, problems: Problems) -> Notify | None:
-    found = _SECTION.read(node, where, problems).values
-    return None if node.entries is None else _made(found)
+    reading = _SECTION.read(node, where, problems)
+    return None if node.entries is None else _made(reading)
 
 
-def _made(found: dict[str, Any]) -> Notify:
-    email: dict[str, Any] | None = found.get("email")
-    if email is not None and not email.keys() >= {"to", "server", "sender"}:
-        email = None  # what is missing is noted
+def _made(reading: Reading) -> Notify:
+    found = reading.values
     command, on = found.get("command"), found.get("on")
     return Notify(
         on=KINDS if on is None else tuple(on),
         command=None if command is None else tuple(command),
         webhook=found.get("webhook"),
         slack=found.get("slack"),
-        email=None if email is None else _email(email),
+        email=_email(reading.value("email") or {}),
     )
 
 
-def _email(found: dict[str, Any]) -> Email:
-    more: dict[str, Any] = {key: found[key] for key in ("user", "password", "tls") if key in found}
+def _email(found: dict[str, Any]) -> Email | None:
+    if not found.keys() >= {"to", "server", "sender"}:
+        return None  # what is missing is noted
+    more = {key: found[key] for key in ("user", "password", "tls") if key in found}
     return Email(tuple(found["to"]), found["server"], found["sender"], **more)
 
 

@@ -12,7 +12,7 @@ the one seed 3.)
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from sweeper.fields.data import from_python
 from sweeper.fields.nodes import FORBIDDEN, Node, Place, Problems, read_yaml, scalar
@@ -55,7 +55,7 @@ def flow(value: object) -> str:
         pairs = (f"{'? ' * (len(k) > 100)}{_quoted(k)}: {flow(v)}" for k, v in entries.items())
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(map(flow, cast('Sequence[Any]', value)))}]"
+        return f"[{', '.join(map(flow, cast('Sequence[object]', value)))}]"
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -7,7 +7,7 @@ longer text becomes text: a string as it stands, anything else as in an id (`0.0
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, cast
+from typing import cast
 
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place
 from sweeper.grid.keys import is_key
@@ -60,15 +60,16 @@ def faults(node: Node) -> Iterable[tuple[Place, str]]:
         yield from faults(item)
 
 
-def nested(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
     """What a configuration of dotted keys holds below `key`, as one mapping."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for other, value in config.items():
         if other.startswith(f"{key}."):
             *above, last = other[len(key) + 1 :].split(".")
             inner = found
             for part in above:
-                inner = inner.setdefault(part, {})
+                below: dict[str, object] = {}
+                inner = table_of(inner.setdefault(part, below))
             inner[last] = value
     return found
 

@@ -22,13 +22,14 @@ import json
 import math
 from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.kinds import Integer, Shape, hint
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.fields.sections import Field, Section, or_null
 from sweeper.grid.blocks import AXIS, NAMES, Block, Setting, fields, read_axis
 from sweeper.grid.naming import canonical
+from sweeper.model.json_values import is_number
 
 __all__ = ["MAX_DRAWN", "MAX_SAMPLES", "RANDOM", "WHOLE", "Drawn", "Random", "draw", "read_random"]
 
@@ -100,11 +101,11 @@ def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn
     if name == "choice":
         choices = read_axis(key, place, item, problems)
         return Drawn(name, 0, 0, choices, node.place) if choices else None
-    bounds = [inner.value for inner in item.items or ()]
+    given = [inner.value for inner in item.items or ()]
     whole = name.endswith("integers")
-    types = (int,) if whole else (int, float)
+    bounds = [n for n in given if is_number(n) and not (whole and isinstance(n, float))]
     message: str | None = None
-    if len(bounds) != 2 or any(type(bound) not in types for bound in bounds):
+    if len(bounds) != 2 or len(given) != 2:
         message = f"two {'integers' if whole else 'numbers'}, the lower first"
     elif not all(math.isfinite(bound) and abs(bound) <= _MAX_BOUND for bound in bounds):
         message = f"numbers of at most {_MAX_BOUND:.0e}"
@@ -118,14 +119,14 @@ def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn
     return Drawn(name, bounds[0], bounds[1], (), node.place)
 
 
-def _between(type_: str, above: float | None = None) -> dict[str, Any]:
+def _between(type_: str, above: float | None = None) -> dict[str, object]:
     item: dict[str, object] = {"type": type_}
     if above is not None:
         item["exclusiveMinimum"] = above
     return {"type": "array", "items": item, "minItems": 2, "maxItems": 2}
 
 
-_DRAWN: dict[str, Any] = {
+_DRAWN: dict[str, object] = {
     "type": "object",
     "minProperties": 1,
     "maxProperties": 1,
@@ -143,7 +144,7 @@ _DRAWN: dict[str, Any] = {
         "choice": {"description": "One of the values."} | AXIS,
     },
 }
-_AXES: dict[str, Any] = {
+_AXES: dict[str, object] = {
     "type": "object",
     "propertyNames": NAMES,
     "minProperties": 1,
@@ -160,7 +161,7 @@ SECTION = Section(
     Field("axes", Shape(_AXES, _read_drawn_axes), "Each axis and how it is drawn."),
     needs={"samples": "samples: how many", "axes": "axes"},
 )
-WHOLE: dict[str, Any] = {
+WHOLE: dict[str, object] = {
     "type": ["object", "null"],
     "required": ["samples", "axes"],
     "properties": {
@@ -212,7 +213,7 @@ def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list
     return settings, texts
 
 
-def _drawing(drawn: Drawn) -> Callable[[int], Any]:
+def _drawing(drawn: Drawn) -> Callable[[int], float]:
     """256 bits -> the value that they draw; for `choice` its number."""
     if drawn.kind in ("choice", "integers"):
         low = 0 if drawn.choices else int(drawn.low)
@@ -230,7 +231,7 @@ def _drawing(drawn: Drawn) -> Callable[[int], Any]:
     width = context.subtract(end, start)
     coarse = context.subtract(high, low).adjusted() - _DIGITS + 1
 
-    def value(bits: int) -> Any:
+    def value(bits: int) -> float:
         u = context.divide(Decimal(bits), one)
         exact = context.fma(u, width, start)
         if log:

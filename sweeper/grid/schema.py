@@ -4,8 +4,6 @@ An editor that knows it offers keys and marks mistakes. A grid that starts from 
 part, so what only a whole grid has to have stands under a condition.
 """
 
-from typing import Any
-
 from sweeper.backends import backend_names
 from sweeper.fields.sections import Nested, Section, or_null
 from sweeper.grid import alarms, blocks, notify, sampling, seeds, stages, wandb
@@ -26,7 +24,7 @@ _HAS_STAGES: dict[str, object] = {
 _GIVEN: dict[str, object] = {"not": {"type": "null"}}
 
 
-def grid_schema() -> dict[str, Any]:
+def grid_schema() -> dict[str, object]:
     """The whole schema, with the options of every backend that is installed."""
     fields = dict(SECTION.fields)
     launch = LAUNCH.extended(*backend_fields())

@@ -1,6 +1,6 @@
 """The section `seeds`: the replicates of every cell."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.kinds import Shape, Text
 from sweeper.fields.nodes import Node, Place, Problems, kind
@@ -60,7 +60,7 @@ def _read_values(node: Node, where: str, problems: Problems) -> tuple[int, ...]:
 
 
 _INTEGERS = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
-_VALUES: dict[str, Any] = {
+_VALUES: dict[str, list[dict[str, object]]] = {
     "anyOf": [
         {"type": "integer", "minimum": 1, "maximum": MAX_SEEDS},
         {**_INTEGERS, "minItems": 1, "maxItems": MAX_SEEDS},

@@ -7,7 +7,7 @@ before the values are read: it is filled in once the run is known that it speaks
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.kinds import hint, nearest
 from sweeper.fields.nodes import Node, Place, Problems, kind
@@ -63,7 +63,7 @@ class StageNode(NamedTuple):
     launch: Node | None = None
 
 
-def stages_schema(sections: Mapping[str, Any]) -> dict[str, Any]:
+def stages_schema(sections: Mapping[str, object]) -> dict[str, object]:
     """What stages may be, as a JSON Schema; `sections` has that of each section of a stage, but
     where it takes from."""
     of = {"description": "Which runs of earlier stages it goes on from.", **FROM}
@@ -82,7 +82,7 @@ def stages_schema(sections: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-WHOLE: Mapping[str, Any] = {
+WHOLE: Mapping[str, object] = {
     "additionalProperties": {
         "type": "object",
         "anyOf": [{"required": ["recipe"]}, {"required": ["command"]}],

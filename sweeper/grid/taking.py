@@ -1,6 +1,6 @@
 """`from` of a stage: which runs of the stages before it its own go on from."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.model.taking import Source, Take
@@ -10,7 +10,7 @@ __all__ = ["FROM", "Taking", "read_from"]
 _MOST = 1000
 _SOURCES = 20
 _HOW = "best, best-cell, each, {top: 3} or a run's name"
-_TAKE: dict[str, Any] = {
+_TAKE: dict[str, object] = {
     "anyOf": [
         {"type": "string", "minLength": 1},
         {
@@ -21,7 +21,7 @@ _TAKE: dict[str, Any] = {
         },
     ]
 }
-_SOURCE: dict[str, Any] = {
+_SOURCE: dict[str, list[dict[str, object]]] = {
     "anyOf": [
         {
             "type": "object",
@@ -43,7 +43,7 @@ _SOURCE: dict[str, Any] = {
         },
     ]
 }
-FROM: dict[str, Any] = {
+FROM: dict[str, object] = {
     "anyOf": [*_SOURCE["anyOf"], {"type": "array", "minItems": 1, "items": _SOURCE}]
 }
 """The same as a JSON Schema."""

@@ -4,7 +4,7 @@ counts as empty. (What sweeper wrote itself is read by `parts`, which tells what
 
 from typing import TypeGuard, cast
 
-__all__ = ["is_list", "is_table", "list_of", "table_of"]
+__all__ = ["is_list", "is_number", "is_table", "list_of", "table_of"]
 
 
 def is_table(value: object) -> TypeGuard[dict[str, object]]:
@@ -15,6 +15,11 @@ def is_table(value: object) -> TypeGuard[dict[str, object]]:
 def is_list(value: object) -> TypeGuard[list[object]]:
     """Whether a JSON value is a list."""
     return isinstance(value, list)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a JSON value is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def table_of(value: object) -> dict[str, object]:

@@ -68,7 +68,7 @@ def _lone_values(grid: Grid) -> Iterator[str]:
     """Warn of axes with one value; replicates may have one."""
     for block in grid.every_block():
         for key, settings in block.axes.items():
-            replicates = key == "seed" and _all_integers(settings)
+            replicates = key == "seed" and bool(_integers(settings))
             if not replicates and len({id(setting) for setting in settings}) == 1:
                 yield f"{settings[0].place}: the axis {key} has only one value"
 
@@ -77,16 +77,21 @@ def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
     """Treat an axis over the seed as replicates, and warn."""
     for block in grid.blocks:
         settings = block.axes.get("seed")
-        if settings and grid.seeds is None and _all_integers(settings):
-            place, alone = settings[0].place, len(block.axes) == 1
+        integers = _integers(settings or ())
+        if integers and grid.seeds is None:
+            place, alone = block.axes["seed"][0].place, len(block.axes) == 1
             advice = ": use seeds" if alone else ""
             warnings.append(f"{place}: the axis seed counts as replicates{advice}")
             if alone:
-                values = dict.fromkeys(setting.value for setting in settings)
                 blocks = tuple(other for other in grid.blocks if other is not block)
-                return grid._replace(blocks=blocks, seeds=Seeds("seed", tuple(values), place))
+                return grid._replace(
+                    blocks=blocks, seeds=Seeds("seed", tuple(dict.fromkeys(integers)), place)
+                )
     return grid
 
 
-def _all_integers(settings: Sequence[Setting]) -> bool:
-    return all(type(setting.value) is int for setting in settings)
+def _integers(settings: Sequence[Setting]) -> list[int]:
+    """Their values; none unless all are integers."""
+    found = [setting.value for setting in settings]
+    integers = [value for value in found if isinstance(value, int) and not isinstance(value, bool)]
+    return integers if len(integers) == len(found) else []

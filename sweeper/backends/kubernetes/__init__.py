@@ -23,6 +23,7 @@ from sweeper.fields.kinds import (
 )
 from sweeper.fields.nodes import Node, Problems, plain
 from sweeper.fields.sections import Field, Reading, Section
+from sweeper.model.json_values import table_of
 
 __all__ = ["BACKEND"]
 
@@ -62,7 +63,7 @@ def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None
     keys = {*inside, *((container[1].entries or {"": ""}) if container else ())}
     for key in sorted(keys & _OURS):
         problems.add(node.place, f"{where}: {key or 'container'} is sweeper's to say")
-    return found
+    return table_of(found)
 
 
 def _mapping(of: str, values: Matching, ours: tuple[str, ...] = ()) -> Names:
