@@ -8,7 +8,7 @@ the last line, values keep their types. What cannot be read is skipped and count
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model.decoding import decode, is_deep
 
@@ -27,7 +27,7 @@ __all__ = [
     "parse",
 ]
 
-Row = dict[str, Any]
+Row = dict[str, object]
 
 
 class Parsed(NamedTuple):
@@ -168,5 +168,7 @@ def numbers(rows: Sequence[Row], key: str) -> list[Point]:
     """The values of `key` that are numbers, NaN and infinities among them, in the order of
     `rows`. Strings, booleans, nulls and rows without the key are passed over."""
     return [
-        Point(row["step"], value) for row in rows if (value := as_float(row.get(key))) is not None
+        Point(step if isinstance(step := row["step"], int | float) else None, value)
+        for row in rows
+        if (value := as_float(row.get(key))) is not None
     ]

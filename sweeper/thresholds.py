@@ -3,7 +3,7 @@ documentation share. Pure, and no imports of ours: the grid reads it, and so doe
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 __all__ = ["RULES", "WINDOW", "Limits", "Rule", "Threshold", "resolve"]
 
@@ -129,14 +129,14 @@ RULES: dict[str, Rule] = {
 """By name, in the order in which they are told."""
 
 
-def resolve(given: Mapping[str, Any] | None = None) -> Limits:
+def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Limits:
     """The thresholds in force: the defaults, changed by what a grid has `given` (as `sweep.json`
     has it: rule -> thresholds, or None for one that is off). What is not known here is passed
     over: a newer version's. What is above the most that may be said now, as an older version
     allowed it, counts as the most: a rule over more steps than are remembered would never speak."""
     found: Limits = {}
     for name, rule in RULES.items():
-        changed: Any = (given or {}).get(name, {})
+        changed = (given or {}).get(name, {})
         if changed is not None:
             found[name] = {
                 key: min(threshold.most, float(changed.get(key, threshold.default)))

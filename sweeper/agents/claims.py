@@ -1,10 +1,13 @@
 """Whether a claim that something is better holds: by seeds, intervals, and the same data."""
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sweeper.errors import UsageError
 from sweeper.results.registry import Registry
+
+if TYPE_CHECKING:
+    from sweeper.analysis.inference import Estimate
 
 __all__ = ["check_claim"]
 
@@ -42,7 +45,7 @@ def check_claim(
     return {"holds": holds, "because": why, **figures}
 
 
-def _judged(a: int, b: int, difference: Any, minimize: bool) -> tuple[bool | None, str]:
+def _judged(a: int, b: int, difference: "Estimate", minimize: bool) -> tuple[bool | None, str]:
     """By the difference, `worse` less `better`, and its interval."""
     if not a or not b:
         return None, "one of them has no run that counts"

@@ -189,7 +189,8 @@ class Sessions:
         else:
             found = self._desk.registry.run(checkpoint)
             records, told = found.checkpoint_records(), f"{checkpoint} has no checkpoint"
-        paths = [one["state_path"] for one in records if isinstance(one.get("state_path"), str)]
+        known = (one.get("state_path") for one in records)
+        paths = [path for path in known if isinstance(path, str)]
         if not paths:
             raise NotFound(told)
         return paths[-1]

@@ -10,7 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from sweeper.atomic import atomic_create
 from sweeper.errors import EnvironmentFailure, UsageError
@@ -20,6 +20,7 @@ from sweeper.fields.sections import Nested
 from sweeper.grid.overrides import flow
 from sweeper.grid.reading import is_name
 from sweeper.limits import crowding
+from sweeper.model.json_values import table_of
 from sweeper.recipe.reference import Recipe, RunProcess, inspect
 
 __all__ = ["SCHEMA", "Field", "add_arguments", "fields_of", "grid_text", "run"]
@@ -155,7 +156,7 @@ def _create(path: str, text: str) -> None:
 
 
 def fields_of(
-    takes: Mapping[str, Mapping[str, Any]],
+    takes: Mapping[str, Mapping[str, object]],
     ours: frozenset[str],
     above: str = "",
     needed: bool = True,
@@ -167,8 +168,9 @@ def fields_of(
         if key in ours:
             continue
         required = needed and bool(about.get("required"))
-        if about.get("fields"):
-            yield from fields_of(about["fields"], ours, f"{key}.", required)
+        inside = {key: table_of(one) for key, one in table_of(about.get("fields")).items()}
+        if inside:
+            yield from fields_of(inside, ours, f"{key}.", required)
             continue
         default = flow(about["default"]) if "default" in about else None
         value = about.get("default")

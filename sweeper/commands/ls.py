@@ -3,11 +3,14 @@
 from argparse import ArgumentParser, Namespace
 from difflib import get_close_matches
 from functools import partial
+from typing import NotRequired
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound
 from sweeper.labels import shown_marks
+from sweeper.model.mark import Marks
+from sweeper.model.run_record import RunRecord
 from sweeper.results.marks import marks_by_run, with_tags
 from sweeper.results.objective import last_values
 from sweeper.results.problems import Problems, tell_problems
@@ -46,15 +49,12 @@ def run(arguments: Namespace) -> int:
     if arguments.by is not None:
         return _by(arguments.by, runs, registry.problems, as_json=arguments.json)
     asked: list[str] = arguments.metric or []
-    records = [run.record() for run in runs]
-    noted = marks_by_run(runs)
-    for run, record, (own, sweep) in zip(runs, records, noted, strict=True):
-        record["tags"] = sorted({*own.tags, *sweep.tags})
-        record["starred"] = own.starred or sweep.starred
+    records = [_record(run, *noted) for run, noted in zip(runs, marks_by_run(runs), strict=True)]
+    for run, record in zip(runs, records, strict=True):
         if asked:
             record["metrics"] = {key: run.readable(partial(_last, run, key), None) for key in asked}
     for key in asked:
-        if runs and all(record["metrics"][key] is None for record in records):
+        if runs and all(record.get("metrics", {}).get(key) is None for record in records):
             _refuse(key, runs)
     save(runs)
     if arguments.json:
@@ -73,7 +73,7 @@ def run(arguments: Namespace) -> int:
                 *(r["sweep"], r["name"], r["state"], r["attempts"]),
                 *(duration(r["wall_s"]), r["metric"], r["value"])[: len(columns) - 4],
                 *([r.get("backend")] if several else []),
-                *(r["metrics"][key] for key in asked),
+                *(r.get("metrics", {}).get(key) for key in asked),
                 *([words] if shown else []),
             )
             for r, words in zip(records, told, strict=True)
@@ -96,6 +96,19 @@ def _by(key: str, runs: list[RecordedRun], problems: Problems, *, as_json: bool)
         raise NotFound(f"no run is given {key!r}; {hint}")
     print_by(runs, key, problems, as_json=as_json)
     return tell_problems(problems, told=as_json)
+
+
+class _Record(RunRecord):
+    """A run with its marks, and the last values of the metrics that were asked for."""
+
+    tags: list[str]
+    starred: bool
+    metrics: NotRequired[dict[str, float | None]]
+
+
+def _record(run: RecordedRun, own: Marks, sweep: Marks) -> _Record:
+    tags = sorted({*own.tags, *sweep.tags})
+    return {**run.record(), "tags": tags, "starred": own.starred or sweep.starred}
 
 
 def _last(run: RecordedRun, key: str) -> float | None:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from sweeper.commands import arguments as shared
 from sweeper.errors import UsageError
@@ -26,6 +25,7 @@ from sweeper.launcher.launch_preview import (
     planned_by,
     survey,
 )
+from sweeper.model.json_values import is_number
 from sweeper.model.plan import Plan
 from sweeper.model.states import State
 from sweeper.results.stage_graph import graph, of_stage, size
@@ -258,9 +258,10 @@ def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield seed or "replicate (no seed is set)", str(len(seeds)), _listed(seeds)
 
 
-def _listed(values: Sequence[Any]) -> str:
-    if len(values) > _LISTED and all(type(value) in (int, float) for value in values):
-        return f"{flow(min(values))} to {flow(max(values))}"
+def _listed(values: Sequence[object]) -> str:
+    numbers = [value for value in values if is_number(value)]
+    if len(values) > _LISTED and len(numbers) == len(values):
+        return f"{flow(min(numbers))} to {flow(max(numbers))}"
     return ", ".join(
         sanitize(value if isinstance(value, str) and value else flow(value)) for value in values
     )

@@ -9,6 +9,7 @@ from sweeper.commands.rollouts_items import show_against, show_items
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.metrics import as_float
+from sweeper.model.json_values import list_of
 from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
 from sweeper.results.items import files_of, item_files
 from sweeper.results.problems import tell_problems
@@ -171,7 +172,7 @@ def _last_said(one: Found, told: Told) -> str:
     said = answers(logged) or answers(told.spoken)
     if said:
         return said[-1] if told.whose == "trajectory" else f"? {said[-1]}"
-    steps: list[dict[str, object]] = one.record.get("steps") or []
+    steps = list_of(one.record.get("steps"))
     last = turns_logged({"steps": steps[-1:]}) if logged else told.spoken[-1:]
     return ", ".join(f"{who}: {text}" for who, text in last)
 

@@ -2,9 +2,9 @@
 
 import math
 from argparse import Namespace
-from typing import Any
 
 from sweeper.errors import NotFound
+from sweeper.model.run_record import ItemRow
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
@@ -54,8 +54,8 @@ def show_against(
         (mine[0], theirs[0])
         for item, mine in solved.items()
         if (theirs := failed.get(item))
-        and all(row["score"] >= _SOLVED for row in mine)
-        and all(row["score"] < _SOLVED for row in theirs)
+        and all((row["score"] or 0.0) >= _SOLVED for row in mine)
+        and all((row["score"] or 0.0) < _SOLVED for row in theirs)
     ]
     size = arguments.limit or max(len(pairs), 1)
     page = pairs[(arguments.page - 1) * size : arguments.page * size]
@@ -83,20 +83,20 @@ def show_against(
 
 def _by_item(
     registry: Registry, run: RecordedRun, arguments: Namespace
-) -> dict[tuple[str, str], list[dict[str, Any]]]:
+) -> dict[tuple[str, str], list[ItemRow]]:
     """A run's answers that were judged, by task and item."""
     rows = registry.item_rows(run)
     if not rows:
         raise NotFound(f"{run.sweep}/{run.name} has left no answers to items")
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, str], list[ItemRow]] = {}
     for row in rows:
         if row["score"] is not None and _wanted(row, arguments):
             found.setdefault((row["task"], row["item"]), []).append(row)
     return found
 
 
-def _wanted(row: dict[str, Any], arguments: Namespace) -> bool:
-    score: float | None = row["score"]
+def _wanted(row: ItemRow, arguments: Namespace) -> bool:
+    score = row["score"]
     if arguments.failed and (score is None or score >= _SOLVED):
         return False
     if arguments.name is not None and row["task"] != arguments.name:
@@ -116,7 +116,7 @@ def _short(value: object) -> object:
     return text[:_SHOWN] + "..." * (len(text) > _SHOWN)
 
 
-def _print_whole(row: dict[str, Any]) -> None:
+def _print_whole(row: ItemRow) -> None:
     score = "not judged" if row["score"] is None else f"score {number(row['score'])}"
     say(f"\u2500\u2500 {row['task']} {_short(row['item'])}, sample {row['sample']}: {score}")
     for who, said in (

@@ -169,7 +169,7 @@ class _Told:
         runs, at_work = current(sweep.runs), status.at_work
         seen = status.published()
         wanted = self._wanted(runs)
-        said = {run.id: _say(run, seen["observed"]) for run in wanted}
+        said = {run.id: _say(run, dict(status.observed)) for run in wanted}
         change = changes(self._said, said, self._seen, seen)
         alarms = [
             alarm

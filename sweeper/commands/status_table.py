@@ -4,11 +4,12 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sweeper import prices
 from sweeper.errors import UsageError
 from sweeper.labels import plural
+from sweeper.model.run_record import RunRecord
 from sweeper.model.usage import SweepUsage
 from sweeper.results import forecast
 from sweeper.results.progress import Reached, reached
@@ -176,7 +177,7 @@ def _interest(run: "RecordedRun") -> int:
     return 2 if run.state is State.PLANNED else 3 if run.state is State.SUCCEEDED else 1
 
 
-def _seconds(sweep: "Sweep", run: "RecordedRun", record: dict[str, Any]) -> float | None:
+def _seconds(sweep: "Sweep", run: "RecordedRun", record: RunRecord) -> float | None:
     """How long a run took, or had taken at its worker's last beat. By the workers' own monotonic
     clocks: the time of day differs between hosts, and is set at times."""
     from sweeper.storage.heartbeats import read_heartbeat

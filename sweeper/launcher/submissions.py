@@ -3,7 +3,7 @@ The backend is not asked for anything."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 from sweeper.backends import backend_type, every_backend, options_of
 from sweeper.backends.base import Manifest
@@ -62,7 +62,7 @@ def _block(value: object, indent: str) -> Iterator[str]:
                 yield f"{indent}{name}:"
                 yield from _block(inner, f"{indent}  ")
         return
-    for inner in cast("Sequence[Any]", value):
+    for inner in cast("Sequence[object]", value):
         first, *rest = [f"  {flow(inner)}"] if _is_flat(inner) else _block(inner, "  ")
         yield f"{indent}- {first[2:]}"
         yield from (f"{indent}{line}" for line in rest)

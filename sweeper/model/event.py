@@ -1,6 +1,6 @@
 """The body of an event: what is known of an attempt beside that it happened."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model import usage
 from sweeper.model.parts import Part
@@ -36,11 +36,15 @@ class Outcome(NamedTuple):
     place: str | None = None
     usage: Usage = NO_USAGE
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """What is known, by key."""
-        known = {key: value for key, value in self._asdict().items() if value is not None}
+        known: dict[str, object] = {
+            key: value for key, value in self._asdict().items() if value is not None
+        }
         del known["usage"]
-        return known | ({} if self.usage == NO_USAGE else {"usage": self.usage.document()})
+        if self.usage != NO_USAGE:
+            known["usage"] = self.usage.document()
+        return known
 
 
 NOTHING = Outcome()

@@ -8,7 +8,7 @@ What is wrong is a `Damaged` (a `StoreError`) that names the file and the place 
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, Literal, NoReturn, TypeVar, cast
+from typing import Literal, NoReturn, TypeVar, cast
 
 from sweeper.errors import Damaged
 
@@ -38,7 +38,7 @@ class Part:
         self._inside = inside
         if not isinstance(value, dict):
             self._refuse("", "an object", value)
-        self.document: dict[str, Any] = cast(dict[str, Any], value)
+        self.document: dict[str, object] = cast(dict[str, object], value)
 
     def text(self, key: str) -> str:
         """A text that must be there."""
@@ -94,10 +94,10 @@ class Part:
             return default
         return value if isinstance(value, bool) else self._refuse(key, "true or false", value)
 
-    def items(self, key: str) -> list[Any]:
+    def items(self, key: str) -> list[object]:
         """A list that must be there."""
         value = self.document.get(key)
-        return cast(list[Any], value) if isinstance(value, list) else self._refuse(
+        return cast(list[object], value) if isinstance(value, list) else self._refuse(
             key, "a list", value
         )  # fmt: skip
 
@@ -105,11 +105,10 @@ class Part:
         """A list of texts."""
         if self.document.get(key) is None:
             return default
-        found = self.items(key)
-        for number, item in enumerate(found):
-            if not isinstance(item, str):
-                self._refuse(f"{key}[{number}]", "a text", item)
-        return found
+        return [
+            item if isinstance(item, str) else self._refuse(f"{key}[{number}]", "a text", item)
+            for number, item in enumerate(self.items(key))
+        ]
 
     def part(self, key: str) -> "Part":
         """An object that must be there."""
@@ -121,7 +120,7 @@ class Part:
         """An object, or None without."""
         return None if self.document.get(key) is None else self.part(key)
 
-    def table(self, key: str) -> dict[str, Any]:
+    def table(self, key: str) -> dict[str, object]:
         """The keys of an object and their values, whatever these are; none without."""
         found = self.part_or_none(key)
         return {} if found is None else found.document

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Never
 
 from sweeper.model.html import table, title
+from sweeper.model.json_values import table_of
 from sweeper.model.metric import Metric
 from sweeper.model.notify import Notify
 from sweeper.model.parts import SCHEMA
@@ -27,7 +28,7 @@ __all__ = [
     "Wandb",
 ]
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Never] = MappingProxyType({})
 
 
 class Share(NamedTuple):
@@ -82,21 +83,21 @@ class Launch(NamedTuple):
         """The names of the backends that jobs go to, in the order in which they are filled."""
         return tuple(share.backend for share in self.shares)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it: there a backend's options stand beside the rest."""
-        found = self._asdict() | {"env": dict(self.env)}
+        found: dict[str, object] = {**self._asdict(), "env": dict(self.env)}
         del found["options"]
         found["backends"] = [share._asdict() for share in self.backends]
         if not self.backends:
             del found["backends"]
         return found | {key: dict(options) for key, options in self.options.items()}
 
-    def under(self, own: Mapping[str, Any]) -> "Launch":
+    def under(self, own: Mapping[str, object]) -> "Launch":
         """This with what a stage says itself over it, as `Stage.launch` has it: variables one by
         one."""
         given = {key: value for key, value in own.items() if key in Launch._fields}
         options = {key: mine for key, mine in own.items() if key not in Launch._fields}
-        env = {**self.env, **own.get("env", {})}
+        env = {**self.env, **table_of(own.get("env"))}
         return self._replace(**given | {"env": env, "options": {**self.options, **options}})
 
 
@@ -120,7 +121,7 @@ class Recipe(NamedTuple):
     log_path_field: str | None
     seed_field: str | None
     behavior_field: bool
-    takes: dict[str, dict[str, Any]]
+    takes: dict[str, dict[str, object]]
     forms: dict[str, str]
     function: str | None = None
 
@@ -179,11 +180,11 @@ class Stage(NamedTuple):
     name: str
     recipe: Recipe
     metric: Metric | None
-    axes: dict[str, list[Any]]
+    axes: dict[str, list[object]]
     sources: tuple[Source, ...] = ()
     runs: tuple[Run, ...] = ()
     baseline: Baseline | None = None
-    launch: Mapping[str, Any] = _NOTHING
+    launch: Mapping[str, object] = _NOTHING
 
     @property
     def before(self) -> tuple[str, ...]:
@@ -232,12 +233,10 @@ class OnAlarm(NamedTuple):
     stop: Literal["run", "sweep"] | None = None
     rules: tuple[str, ...] | None = None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As `sweep.json` has it."""
-        lists = {"run": self.run, "rules": self.rules}
-        return {key: None if v is None else list(v) for key, v in lists.items()} | {
-            "stop": self.stop
-        }
+        run, rules = (None if v is None else list(v) for v in (self.run, self.rules))
+        return {"run": run, "rules": rules, "stop": self.stop}
 
 
 class Budget(NamedTuple):
@@ -315,7 +314,7 @@ class Plan(NamedTuple):
     metric: Metric | None
     secrets: tuple[str, ...]
     launch: Launch
-    axes: dict[str, list[Any]]
+    axes: dict[str, list[object]]
     runs: tuple[Run, ...]
     grid_text: str
     grid_path: str
@@ -329,7 +328,7 @@ class Plan(NamedTuple):
     budget: Budget | None = None
     notify: Notify | None = None
     created: str | None = None
-    provenance: Mapping[str, Any] | None = None
+    provenance: Mapping[str, object] | None = None
     launches: tuple[Mapping[str, object], ...] = ()
     snapshot: Snapshot | None = None
     carried: Carried | None = None
@@ -358,8 +357,9 @@ class Plan(NamedTuple):
     def retries_of(self, stage: str | None) -> int:
         """How many failures of a stage's run are made good for."""
         own = None if stage is None else self.stage(stage)
-        said: Mapping[str, Any] = _NOTHING if own is None else own.launch
-        return said.get("retries", self.launch.retries)
+        said: Mapping[str, object] = _NOTHING if own is None else own.launch
+        retries = said.get("retries")
+        return retries if isinstance(retries, int) else self.launch.retries
 
     def of(self, stage: str | None) -> "Plan":
         """The plan as runs of a stage see it: with the recipe, the metric and the axes of that
@@ -397,7 +397,7 @@ class Plan(NamedTuple):
 
     def document(self) -> dict[str, object]:
         """As `sweep.json` has it; without what only a launch knows where there was none."""
-        known: dict[str, Any] = {"created": self.created, "provenance": self.provenance}
+        known: dict[str, object] = {"created": self.created, "provenance": self.provenance}
         known |= {"snapshot": self.snapshot and self.snapshot.document()}
         known |= {"carried": self.carried.document()} if self.carried else {}
         known |= {"launches": list(self.launches)} if self.launches else {}

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Literal, NoReturn, NotRequired, TypedDict, TypeGuard, cast
 
+from sweeper.model.json_values import is_list, is_table, list_of
 from sweeper.model.metric import FAILED, Metric, is_at, is_noise
 from sweeper.model.notify import read as read_notify
 from sweeper.model.parts import Part
@@ -36,9 +37,7 @@ def read(document: object, place: str) -> Plan:
     """The plan in the file `place`. What an older version did not write has its default. Raises
     `StoreError`."""
     top = Part(document, place)
-    axes = top.table("axes")
-    for key in axes:
-        top.part("axes").items(key)
+    axes = {key: top.part("axes").items(key) for key in top.table("axes")}
     extends = top.parts("extends") if top.document.get("extends") is not None else ()
     launches = top.parts("launches") if top.document.get("launches") is not None else ()
     return Plan(
@@ -76,7 +75,7 @@ def _stage(part: Part) -> Stage:
         name=part.text("name"),
         recipe=read_recipe(part.part("recipe")),
         metric=_metric(part.part_or_none("metric")),
-        axes=part.table("axes"),
+        axes={key: list_of(values) for key, values in part.table("axes").items()},
         sources=read_sources(part.parts("from")),
         runs=_runs(part),
         baseline=_baseline(part.part_or_none("baseline")),
@@ -215,13 +214,27 @@ def runs_anywhere(recipe: Part) -> None:
     recipe.flag_or("behavior_field", False)
 
 
+class _RunDocument(TypedDict):
+    """A run as `sweep.json` has it."""
+
+    id: str
+    name: str
+    cell: NotRequired[str]
+    seed: NotRequired[int | None]
+    config: dict[str, object]
+    retired: NotRequired[bool]
+    stage: NotRequired[str | None]
+    parents: NotRequired[list[str]]
+
+
 def _runs(top: Part) -> tuple[Run, ...]:
     """There may be thousands: what is as it should be is found so by one look."""
-    runs = top.items("runs")
+    runs: list[_RunDocument] = []
     seen: set[str] = set()
-    for number, run in enumerate(runs):
+    for number, run in enumerate(top.items("runs")):
         if not _is_run(run):
             _refuse_run(Part(run, top.place, f"runs[{number}]"))
+        runs.append(run)
         identity = run["id"]
         if identity in seen:
             Part(run, top.place, f"runs[{number}]").refuse("id", "another than those before it")
@@ -233,26 +246,26 @@ def _runs(top: Part) -> tuple[Run, ...]:
     )  # fmt: skip
 
 
-def _is_run(run: object) -> bool:
-    if type(run) is not dict:
+def _is_run(run: object) -> TypeGuard[_RunDocument]:
+    if not is_table(run):
         return False
-    found = cast(dict[str, Any], run)
+    found = run
     seed, config = found.get("seed"), found.get("config")
     return (
-        type(found.get("id")) is str
-        and _ID.fullmatch(found["id"]) is not None
+        isinstance(identity := found.get("id"), str)
+        and _ID.fullmatch(identity) is not None
         and type(found.get("name")) is str
         and type(found.get("cell", "")) is str
         and (seed is None or (type(seed) is int and -_SEEDS <= seed < _SEEDS))
         and type(config) is dict
         and type(found.get("retired", False)) is bool
         and type(found.get("stage", "")) is str
-        and type(found.get("parents", [])) is list
-        and all(type(parent) is str for parent in found.get("parents", ()))
+        and is_list(parents := found.get("parents", []))
+        and all(isinstance(parent, str) for parent in parents)
     )
 
 
-def _refuse_run(run: Part) -> None:
+def _refuse_run(run: Part) -> NoReturn:
     if not _ID.fullmatch(run.text("id")):
         run.refuse("id", "letters, digits, _ and -")
     run.text("name")
@@ -277,12 +290,16 @@ def _alarms(part: Part | None) -> Alarms | None:
     """What a grid says of alarms; a rule that is off is null."""
     if part is None:
         return None
-    for rule in part.document:
-        limits = part.part_or_none(rule)
-        for key in () if limits is None else limits.document:
-            if limits and limits.number_or(key, None) is None:
-                limits.refuse(key, "a number")
-    return part.document
+    rules = {rule: part.part_or_none(rule) for rule in part.document}
+    return {
+        rule: None if limits is None else {key: _number(limits, key) for key in limits.document}
+        for rule, limits in rules.items()
+    }
+
+
+def _number(part: Part, key: str) -> float:
+    value = part.number_or(key, None)
+    return part.refuse(key, "a number") if value is None else value
 
 
 def _on_alarm(part: Part | None) -> OnAlarm | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.model.parts import Part
 
@@ -59,10 +59,10 @@ class Usage(NamedTuple):
             found = found.plus(counts)
         return found
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As it is stored."""
-        models = {name: counts._asdict() for name, counts in self.models.items()}
-        return {"models": models} | ({"unknown": self.unknown} if self.unknown else {})
+        models: dict[str, object] = {name: counts._asdict() for name, counts in self.models.items()}
+        return {"models": models, **({"unknown": self.unknown} if self.unknown else {})}
 
 
 class SweepUsage(NamedTuple):

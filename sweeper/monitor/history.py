@@ -8,9 +8,10 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Set
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.metrics import as_float
+from sweeper.model.json_values import is_number
 from sweeper.monitor.keys import ROLES, role_of
 from sweeper.thresholds import WINDOW
 
@@ -107,12 +108,12 @@ class History:
 
     def __init__(self) -> None:
         self.series: dict[str, Series] = {}
-        self.row: dict[str, Any] = {}
+        self.row: dict[str, object] = {}
         self.fresh: frozenset[str] = frozenset()
         self.vitals = Vitals()
         self._seen: set[str] = set()
 
-    def add(self, row: Mapping[str, Any], extra: Mapping[str, float] | None = None) -> None:
+    def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:
         """Add a row of metrics, and what the rollouts of its step tell: role -> value."""
         self.row = dict(row)
         unseen = [key for key in row if key not in self._seen]
@@ -141,7 +142,7 @@ class History:
     def step(self) -> float | None:
         """The step of the last row."""
         step = self.row.get("step")
-        return step if type(step) in (int, float) else None
+        return step if is_number(step) else None
 
     def _recognise(self, unseen: list[str]) -> None:
         for role in ROLES:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from sweeper.errors import AlreadyExists
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
@@ -46,8 +45,8 @@ def collect(
     cwd: str,
     python: str,
     secrets: Collection[str],
-    code: Mapping[str, Any],
-) -> dict[str, Any]:
+    code: Mapping[str, object],
+) -> dict[str, object]:
     """Command line, user, host, the recipe's interpreter and its packages, the commit of `cwd` and
     how its files differed from it. `secrets` are names of variables; `code` says what was kept
     of the code, or why nothing was. Raises `StoreError`."""
@@ -57,7 +56,7 @@ def collect(
     listing = "".join(f"{name}=={number}\n" for name, number in sorted(packages.items()))
     root = checkout_of(cwd)
     commit = git(root, "rev-parse", "--verify", "HEAD") if root else None
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": redact_command([os.path.basename(sys.argv[0]), *sys.argv[1:]], redactor),
         "host": platform.node(),
@@ -73,7 +72,8 @@ def collect(
         **code,
     }
     if root:
-        found |= _changes(store, layout, root, found["commit"], redactor)
+        at = found["commit"]
+        found |= _changes(store, layout, root, at if isinstance(at, str) else None, redactor)
     return found
 
 

@@ -165,7 +165,7 @@ def _estimates(answer: Part) -> list[Usage | None]:
     if told is None:
         return []
     said = [read_usage(one) for one in told.parts("said")]
-    return [None if number is None else said[number] for number in told.items("of")]
+    return [said[number] if isinstance(number, int) else None for number in told.items("of")]
 
 
 def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:

@@ -11,10 +11,11 @@ Of several evaluations of a task the last one counts.
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import as_float, parse
+from sweeper.model.run_record import AnswerRow
 from sweeper.results.runs import RecordedRun
 
 __all__ = [
@@ -53,7 +54,7 @@ class ItemFile(NamedTuple):
 
     kind: str
     task: str
-    order: tuple[Any, ...]
+    order: tuple[object, ...]
     path: str
     size: int
     note: str = ""
@@ -175,7 +176,7 @@ def _read(run: RecordedRun, path: str) -> bytes:
         return b""
 
 
-def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[dict[str, object]]:
+def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
     """The answers of a file as dicts, a row a sample. A sample that was not numbered counts on from
     those of its item; a score is None where nothing has judged. `step` is None where the shape of
     the file has none."""
@@ -346,7 +347,7 @@ def _score(value: object) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value[:_SHOWN] if isinstance(value, str) else ""
 
 
@@ -359,5 +360,5 @@ def _sample(value: object) -> int | None:
 
 
 def _mappings(value: object) -> list[Mapping[str, object]]:
-    found = cast(list[Any], value) if isinstance(value, list) else []
+    found = cast(list[object], value) if isinstance(value, list) else []
     return [one for one in found if isinstance(one, dict)]

@@ -2,7 +2,7 @@
 nobody needs: no run goes on from them, and no configuration names them."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from sweeper.errors import NotFound
@@ -133,7 +133,7 @@ def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
 
 def _best(run: RecordedRun, records: Sequence[Row]) -> Row:
     """The record at whose step the run's metric was best; the last one where that is not known."""
-    metric: Mapping[str, Any] = run.metric or {}
+    metric: Mapping[str, str] = run.metric or {}
     values = [
         (step, value)
         for row in run.readable_history.rows

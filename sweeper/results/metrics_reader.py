@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point
+from sweeper.model.run_record import ItemRow
 from sweeper.results.items import (
     ITEM_COLUMNS,
     files_of,
@@ -177,16 +178,17 @@ class Tabulator:
 
         return list(self._each(runs, read))
 
-    def items(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
+    def items(self, runs: Sequence[RecordedRun]) -> list[ItemRow]:
         """Each answer of the runs' last evaluations, as dicts: `ITEM_COLUMNS`."""
 
-        def read(run: RecordedRun) -> list[dict[str, object]]:
+        def read(run: RecordedRun) -> list[ItemRow]:
             found, large = read_answers(run, item_files(files_of(run).items()))
             for path in large:
                 self._problems.tell(f"{run.sweep}/{run.name}: {path}: too large to be read")
-            labels = {"run": run.id, "sweep": run.sweep}
             return [
-                labels | row for file, answers in found for row in item_rows(answers, file.kind)
+                {"run": run.id, "sweep": run.sweep, **row}
+                for file, answers in found
+                for row in item_rows(answers, file.kind)
             ]
 
         return list(self._each(runs, read))

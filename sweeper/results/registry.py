@@ -21,6 +21,7 @@ from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import Point
 from sweeper.model.html import table, title
 from sweeper.model.mark import NO_MARKS, Marks
+from sweeper.model.run_record import ItemRow, RunRecord, SweepRecord
 from sweeper.model.states import State
 from sweeper.results.folders import FolderRun, folder_runs
 from sweeper.results.marks import in_use, marked
@@ -176,7 +177,7 @@ class Registry:
             return False
         return any(store.exists(f"{name}/sweep.json") for store in self._stores)
 
-    def sweep_records(self, sweep: str | None = None) -> list[dict[str, Any]]:
+    def sweep_records(self, sweep: str | None = None) -> list[SweepRecord]:
         """A dict a sweep: `sweep root created recipe runs states`, where `states` counts the runs
         in each state that occurs, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
         without one archived sweeps are left out."""
@@ -200,10 +201,11 @@ class Registry:
         import pandas
 
         records = self.sweep_records(sweep)
-        flat: list[dict[str, Any]] = []
+        flat: list[dict[str, object]] = []
         for record in records:
-            states: dict[str, int] = record.pop("states")
-            flat.append({**record, **{state.value: states.get(state.value, 0) for state in State}})
+            known: dict[str, object] = {k: v for k, v in record.items() if k != "states"}
+            counts = {state.value: record["states"].get(state.value, 0) for state in State}
+            flat.append(known | counts)
         columns = ["sweep", "root", "created", "recipe", "runs", *(state.value for state in State)]
         return pandas.DataFrame(flat, columns=columns)
 
@@ -303,7 +305,7 @@ class Registry:
         where: str | None = None,
         *,
         values: bool = True,
-    ) -> list[dict[str, Any]]:
+    ) -> list[RunRecord]:
         """A dict a run, in the order of the plans; see `RecordedRun.record`.
 
         `sweep` is a name or a glob; `state` one state or several; `where` a condition like
@@ -348,7 +350,7 @@ class Registry:
         sweep: str | None = None,
         state: str | Iterable[str] | None = None,
         where: str | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> list[dict[str, object]]:
         """The same as dicts."""
         return [_flat(record) for record in self.records(sweep, state, where)]
 
@@ -458,7 +460,7 @@ class Registry:
 
     def sql_rows(
         self, query: str, runs: "Runs" = None
-    ) -> "tuple[list[str], list[tuple[Any, ...]]]":
+    ) -> "tuple[list[str], list[tuple[object, ...]]]":
         """The answer to one SELECT as names of columns and rows of plain values."""
         return self._ask(query, runs, frame=False)
 
@@ -471,10 +473,10 @@ class Registry:
 
         return ask(query, self._makers(query, self._resolve(runs)), frame)
 
-    def _makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], Any]]:
+    def _makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
         from sweeper.results.tables.frames import plain_table
 
-        def table() -> Any:
+        def table() -> object:
             rows = [_flat(run.record()) for run in runs]
             save(runs)
             return plain_table(rows, RUN_COLUMNS)
@@ -487,7 +489,7 @@ class Registry:
 
         return rows_frame(self.checkpoint_rows(runs), ("run", "sweep", "attempt", "name"))
 
-    def checkpoint_rows(self, runs: "Runs" = None) -> list[dict[str, Any]]:
+    def checkpoint_rows(self, runs: "Runs" = None) -> list[dict[str, object]]:
         """The same as dicts."""
         resolved = self._resolve(runs)
         return self._tables().checkpoints(resolved)
@@ -501,12 +503,12 @@ class Registry:
 
         return rows_frame(self.item_rows(runs), ITEM_COLUMNS)
 
-    def item_rows(self, runs: "Runs" = None) -> list[dict[str, Any]]:
+    def item_rows(self, runs: "Runs" = None) -> list[ItemRow]:
         """The same as dicts."""
         return self._tables().items(self._resolve(runs))
 
 
-def _sweep_record(sweep: Sweep, marks: Marks) -> dict[str, Any]:
+def _sweep_record(sweep: Sweep, marks: Marks) -> SweepRecord:
     runs = current(sweep.runs)
     return {
         "sweep": sweep.name,
@@ -521,11 +523,11 @@ def _sweep_record(sweep: Sweep, marks: Marks) -> dict[str, Any]:
     }
 
 
-def _flat(record: dict[str, Any]) -> dict[str, object]:
+def _flat(record: RunRecord) -> dict[str, object]:
     """A record with a column for each key of the configuration."""
-    config: dict[str, object] = record.pop("config")
-    row = {"run": record.pop("id"), **record}
-    for key, value in config.items():
+    own = {key: value for key, value in record.items() if key not in ("id", "config")}
+    row: dict[str, object] = {"run": record["id"], **own}
+    for key, value in record["config"].items():
         row[f"config.{key}" if key in RUN_COLUMNS or key in _OF_STAGES & row.keys() else key] = (
             value
         )

@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics import (
@@ -25,6 +25,7 @@ from sweeper.model.growth import lineage
 from sweeper.model.html import table, title
 from sweeper.model.parts import Part
 from sweeper.model.plan import Launch, Run
+from sweeper.model.run_record import RunRecord, Times
 from sweeper.model.states import OUTCOMES, Event, NoState, RunState, State, fold, is_finished
 from sweeper.model.usage import NO_USAGE, Usage, total
 from sweeper.results.objective import judged
@@ -265,12 +266,12 @@ class RecordedRun(ABC):
         return ": ".join(filter(None, (self.reason, detail))) or None
 
     @property
-    def times(self) -> dict[str, Any]:
+    def times(self) -> Times:
         """`started` of the first attempt and `ended` of the deciding one (UTC, ISO 8601), and
         `wall_s`, the seconds that the attempts with an outcome took together; None if unknown."""
         return {"started": None, "ended": None, "wall_s": None}
 
-    def record(self, *, values: bool = True) -> dict[str, Any]:
+    def record(self, *, values: bool = True) -> RunRecord:
         """The run as plain values, the shape of `--json`: `id sweep name cell seed state
         attempts reason retired started ended wall_s root metric value config`, of a sweep with
         stages `stage parents`, and of one with several places `backend`.
@@ -279,7 +280,7 @@ class RecordedRun(ABC):
         `results.objective`), None when nothing was recorded; with `values=False` no metrics file is
         read and both are left out.
         """
-        record: dict[str, Any] = {
+        record: dict[str, object] = {
             "id": self.id,
             "sweep": self.sweep,
             "name": self.name,
@@ -304,7 +305,7 @@ class RecordedRun(ABC):
             record["metric"] = None if metric is None else metric["name"]
             record["value"] = None if point is None else point.value
         record["config"] = self.config
-        return record
+        return cast(RunRecord, record)
 
     def value(self, metric: Mapping[str, str]) -> Point | None:
         """What the run is judged by under `metric` (`name`, `goal`, `at`), if recorded."""
@@ -340,7 +341,7 @@ class RecordedRun(ABC):
         """The history; empty where it cannot be read, which is told."""
         return self.readable(lambda: self.history, NO_ROWS)
 
-    def checkpoint_records(self) -> list[dict[str, Any]]:
+    def checkpoint_records(self) -> list[dict[str, object]]:
         """The records in `checkpoints.jsonl` of all attempts, each with its `attempt`; oldest
         first, of equal names the latest."""
         return merge_checkpoints(self._parsed("checkpoints.jsonl"))
@@ -490,7 +491,7 @@ class SweepRun(RecordedRun):
         return self._ending.reason
 
     @property
-    def times(self) -> dict[str, Any]:
+    def times(self) -> Times:
         found = self._ending
         return {"started": found.started, "ended": found.ended, "wall_s": found.wall_s}
 
@@ -538,7 +539,7 @@ class SweepRun(RecordedRun):
         told = [event for event in OUTCOMES if (attempt, event) in happened]
         found: list[Used] = []
 
-        def read() -> list[Any] | None:
+        def read() -> list[object] | None:
             ended = self.ended(attempt)
             found.append(Used(ended.usage, (ended.ended or ended.time or OPEN_DAY)[:10]))
             counted = told and ended.usage != NO_USAGE
@@ -619,14 +620,16 @@ class SweepRun(RecordedRun):
         if not self.launch.backends:
             return first
 
-        def read() -> list[Any] | None:
+        def read() -> list[object] | None:
             found = submitted_to(self.store, self.sweep, self.id, attempt)
             return None if found is None else [found]
 
         def recall() -> str:
             stamp = self._sweep.state_files.stamp(self.layout.event(self.id, attempt, Event.INTENT))
             files = [(f"{attempt}.{Event.INTENT}", stamp)]
-            found: list[Any] | None = self.index.recall(self.id, f"backend {attempt}", files, read)
+            found: list[object] | None = self.index.recall(
+                self.id, f"backend {attempt}", files, read
+            )
             return first if found is None else str(found[0])
 
         return self.readable(recall, first)

@@ -4,7 +4,7 @@ over."""
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper import labels
 from sweeper.errors import Damaged, NotFound, StoreError
@@ -68,7 +68,7 @@ class Status:
         rows = [(state.value, count) for state, count in self.counts.items()]
         return title(self.sweep, self.held or told) + table(("state", "runs"), rows)
 
-    def published(self) -> dict[str, Any]:
+    def published(self) -> dict[str, object]:
         """What a `--json` document has of it, besides the runs."""
         return {
             "launcher": self.launcher,

@@ -16,11 +16,12 @@ missing, and equal to null. Text is data: nothing is evaluated.
 import operator
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from sweeper.errors import UsageError
+from sweeper.model.json_values import table_of
 from sweeper.storage.documents import dotted
 
 __all__ = ["Condition", "parse_where", "select"]
@@ -30,6 +31,8 @@ Scalar: TypeAlias = bool | int | float | str | None
 
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _DIGITS = 1000
+Record = TypeVar("Record", bound=Mapping[str, object])
+
 _DEPTH = 50
 """How deep conditions may be nested."""
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
@@ -129,7 +132,7 @@ def parse_where(text: str) -> Condition:
     return _Parser(text).whole()
 
 
-def select(condition: Condition, records: list[dict[str, object]]) -> list[dict[str, object]]:
+def select(condition: Condition, records: Sequence[Record]) -> list[Record]:
     """The records of runs of which the condition holds. Raises `UsageError` for a key that no run
     has: a misspelt condition must not look like an empty result."""
     views = [_view(record) for record in records]
@@ -143,8 +146,8 @@ def select(condition: Condition, records: list[dict[str, object]]) -> list[dict[
     return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]
 
 
-def _view(record: dict[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = record["config"]
+def _view(record: Mapping[str, object]) -> dict[str, object]:
+    config = table_of(record["config"])
     config = {**config, **dict(dotted(config))}  # as `show` prints it
     own = {key: value for key, value in record.items() if key != "config"}
     if "id" in record:

@@ -14,7 +14,7 @@ class StageRoom:
 
     def __init__(self, plan: Plan, busy: Iterable[Run]) -> None:
         limits = {stage.name: stage.launch.get("max_parallel") for stage in plan.stages}
-        self._limits = {name: limit for name, limit in limits.items() if limit is not None}
+        self._limits = {name: limit for name, limit in limits.items() if isinstance(limit, int)}
         self._busy = Counter(run.stage for run in busy) if self._limits else Counter[str | None]()
 
     def take(self, run: Run) -> bool:

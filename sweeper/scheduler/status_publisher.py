@@ -4,7 +4,7 @@ a failure to publish never costs the sweep anything."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper import labels
 from sweeper.backends.base import Backend
@@ -32,7 +32,7 @@ class Publisher:
     def __init__(self, context: Context, *, starting: bool) -> None:
         self._context = context
         self._starting = starting
-        self._published: dict[str, Any] | None = None
+        self._published: dict[str, object] | None = None
 
     def publish(self, told: Observations) -> None:
         """Write what is observed and is no state: runs whose worker is quiet or waits, a backend
@@ -40,7 +40,12 @@ class Publisher:
         process, are added."""
         observed = {run: seen.document() for run, seen in told.observed.items()}
         usage = None if told.usage is None else told.usage.document()
-        found = told._asdict() | {"observed": observed, "usage": usage, "starting": self._starting}
+        found: dict[str, object] = {
+            **told._asdict(),
+            "observed": observed,
+            "usage": usage,
+            "starting": self._starting,
+        }
         del found["pid"]
         if found != self._published:
             document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found

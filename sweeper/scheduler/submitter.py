@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.job import Job
+from sweeper.model.json_values import table_of
 from sweeper.model.launcher import Service
 from sweeper.model.plan import Plan
 from sweeper.model.states import Event
@@ -110,10 +110,10 @@ class Submitter:
     def _code_diff(self) -> bytes:
         """How the code differed from its commit, as a diff; empty where it did not."""
         if self._diff is None:
-            kept: dict[str, Any] | None = (self._context.plan.provenance or {}).get("diff")
+            kept = table_of((self._context.plan.provenance or {}).get("diff"))
             self._diff = b""
             with suppress(NotFound):
-                self._diff = self._context.store.read(kept["path"]) if kept else b""
+                self._diff = self._context.store.read(str(kept["path"])) if kept else b""
         return self._diff
 
     def submit(self, place: str, runs: Sequence[str]) -> None:

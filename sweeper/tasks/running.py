@@ -8,7 +8,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from fnmatch import fnmatch
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from sweeper.environments import Environment, Limits, Made, Result
 from sweeper.tasks.dockerfile import command_of, pairs_of, sources_of
@@ -215,10 +215,12 @@ def _named(data: bytes) -> dict[str, float]:
     }
 
 
-def _finite(what: str, value: Any) -> float:
+def _finite(what: str, value: object) -> float:
     try:
+        if not isinstance(value, int | float):
+            raise ValueError
         found = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (ValueError, OverflowError):
         raise ValueError(f"{what} is no number") from None
     if not math.isfinite(found):
         raise ValueError(f"{what} is no finite number")

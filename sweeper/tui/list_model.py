@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import UsageError
 from sweeper.results.cells import Scale, choose_scale, mean, merit
@@ -193,7 +193,7 @@ _LIKE_A_CONDITION = re.compile(r"[<>]|!=|==| = |\bis (not )?missing\b|\bin \(")
 """Matches what is probably a condition, though it may not be complete yet."""
 
 
-def _record(run: RunView) -> dict[str, Any]:
+def _record(run: RunView) -> dict[str, object]:
     known = {"id": run.id, "name": run.name, "cell": run.cell, "seed": run.seed}
     now = {"state": run.shown_state, "attempts": run.attempt, "reason": run.reason or None}
     now |= {"backend": run.backend or None}
@@ -208,7 +208,7 @@ def _told(run: RunView) -> str:
     return " ".join((*words, rules, tags)).lower()
 
 
-def _keys(goal: str) -> dict[str, Callable[[RunView], Any]]:
+def _keys(goal: str) -> dict[str, Callable[[RunView], int | str | tuple[bool, float]]]:
     """The keys by which lines are sorted; unknown values come last."""
     sign = sign_of(goal)
 

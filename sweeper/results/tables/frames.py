@@ -119,7 +119,7 @@ def _series(values: Sequence[Any], index: Any = None) -> "pandas.Series[Any]":
         return pandas.Series(values, index=index, dtype=object)
 
 
-def rows_frame(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> "pandas.DataFrame":
+def rows_frame(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> "pandas.DataFrame":
     """Rows of Python values as a DataFrame: the columns `first`, then the others in order of
     appearance. A column is of the type that pandas sees in it."""
     import pandas

@@ -50,7 +50,7 @@ def last_number(data: bytes | memoryview, key: str) -> Last | None:
         rows = parse(bytes(data[start : end + 1])).rows
         number = as_float(rows[0].get(key)) if rows else None
         if number is not None:
-            return Last(float(steps[-1]), Point(float(rows[0]["step"]), number))
+            return Last(float(steps[-1]), Point(as_float(rows[0]["step"]), number))
     return Last(float(steps[-1]), None)
 
 
