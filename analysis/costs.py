@@ -16,7 +16,8 @@ from sweeper.model.usage import Usage, total
 from sweeper.prices import Prices, amount, load, money
 from sweeper.results.costs import ALSO, SOURCES
 from sweeper.results.forecast import Going, forecast, forecast_of, going, sentence
-from sweeper.results.runs import RecordedRun, Sweep, SweepRun
+from sweeper.results.runs import RecordedRun
+from sweeper.results.sweeps import Sweep, SweepRun
 
 __all__ = [
     "KINDS",

@@ -33,7 +33,7 @@ from sweeper.results.cells import counts
 from sweeper.results.items import Answered, files_of, item_files, read_items
 from sweeper.results.objective import sign_of, smoothed
 from sweeper.results.registry import RecordedRun, Registry
-from sweeper.results.runs import SweepRun
+from sweeper.results.sweeps import SweepRun
 
 __all__ = [
     "Metric",

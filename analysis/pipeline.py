@@ -19,8 +19,8 @@ from sweeper.model.plan import Stage
 from sweeper.model.states import State
 from sweeper.prices import money
 from sweeper.results.objective import sign_of
-from sweeper.results.runs import Sweep, SweepRun
 from sweeper.results.stage_graph import of_stage
+from sweeper.results.sweeps import Sweep, SweepRun
 
 __all__ = ["CHAINS", "Chain", "Pipeline", "StageFound", "pipeline", "write"]
 

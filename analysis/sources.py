@@ -11,8 +11,8 @@ from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.model.plan import Plan
 from sweeper.model.taking import PARENT, references
 from sweeper.results.registry import RecordedRun, Registry, Sweep
-from sweeper.results.runs import SweepRun
 from sweeper.results.selectors import current
+from sweeper.results.sweeps import SweepRun
 from sweeper.storage.documents import dotted
 from sweeper.storage.files import open_store
 

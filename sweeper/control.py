@@ -39,7 +39,8 @@ from sweeper.storage.sweeps import read_events, read_observations, read_plan, se
 if TYPE_CHECKING:
     from sweeper.launcher.launching import Ready
     from sweeper.launcher.trust import Agree
-    from sweeper.results.runs import RecordedRun, Sweep
+    from sweeper.results.runs import RecordedRun
+    from sweeper.results.sweeps import Sweep
 
 __all__ = [
     "Asked",

@@ -37,7 +37,7 @@ def find_subject(target: str, root: str | None = None) -> Subject:
     """The sweep of that name, else the one run that a selector means. Raises `NotFound`,
     `UsageError` where more than one fits, and for a run that is in no sweep."""
     from sweeper.results.registry import Registry
-    from sweeper.results.runs import SweepRun
+    from sweeper.results.sweeps import SweepRun
 
     registry = Registry(root or default_root())
     if registry.has_sweep(target):

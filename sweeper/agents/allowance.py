@@ -145,8 +145,8 @@ def _spent(store: Store, sweep: str) -> tuple[dict[str, float], bool]:
     """What a sweep has used, and whether it uses no more."""
     from sweeper import prices
     from sweeper.results.costs import spent, together
-    from sweeper.results.runs import Sweep
     from sweeper.results.status import read_status
+    from sweeper.results.sweeps import Sweep
 
     try:
         found = Sweep(store, sweep)

@@ -12,8 +12,9 @@ from pydantic import Field
 from sweeper.agents.answers import MOST, NOTICE, Marker, page
 from sweeper.agents.arguments import Amount, Grid, Name, Number, Overrides, Selectors, Size
 from sweeper.agents.desk import Desk, Looked
-from sweeper.results.runs import RecordedRun, Sweep
+from sweeper.results.runs import RecordedRun
 from sweeper.results.status import alarms_of, read_status
+from sweeper.results.sweeps import Sweep
 
 __all__ = ["Running"]
 

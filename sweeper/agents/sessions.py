@@ -21,8 +21,9 @@ from sweeper.agents.desk import Desk, Looked
 from sweeper.agents.grids import find_below
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, SweeperError, UsageError
 from sweeper.model.plan import Plan
-from sweeper.results.runs import RecordedRun, Sweep, SweepRun
+from sweeper.results.runs import RecordedRun
 from sweeper.results.status import read_status
+from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.storage.documents import encode, read_json, timestamp
 from sweeper.storage.sweeps import read_plan
 

@@ -8,8 +8,8 @@ from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
 from sweeper.monitor import Alarm, read, read_action
 from sweeper.results.problems import tell_problems
-from sweeper.results.runs import Sweep
 from sweeper.results.selectors import pick
+from sweeper.results.sweeps import Sweep
 from sweeper.storage.documents import SCHEMA
 from sweeper.terminal import print_json, print_table, say
 

@@ -33,7 +33,8 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.model.states import State
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import Registry
-from sweeper.results.runs import RecordedRun, SweepRun
+from sweeper.results.runs import RecordedRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.rollouts import summary_files
 from sweeper.storage.files import Store, open_store, refuse_links
 from sweeper.storage.lock import is_held

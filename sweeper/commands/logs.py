@@ -23,8 +23,9 @@ from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.model.states import ENDED, OPEN, Event
 from sweeper.results.logs import Line, Tail, files_of
 from sweeper.results.problems import Problems, tell_problems
-from sweeper.results.runs import RecordedRun, SweepRun
+from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states
+from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.sources import Files
 from sweeper.sanitize import raw, sanitize, sanitize_json
 from sweeper.terminal import in_colour, warn

@@ -15,7 +15,8 @@ from sweeper.results.marks import marks_by_run, with_tags
 from sweeper.results.objective import last_values
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import save
-from sweeper.results.runs import RecordedRun, SweepRun
+from sweeper.results.runs import RecordedRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.terminal import duration, print_json, print_table, say
 
 __all__ = ["add_arguments", "run"]

@@ -7,8 +7,8 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.control import request_retries, take_up, to_retry
 from sweeper.model.states import OPEN
-from sweeper.results.runs import Sweep
 from sweeper.results.status import read_status
+from sweeper.results.sweeps import Sweep
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]

@@ -11,7 +11,8 @@ from sweeper.model.mark import Marks
 from sweeper.results.marks import marks_by_run
 from sweeper.results.objective import last_values
 from sweeper.results.problems import tell_problems
-from sweeper.results.runs import RecordedRun, SweepRun
+from sweeper.results.runs import RecordedRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.storage.documents import dotted
 from sweeper.terminal import duration, number, print_json, print_table, say, setting
 

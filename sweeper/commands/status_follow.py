@@ -28,7 +28,8 @@ from sweeper.terminal import is_screen, say, warn
 
 if TYPE_CHECKING:
     from sweeper.monitor import Alarm
-    from sweeper.results.runs import RecordedRun, Sweep
+    from sweeper.results.runs import RecordedRun
+    from sweeper.results.sweeps import Sweep
 
 __all__ = ["Change", "changes", "fitted", "follow", "words_of"]
 

@@ -21,7 +21,8 @@ from sweeper.terminal import duration, print_json, print_table, say, shortened
 
 if TYPE_CHECKING:
     from sweeper.monitor import Alarm
-    from sweeper.results.runs import RecordedRun, Sweep
+    from sweeper.results.runs import RecordedRun
+    from sweeper.results.sweeps import Sweep
 
 __all__ = ["alarm_line", "counted", "print_status"]
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from sweeper.metrics import Row, as_float
 from sweeper.model.usage import NO_USAGE, Counts, Usage, total
 from sweeper.prices import Amount, Prices, amount
-from sweeper.results.runs import OPEN_DAY, RecordedRun, SweepRun, Used
+from sweeper.results.runs import OPEN_DAY, RecordedRun, Used
+from sweeper.results.sweeps import SweepRun
 
 __all__ = [
     "ALSO",

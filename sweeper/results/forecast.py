@@ -17,7 +17,7 @@ from sweeper.model.usage import NO_USAGE, Counts, SweepUsage, Usage, beyond, tot
 from sweeper.prices import Prices, amount, money
 
 if TYPE_CHECKING:
-    from sweeper.results.runs import Sweep, SweepRun
+    from sweeper.results.sweeps import Sweep, SweepRun
 
 __all__ = [
     "Example",

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound
 from sweeper.results.follow import Growing
-from sweeper.results.runs import RecordedRun, SweepRun
+from sweeper.results.runs import RecordedRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.sources import Files
 
 __all__ = ["Line", "Tail", "files_of"]

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from sweeper.errors import StoreError
 from sweeper.model.mark import NO_MARKS, Mark, Marks, fold
-from sweeper.results.runs import RecordedRun, SweepRun
+from sweeper.results.runs import RecordedRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.storage.files import Store
 from sweeper.storage.marks import is_archived, read_marks
 

@@ -26,8 +26,9 @@ from sweeper.model.states import State
 from sweeper.results.folders import FolderRun, folder_runs
 from sweeper.results.marks import in_use, marked
 from sweeper.results.problems import Problems
-from sweeper.results.runs import RecordedRun, Sweep
+from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import asks_for_dropped, check_states, current, named, pick
+from sweeper.results.sweeps import Sweep
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.storage.files import DEFAULT_ROOT, Store, open_store
 from sweeper.storage.sweeps import find_sweeps

@@ -14,7 +14,7 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.model.parts import Part
 
 if TYPE_CHECKING:
-    from sweeper.results.runs import Sweep
+    from sweeper.results.sweeps import Sweep
 
 __all__ = ["Service", "hosted", "of_service", "of_sweeps"]
 

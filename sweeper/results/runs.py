@@ -1,11 +1,10 @@
-"""One sweep and its runs, read from a store as plain values; this layer needs no pandas.
-`registry.py` finds sweeps and makes DataFrames of what is here, `folders.py` finds runs that are in
-no sweep. An `Index` remembers what need not be read again."""
+"""A run as it was planned and as it went, read from a store as plain values; this layer needs no
+pandas. `sweeps.py` has those of sweeps, `folders.py` those that are in no sweep. An `Index`
+remembers what need not be read again."""
 
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
@@ -19,32 +18,18 @@ from sweeper.metrics import (
     numbers,
     parse,
 )
-from sweeper.model import usage as usages
 from sweeper.model.event import NOTHING, Outcome
-from sweeper.model.growth import lineage
 from sweeper.model.html import table, title
-from sweeper.model.parts import Part
-from sweeper.model.plan import Launch, Run
 from sweeper.model.run_record import RunRecord, Times
-from sweeper.model.states import OUTCOMES, Event, NoState, RunState, State, fold, is_finished
+from sweeper.model.states import NoState, State
 from sweeper.model.usage import NO_USAGE, Usage, total
 from sweeper.results.objective import judged
-from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files, Stamp
 from sweeper.storage.files import Store
-from sweeper.storage.heartbeats import read_heartbeat
-from sweeper.storage.layout import Layout, metrics_dir
-from sweeper.storage.sweeps import (
-    TELLING,
-    look_at_events,
-    read_event,
-    read_outcome,
-    read_plan,
-    submitted_to,
-)
+from sweeper.storage.layout import Layout
 
-__all__ = ["OPEN_DAY", "RecordedRun", "Sweep", "SweepRun", "Told", "Used"]
+__all__ = ["OPEN_DAY", "RecordedRun", "Told", "Used"]
 
 T = TypeVar("T")
 Told = Callable[[StoreError], None]
@@ -52,100 +37,6 @@ Told = Callable[[StoreError], None]
 
 _LARGE = 100_000
 """From so many bytes of metrics on it pays to load what reads them quicker."""
-_PLANNED = RunState(State.PLANNED, 0, 0, None)
-_TOLD_BEFORE = (*OUTCOMES, Event.CLAIMED)
-"""Events that tell of an attempt before the last, the most telling first."""
-
-
-class Sweep:
-    """A launched grid: its plan and its runs. The plan and the states are read once, when the
-    object is made (one file, and one listing); what runs recorded is read when asked for, or
-    remembered in `memory`.
-
-    Runs that have events but are not in the plan do not appear. `told` hears of files that cannot
-    be read where the rest can be shown; without it they are errors.
-    Raises `NotFound` when there is no such sweep, `StoreError` when its plan is damaged.
-    """
-
-    def __init__(
-        self, store: Store, name: str, memory: Folder | None = None, told: Told | None = None
-    ) -> None:
-        self.store = store
-        self.name = name
-        self.root = store.root
-        self.told = told
-        self.plan = read_plan(store, name)
-        self._metrics: dict[str | None, dict[str, str] | None] = {}
-        self.layout = Layout(name, metrics_dir(self.plan.launch.metrics_dir))
-        self.index = Index(memory, f"sweep {name}")
-        self.files = Files(store, self.layout.runs)
-        self.state_files = Files(store, self.layout.state)
-        elsewhere = self.state_files.local is None
-        self.events = look_at_events(store, name, self.state_files.entries() if elsewhere else None)
-        folded: dict[int, RunState] = {}
-        for events in self.events.values():
-            if id(events) not in folded:
-                folded[id(events)] = fold(events)
-        self._states = {run: folded[id(events)] for run, events in self.events.items()}
-
-    @property
-    def metric(self) -> dict[str, str] | None:
-        """Its fields by name, or None when the grid names none."""
-        return None if self.plan.metric is None else self.plan.metric._asdict()
-
-    def metric_of(self, stage: str | None) -> dict[str, str] | None:
-        """The metric by which runs of a stage are judged."""
-        if stage not in self._metrics:
-            metric = self.plan.of(stage).metric
-            self._metrics[stage] = None if metric is None else metric._asdict()
-        return self._metrics[stage]
-
-    @property
-    def axes(self) -> dict[str, list[object]]:
-        """The declared axes and their values, in grid order, without the seed."""
-        return self.plan.axes
-
-    @functools.cached_property
-    def unseeded(self) -> bool:
-        """Whether no seed is given to its replicates."""
-        return self.plan.unseeded
-
-    @property
-    def path(self) -> str:
-        """The folder of the sweep, as a local path or, on a remote store, an address."""
-        return self.store.local_path(self.name) or f"{self.root.rstrip('/')}/{self.name}"
-
-    @functools.cached_property
-    def runs(self) -> tuple["SweepRun", ...]:
-        """Every planned run, in the order of the plan."""
-        return tuple(
-            SweepRun(self, planned, self._states.get(planned.id, _PLANNED))
-            for planned in self.plan.runs
-        )
-
-    @functools.cached_property
-    def _by_id(self) -> dict[str, "SweepRun"]:
-        return {run.id: run for run in self.runs}
-
-    def ancestors(self, run: str) -> tuple["SweepRun", ...]:
-        """The runs that one goes on from, the nearest first."""
-        if not self._by_id[run].parents:
-            return ()
-        known = {planned.id: planned for planned in self.plan.runs}
-        return tuple(self._by_id[above.id] for above in lineage(known[run], known))
-
-    def unreadable(self, error: StoreError) -> None:
-        """Tell what cannot be read; raise it if nobody wants to be told."""
-        if self.told is None:
-            raise error
-        self.told(error)
-
-    def write_report(self, name: str, data: bytes) -> str:
-        """Write a file into the sweep's `report/` folder. Returns its path or address."""
-        path = f"{self.layout.report}/{name}"
-        self.store.replace(path, data)
-        return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
-
 
 OPEN_DAY = "open"
 """The day of what has not ended."""
@@ -432,214 +323,6 @@ class RecordedRun(ABC):
 
     def __repr__(self) -> str:
         return f"<run {self.sweep}/{self.name} {self.id} {self.state.value}>"
-
-
-class _Ending(NamedTuple):
-    """What is remembered of how a run went, for tables."""
-
-    reason: str | None = None
-    started: str | None = None
-    ended: str | None = None
-    wall_s: float | None = None
-
-
-class SweepRun(RecordedRun):
-    """A run that a sweep has planned."""
-
-    def __init__(self, sweep: Sweep, planned: Run, state: RunState) -> None:
-        super().__init__(sweep.store, sweep.layout, sweep.files, sweep.index, sweep.told)
-        self._sweep = sweep
-        self._state = state
-        self._config: dict[str, object] = dict(planned.config)
-        self._unreadable = False
-        self.id = planned.id
-        self.name = planned.name
-        self.cell = planned.cell
-        self.seed = planned.seed
-        self.state = state.state
-        self.attempts = state.opened
-        self.retired = planned.retired
-        self.stage = planned.stage
-        self.parents = planned.parents
-        self.metric = sweep.metric_of(planned.stage)
-
-    @property
-    def config(self) -> dict[str, object]:
-        return self._config
-
-    def folders(self) -> list[str]:
-        attempts = range(1, max(self.attempts, self._state.attempt) + 1)
-        return [self.layout.recorded(self.id, attempt) for attempt in attempts]
-
-    def log_paths(self) -> list[str]:
-        attempts = range(1, max(self.attempts, self._state.attempt) + 1)
-        return [self.layout.log_path(self.id, attempt) for attempt in attempts]
-
-    @property
-    def folder(self) -> str:
-        return self.layout.log_path(self.id, max(self._state.attempt, 1))
-
-    @functools.cached_property
-    def outcome(self) -> Outcome:
-        def read() -> Outcome:
-            return read_outcome(self.store, self.sweep, self.id, self._state)
-
-        return self.readable(read, NOTHING)
-
-    @property
-    def reason(self) -> str | None:
-        return self._ending.reason
-
-    @property
-    def times(self) -> Times:
-        found = self._ending
-        return {"started": found.started, "ended": found.ended, "wall_s": found.wall_s}
-
-    @functools.cached_property
-    def _ending(self) -> _Ending:
-        """How the run ended, remembered for as long as the events that tell it are the same
-        files."""
-        told = sorted(
-            (attempt, event)
-            for attempt, event in self._sweep.events.get(self.id, ())
-            if (attempt, event) == (self._state.attempt, self._state.event)
-            or (attempt < self._state.attempt and event in _TOLD_BEFORE)
-        )
-        found: list[_Ending] = []
-
-        def read() -> list[object] | None:
-            found.append(self._read_ending())
-            # One that cannot be read may be another time, and look the same.
-            return None if self._unreadable else list(found[0])
-
-        def recall() -> _Ending:
-            path, stamp = self.layout.event, self._sweep.state_files.stamp
-            files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in told]
-            recalled: list[Any] | None = self.index.recall(self.id, "ending", files, read)
-            return found[0] if recalled is None else _Ending(*recalled)
-
-        return self.readable(recall, _Ending())
-
-    def _read_ending(self) -> _Ending:
-        self._unreadable = False
-        last = self.outcome
-        started, walls = last.started, [last.wall_s]
-        for attempt in range(self._state.attempt - 1, 0, -1):
-            earlier = self.ended(attempt)
-            started = earlier.started or started
-            walls.append(earlier.wall_s)
-        self._unreadable |= last is NOTHING and self._state.event in TELLING
-        known = [wall for wall in walls if wall is not None]
-        return _Ending(last.reason, started, last.ended, sum(known) if known else None)
-
-    def used(self, attempt: int) -> Used:
-        """As its outcome has it, which is remembered for as long as that is the same file; of an
-        attempt without one, as its worker said last."""
-        happened = self._sweep.events.get(self.id, ())
-        told = [event for event in OUTCOMES if (attempt, event) in happened]
-        found: list[Used] = []
-
-        def read() -> list[object] | None:
-            ended = self.ended(attempt)
-            found.append(Used(ended.usage, (ended.ended or ended.time or OPEN_DAY)[:10]))
-            counted = told and ended.usage != NO_USAGE
-            return [ended.usage.document(), found[0].day] if counted else None
-
-        path, stamp = self.layout.event, self._sweep.state_files.stamp
-        files = [(f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in told]
-        recalled: list[Any] | None = self.index.recall(self.id, f"used {attempt}", files, read)
-        if recalled is not None:
-            return Used(usages.read(Part(recalled[0], "cache")), recalled[1])
-        if found[0].usage != NO_USAGE:
-            return found[0]
-        beat = read_heartbeat(self.store, self.layout.heartbeat(self.id, attempt))
-        return found[0]._replace(usage=beat.usage)
-
-    def ended(self, attempt: int) -> Outcome:
-        """The body of the event that tells most of an attempt; empty without one."""
-        happened = self._sweep.events.get(self.id, ())
-        for event in (event for event in _TOLD_BEFORE if (attempt, event) in happened):
-            with suppress(NotFound):
-                found = self.readable(functools.partial(self._body, attempt, event), NOTHING)
-                if found is not NOTHING:
-                    return found
-                self._unreadable = True
-        return NOTHING
-
-    def _body(self, attempt: int, event: Event) -> Outcome:
-        return read_event(self.store, self.sweep, self.id, attempt, event)
-
-    @property
-    def awaited(self) -> bool:
-        """Whether runs of a later stage may still come to go on from it."""
-        plan = self._sweep.plan
-        later = (stage for stage in plan.stages if stage.name in plan.unknown)
-        return not self.retired and any(self.stage in stage.before for stage in later)
-
-    @property
-    def lineage(self) -> tuple["SweepRun", ...]:
-        """The runs that it goes on from, the nearest first."""
-        return self._sweep.ancestors(self.id)
-
-    @property
-    def provenance(self) -> dict[str, object]:
-        """Where the code and its packages came from, as recorded at the launch."""
-        return dict(self._sweep.plan.provenance or {})
-
-    @property
-    def unseeded(self) -> bool:
-        """Whether its seed is only a number that tells it from the cell's other runs."""
-        return self._sweep.unseeded
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing more is to come of it (`states.is_finished`)."""
-        events = self._sweep.events.get(self.id, set())
-        return is_finished(events, self._sweep.plan.retries_of(self.stage), retired=self.retired)
-
-    @property
-    def wandb(self) -> str | None:
-        """The address at which W&B shows the run, if that is known."""
-        from sweeper.tracking import link
-
-        return link(self._sweep.plan, self.id)
-
-    @property
-    def launch(self) -> Launch:
-        """How the sweep executes its runs."""
-        return self._sweep.plan.launch
-
-    @property
-    def backend(self) -> str | None:
-        return self.backend_of(self.attempts) if self.launch.backends and self.attempts else None
-
-    def backend_of(self, attempt: int) -> str:
-        """The backend that an attempt was submitted to, remembered for as long as its intent is the
-        same file."""
-        first = self.launch.places[0]
-        if not self.launch.backends:
-            return first
-
-        def read() -> list[object] | None:
-            found = submitted_to(self.store, self.sweep, self.id, attempt)
-            return None if found is None else [found]
-
-        def recall() -> str:
-            stamp = self._sweep.state_files.stamp(self.layout.event(self.id, attempt, Event.INTENT))
-            files = [(f"{attempt}.{Event.INTENT}", stamp)]
-            found: list[object] | None = self.index.recall(
-                self.id, f"backend {attempt}", files, read
-            )
-            return first if found is None else str(found[0])
-
-        return self.readable(recall, first)
-
-    @property
-    def events(self) -> list[tuple[int, Event]]:
-        """What happened to the run, by attempt and precedence."""
-        order = list(Event)
-        found = self._sweep.events.get(self.id, set())
-        return sorted(found, key=lambda pair: (pair[0], order.index(pair[1])))
 
 
 def _keys(rows: list[dict[str, object]]) -> list[str]:

@@ -19,7 +19,8 @@ from sweeper.results.selectors import current
 
 if TYPE_CHECKING:
     from sweeper.monitor import Alarm
-    from sweeper.results.runs import RecordedRun, Sweep
+    from sweeper.results.runs import RecordedRun
+    from sweeper.results.sweeps import Sweep
 
 __all__ = ["NOBODY", "Status", "alarms_of", "check_service", "read_status"]
 

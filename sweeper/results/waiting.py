@@ -4,8 +4,8 @@ import math
 import time
 
 from sweeper.results.registry import Registry
-from sweeper.results.runs import Sweep
 from sweeper.results.status import Status, read_status
+from sweeper.results.sweeps import Sweep
 from sweeper.storage.files import default_root
 
 __all__ = ["find_sweep", "status", "wait", "wait_async"]

@@ -26,7 +26,7 @@ from sweeper.storage.requests import request_cancel
 from sweeper.storage.sweeps import with_chosen
 
 if TYPE_CHECKING:
-    from sweeper.results.runs import Sweep
+    from sweeper.results.sweeps import Sweep
 
 __all__ = ["Missing", "Stages"]
 
@@ -272,7 +272,7 @@ class Stages:
     def _sweep(self) -> "Sweep":
         """The sweep as it is on record, read once a look."""
         if self._recorded is None:
-            from sweeper.results.runs import Sweep
+            from sweeper.results.sweeps import Sweep
 
             self._recorded = Sweep(self._context.store, self._context.sweep)
         return self._recorded

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 from sweeper.metrics import Point, numbers
-from sweeper.results.runs import SweepRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.cache_dir import Folder
 
 __all__ = ["past_points"]

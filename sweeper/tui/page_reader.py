@@ -10,7 +10,7 @@ from sweeper.metrics import Point, Row, as_float, as_step, parse
 from sweeper.model.states import OPEN
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.rollouts import Found, Words
-from sweeper.results.runs import SweepRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.rollouts import flat, summary_files
 from sweeper.results.tables.sources import Files
 from sweeper.tui.model import RunView

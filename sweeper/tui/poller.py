@@ -22,7 +22,7 @@ from sweeper.results.forecast import brief
 from sweeper.results.marks import Marked, by_subject
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.progress import reached
-from sweeper.results.runs import Sweep, SweepRun
+from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.sources import Files
 from sweeper.storage.files import Store

@@ -17,7 +17,7 @@ from harness.ledger import judge, read_ledger
 from ruamel.yaml import YAML
 
 from sweeper.results.registry import Registry
-from sweeper.results.runs import SweepRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.storage.files import open_store
 
 TOY = """

@@ -17,8 +17,8 @@ from sweeper.engine.lora import LoraConfig
 from sweeper.errors import StoreError
 from sweeper.model.states import Event
 from sweeper.monitor.records import read as read_alarms
-from sweeper.results.runs import Sweep
 from sweeper.results.status import read_status
+from sweeper.results.sweeps import Sweep
 from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
 from sweeper.storage.remote import open_remote
 from sweeper.worker.rate_limits import Pauses

@@ -17,7 +17,7 @@ from sweeper.errors import NotFound
 from sweeper.model.states import Event
 from sweeper.results.logs import Tail, files_of
 from sweeper.results.registry import Registry
-from sweeper.results.runs import SweepRun
+from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.sources import Files
 from sweeper.sanitize import sanitize
 from sweeper.storage.files import LocalStore

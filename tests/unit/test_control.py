@@ -13,8 +13,8 @@ from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.launcher import launching
 from sweeper.launcher.trust import sealed
 from sweeper.model.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
-from sweeper.results.runs import Sweep
 from sweeper.results.selectors import pick
+from sweeper.results.sweeps import Sweep
 from sweeper.storage import lease, lock
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.layout import token

@@ -27,7 +27,7 @@ from sweeper.launcher.placement_guard import refuse_moved_sweep
 from sweeper.launcher.trust import sealed
 from sweeper.model.plan import Launch, Share
 from sweeper.model.states import Event, State
-from sweeper.results.runs import Sweep
+from sweeper.results.sweeps import Sweep
 from sweeper.scheduler import environment
 from sweeper.scheduler.retry_delay import SERVICE_TRIES
 from sweeper.storage.documents import encode, read_json

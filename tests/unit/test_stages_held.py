@@ -17,7 +17,7 @@ from sweeper.model.states import Event, State
 from sweeper.monitor.records import Alarm
 from sweeper.planner.plan import plan
 from sweeper.results import kept
-from sweeper.results import runs as recorded
+from sweeper.results import sweeps as recorded
 from sweeper.results.kept import Kept
 from sweeper.results.registry import Registry
 from sweeper.results.rest import Service
