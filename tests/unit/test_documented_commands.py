@@ -13,8 +13,8 @@ from sweeper import cli
 from sweeper.engine import __main__ as engine
 from sweeper.planner.plan import plan
 from sweeper.results.registry import Registry
-from sweeper.results.runs import Sweep
 from sweeper.results.selectors import named, pick
+from sweeper.results.sweeps import Sweep
 from sweeper.storage.documents import encode
 
 ROOT = Path(__file__).parents[2]
