@@ -1,7 +1,7 @@
 """Jobs on machines that have Python and nothing else (`launch.requirements`): what they take along,
-on the stand-ins of Kubernetes and Beaker and on the emulated AWS Batch, with their store on S3. The
-interpreter that they find has no sweeper, no pip and no package; what they install lies in a folder
-of wheels."""
+on the stand-ins of Kubernetes, Beaker and Modal and on the emulated AWS Batch, with their store on
+S3. The interpreter that they find has no sweeper, no pip and no package; what they install lies in
+a folder of wheels."""
 
 import json
 import os
@@ -145,6 +145,19 @@ def _details(shell: Any) -> list[str]:
     store = open_store(shell.root)
     states = read_states(store, "toys")
     return [str(read_outcome(store, "toys", run, state).detail) for run, state in states.items()]
+
+
+def test_on_modal(
+    shells: Any, tmp_path: Path, modal: Any, s3_root: str, node: Node, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
+    reached = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+    modal.environment = reached | node.environment
+    shell = shells.ShellElsewhere(tmp_path, "modal", modal.options(), s3_root)
+    options = {"backend": "modal", "modal": modal.options(python=node.python)}
+    _grid(shell, options, node.requirements("dependency==2.0"), grid={"x": [1]})
+    _run(shell, "launch", "grid.yaml", "--wait")
+    assert _versions(shell) == {"2.0"}
 
 
 def test_in_an_array_on_aws_batch(
