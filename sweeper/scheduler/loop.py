@@ -16,7 +16,7 @@ that it has no such job.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
@@ -108,7 +108,7 @@ class Scheduler:
         self._engine = engine_watch.watch(context, service)
         self._stages = Stages(context, self._run_table, service.env_file)
         using = self._places, service, self._engine, self._stages
-        self._submitter = Submitter(context, self._run_table, *using, check)
+        self._submitter = Submitter(context, self._run_table, *using)
         self._heartbeats = Heartbeats(store, context.layout, clock)
         self._outcomes = Outcomes(store, context.sweep, clock, context.wall)
         self._parallelism = Parallelism(context, service, needed=starting)
@@ -406,7 +406,7 @@ class Scheduler:
             # What lies beside the intent may be of another plan, damaged, or anybody's.
             attempt = self._run_table.views[run].state.opened
             self._submitter.describe(run, attempt, place, again=True)
-        self._submitter.submit(place, again)
+        self._submit(place, again)
 
     def _withdraw(self, place: str, runs: Iterable[str]) -> list[str]:
         """Take back the opened attempts of these runs, where their place keeps them waiting and
@@ -549,7 +549,13 @@ class Scheduler:
                 if there is not None:
                     opened.setdefault(there, []).append(run)
         for place, jobs in opened.items():
-            answered(partial(self._submitter.submit, place, jobs))
+            answered(partial(self._submit, place, jobs))
+
+    def _submit(self, place: str, runs: Sequence[str]) -> None:
+        """Hand the opened attempts of runs to a place, if the sweep is still ours."""
+        if runs:
+            self._check()
+            self._submitter.submit(place, runs)
 
 
 def _service(store: Store, sweep: str, *, needed: bool) -> Service:

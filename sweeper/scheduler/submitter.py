@@ -1,6 +1,6 @@
 """Makes jobs of runs: records what an attempt is to do, then hands it to the backend."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from sweeper.errors import NotFound, StoreError
@@ -24,10 +24,9 @@ __all__ = ["Submitter"]
 class Submitter:
     """Submits attempts of one sweep to its `places`. `service` is what the last launch gave to its
     runs, `engine` the watch of their engine, if they use one of ours, `stages` has what they take
-    of each other. `check` is called before anything is submitted; it raises when another launcher
-    has the sweep by now."""
+    of each other."""
 
-    def __init__(  # noqa: PLR0913 - the parts of a scheduler that have a say in it
+    def __init__(
         self,
         context: Context,
         run_table: RunTable,
@@ -35,7 +34,6 @@ class Submitter:
         service: Service,
         engine: EngineWatch | None,
         stages: Stages,
-        check: Callable[[], None],
     ) -> None:
         self._context = context
         self._stages = stages
@@ -43,7 +41,6 @@ class Submitter:
         self._places = places
         self._service = service
         self._engine = engine
-        self._check = check
         self._builder = JobBuilder(context.plan, context.store, context.sweep, service.env_file)
         self._diff: bytes | None = None
         self._described: dict[str, bytes] = {}  # what is known to be on record, by its path
@@ -121,7 +118,6 @@ class Submitter:
         if not runs:
             return
         attempts = {run: self._run_table.views[run].state.opened for run in runs}
-        self._check()
         specs = [self._builder.spec(self._run_table.runs[r], n, place) for r, n in attempts.items()]
         self._places.submit(place, specs)
         for run, attempt in attempts.items():
