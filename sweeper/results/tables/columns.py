@@ -8,10 +8,10 @@ of it counts. Pure: bytes in, arrays out.
 import functools
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-Odd = dict[int, Any]
+Odd = dict[int, object]
 """Row number -> a value that is no number a float holds exactly."""
 
 _BITS = 0x7FF8_0000_5357_4550
@@ -262,7 +262,7 @@ def is_text(data: bytes | memoryview) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _decoder(keys: tuple[str, ...], strict: bool) -> "msgspec.json.Decoder[Any]":
+def _decoder(keys: tuple[str, ...], strict: bool) -> "msgspec.json.Decoder[msgspec.Struct]":
     """A decoder of lines with numbers under `keys`; other keys are an error, or passed over."""
     fields = [(f"f{i}", float, ABSENT) for i in range(len(keys))]
     made = msgspec.defstruct(
@@ -293,10 +293,10 @@ class _Reader:
         self._lines: list[bytes] = []
         self._block: bytes | memoryview | None = None  # or instead of the lines, all of them
         self._parts: list[_Part] = []
-        self._slow: list[tuple[int, dict[str, Any]]] = []
+        self._slow: list[tuple[int, dict[str, object]]] = []
         self._decode = self._make()
 
-    def _make(self) -> Any:
+    def _make(self) -> Callable[[bytes], msgspec.Struct]:
         return _decoder(tuple(self._keys), self.strict).decode if self._keys else _refuse
 
     def take_whole(self, data: bytes | memoryview) -> bool:
@@ -317,7 +317,7 @@ class _Reader:
 
     def take_all(self, lines: list[bytes]) -> None:
         try:
-            read: list[Any] = [*map(self._decode, lines)]  # all or, when one is refused, none
+            read = [*map(self._decode, lines)]  # all or, when one is refused, none
         except (ValueError, RecursionError):
             for line in lines:
                 self.take(line)
@@ -351,7 +351,7 @@ class _Reader:
             self._keys.update(dict.fromkeys(new))
             self._decode = self._make()
 
-    def _chosen(self, row: dict[str, object]) -> dict[str, Any]:
+    def _chosen(self, row: dict[str, object]) -> dict[str, object]:
         if self.wanted is None:
             return row
         return {key: value for key, value in row.items() if key in self.wanted}
@@ -454,7 +454,7 @@ def _head(count: int) -> int:
     return 1 if count < 16 else 3 if count < 1 << 16 else 5
 
 
-def _refuse(_: bytes) -> Any:
+def _refuse(_: bytes) -> NoReturn:
     raise ValueError("no key is known yet")
 
 

@@ -48,8 +48,8 @@ def _stacked(parts: Sequence[Part], keys: Sequence[str]) -> Floats:
     return block
 
 
-def _odd(parts: Sequence[Part], keys: frozenset[str]) -> dict[str, dict[int, Any]]:
-    found: dict[str, dict[int, Any]] = {}
+def _odd(parts: Sequence[Part], keys: frozenset[str]) -> dict[str, dict[int, object]]:
+    found: dict[str, dict[int, object]] = {}
     start = 0
     for part in parts:
         for key, odd in part.columns.odd.items():
@@ -132,8 +132,8 @@ def rows_frame(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> "p
     return frame.set_axis(_index(list(names)), axis=1)
 
 
-def _objects(column: Floats, odd: Mapping[int, Any]) -> list[Any]:
-    values: list[Any] = column.tolist()
+def _objects(column: Floats, odd: Mapping[int, object]) -> list[object]:
+    values: list[object] = column.tolist()
     for row in np.flatnonzero(~present(column)).tolist():
         values[row] = odd.get(row)
     return values
@@ -145,14 +145,14 @@ def numbers_table(
     rename: Rename = str,
     whole: Sequence[str] = (),
     common: Sequence[str] = ("run", "sweep"),
-) -> Any:
+) -> object:
     """The same as an Arrow table for SQL, where NULL (nothing there) is not NaN (recorded). What is
     no number is a text column of the key's name, or `<key>.text` if the key has numbers too."""
     pyarrow = _pyarrow()
     keys = _keys(parts, first)
     odd = _odd(parts, frozenset(keys))
     counts = [part.columns.rows for part in parts]
-    arrays: list[Any] = []
+    arrays: list[object] = []
     names: list[str] = []
     for name in common:
         labels = {text: n for n, text in enumerate(dict.fromkeys(p.common[name] for p in parts))}
@@ -196,17 +196,17 @@ def _apart(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value if value is None else value.encode("utf-8", "replace").decode()
     return json.dumps(value)
 
 
-def plain_column(values: Sequence[Any]) -> Any:
+def plain_column(values: Sequence[Any]) -> object:
     """Any Python values as an Arrow column: of one type where they are of one, else of texts
     (JSON, but for what is a text already)."""
     pyarrow = _pyarrow()
-    kinds: set[Any] = {type(value) for value in values if value is not None}
+    kinds: set[object] = {type(value) for value in values if value is not None}
     if not kinds:
         return pyarrow.array(values, "string")
     if kinds == {bool}:
@@ -221,7 +221,7 @@ def plain_column(values: Sequence[Any]) -> Any:
     return pyarrow.array([_text(value) for value in values], "string")
 
 
-def plain_table(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> Any:
+def plain_table(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> object:
     """Rows of Python values as an Arrow table."""
     pyarrow = _pyarrow()
     names = dict.fromkeys(first)

@@ -8,9 +8,13 @@ functions. DuckDB says what a statement is made of, so that nothing is guessed f
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.errors import UsageError
+from sweeper.model.json_values import is_list, is_table, list_of, table_of
+
+if TYPE_CHECKING:
+    import duckdb
 
 __all__ = ["TABLES", "Answer", "ask", "mentioned", "mentions_all"]
 
@@ -44,10 +48,10 @@ class Answer(NamedTuple):
     """Names of the columns, and the rows."""
 
     columns: list[str]
-    rows: list[tuple[Any, ...]]
+    rows: list[tuple[object, ...]]
 
 
-def ask(query: str, tables: Mapping[str, Callable[[], Any]], frame: bool = False) -> Any:
+def ask(query: str, tables: Mapping[str, Callable[[], object]], frame: bool = False) -> Any:
     """The answer to a query: an `Answer`, or a DataFrame. `tables` makes the Arrow tables; only
     those that the query mentions are made. Raises `UsageError` for a query that is none."""
     import duckdb
@@ -70,7 +74,7 @@ def ask(query: str, tables: Mapping[str, Callable[[], Any]], frame: bool = False
             raise UsageError(f"sql: {' '.join(lines[:2])}") from error
 
 
-def _refuse(connection: Any, statement: str) -> None:
+def _refuse(connection: "duckdb.DuckDBPyConnection", statement: str) -> None:
     """Raise `UsageError` for a statement that reads anything but the tables."""
     [(text,)] = connection.execute("select json_serialize_sql(?)", [statement]).fetchall()
     parsed = json.loads(text)
@@ -78,7 +82,9 @@ def _refuse(connection: Any, statement: str) -> None:
         raise UsageError(f"sql: {parsed['error_message']}")
     nodes = list(_nodes(parsed["statements"]))
     own = {
-        str(one["key"]).lower() for node in nodes for one in node.get("cte_map", {}).get("map", ())
+        str(table_of(one)["key"]).lower()
+        for node in nodes
+        for one in list_of(table_of(node.get("cte_map")).get("map"))
     }
     for node in nodes:
         if what := _out_of_reach(node, own):
@@ -88,19 +94,19 @@ def _refuse(connection: Any, statement: str) -> None:
             raise UsageError(f"sql: {name} is a name of DuckDB's own; choose another")
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+def _nodes(tree: object) -> Iterator[dict[str, object]]:
     """The parts of a statement, at any depth."""
     pending = [tree]
     while pending:
         part = pending.pop()
-        if isinstance(part, dict):
-            yield cast(dict[str, Any], part)
-            pending += cast(dict[str, Any], part).values()
-        elif isinstance(part, list):
-            pending += cast(list[Any], part)
+        if is_table(part):
+            yield part
+            pending += part.values()
+        elif is_list(part):
+            pending += part
 
 
-def _out_of_reach(node: Mapping[str, Any], own: set[str]) -> str | None:
+def _out_of_reach(node: Mapping[str, object], own: set[str]) -> str | None:
     """What a part of a statement reads that it may not; `own`: names that the statement gives."""
     kind = node.get("type")
     if kind == "BASE_TABLE":
@@ -108,7 +114,7 @@ def _out_of_reach(node: Mapping[str, Any], own: set[str]) -> str | None:
         ours = schema in ("", "main") and name.lower() in {*TABLES, *own}
         return None if ours else name
     if kind == "TABLE_FUNCTION":
-        name = str(node["function"].get("function_name")).lower()
+        name = str(table_of(node["function"]).get("function_name")).lower()
         return None if name in _ROWS_OF else f"{name}()"
     if kind == "SHOW_REF":
         name = str(node["table_name"])
