@@ -83,6 +83,12 @@ class Unreachable(EnvironmentFailure):
     """A backend did not answer. It never means that a job is gone."""
 
 
+def is_silence(error: EnvironmentFailure) -> bool:
+    """Whether nobody answered at all: whoever has refused something says so by a class of its
+    own."""
+    return type(error) is Unreachable
+
+
 class NoRoom(Unreachable):
     """A backend can start no more jobs now, because its machine is full."""
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, JobSpec, JobStatus
-from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
+from sweeper.errors import EnvironmentFailure, Unreachable, UsageError, is_silence
 from sweeper.model.plan import Launch
 
 __all__ = [
@@ -116,15 +116,17 @@ def open_places(
     folder: str,
     *,
     some: bool = False,
+    silent: bool = False,
     accept: Callable[[str, Backend], None] | None = None,
 ) -> dict[str, Backend]:
     """The backends of a plan, by the names of its places. Raises as `open_backend` does. `some`: of
     several places one that cannot be opened is there all the same, as `Away`; so is one for which
-    `accept` raises `EnvironmentFailure`."""
+    `accept` raises `EnvironmentFailure`. `silent`: one that does not answer is, and no other; with
+    it, raises `Unreachable` where none does."""
     found: dict[str, Backend] = {}
     for place in launch.places:
         opened = partial(open_backend, place, sweep, folder, options_of(launch, place))
-        if not (some and launch.backends):
+        if not ((some or silent) and launch.backends):
             found[place] = opened()
             continue
 
@@ -137,7 +139,12 @@ def open_places(
         try:
             found[place] = accepted()
         except EnvironmentFailure as error:
+            if not (some or is_silence(error)):
+                raise
             found[place] = Away(place, accepted, str(error))
+    away = [backend.why for backend in found.values() if isinstance(backend, Away)]
+    if silent and len(away) == len(found):
+        raise Unreachable("; ".join(dict.fromkeys(away)))
     return found
 
 

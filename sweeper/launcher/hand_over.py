@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sweeper.backends import Capabilities
 from sweeper.errors import AnotherLauncher, Damaged, NotFound
 from sweeper.launcher.manifest import keep_environment, merge, tell_changes, with_code
-from sweeper.launcher.placement_guard import Located
+from sweeper.launcher.placement_guard import Located, is_same
 from sweeper.launcher.trust import is_ours, sealed
 from sweeper.model.plan import Plan
 from sweeper.planner.plan import repeats_by_default
@@ -94,9 +94,7 @@ def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
 
         elsewhere = is_elsewhere(store, plan.name)
     kept = environment.env_file(folder)
-    moved = bool(service.places) and list(map(dict, service.places)) != list(
-        map(dict, found.places)
-    )
+    moved = bool(service.places) and not is_same(service.places, found.places)
     other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)
     if elsewhere or moved or other or service.env_file not in (kept, *_shared(store, plan)):
         raise AnotherLauncher(

@@ -157,7 +157,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
     capabilities = preflight.admit(launched, store, planned.service, names, live=live)
-    opened = open_places(launched, planned.name, f"{store.root}/{planned.name}")
+    opened, before = _open(store, planned, user.tell)
     preflight.try_out(opened, planned, planned.runs)
     environment.require_secrets(preflight.kept_here(capabilities, names))
     environment.refuse_if_folder_missing(store, planned.name)
@@ -168,12 +168,12 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         try:
             check = held.enter_context(lock.holding_sweep(store, planned.name))
         except AnotherLauncher:
-            found = Offer(url, capabilities, located(opened), live)
+            found = Offer(url, capabilities, located(opened, before), live)
             if offer(store, planned, found, user.tell):
                 return Launched(planned.name, store.root, None, taken_up=True)
             patience = lock.PATIENCE_SECONDS if not store.is_remote else _TAKE_OVER_SECONDS
             check = held.enter_context(lock.holding_sweep(store, planned.name, patience))
-        record(store, planned, url, located(opened), live=live, tell=user.tell)
+        record(store, planned, url, located(opened, before), live=live, tell=user.tell)
         _tell_pause(store, planned.name, user.tell)
         if wait:
             summary = _drive(store, planned.name, user.notify, smoke, check)
@@ -228,13 +228,31 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
     return Ready(plan, capabilities, located(opened, before))
 
 
+def _open(
+    store: Store, plan: Plan, tell: Callable[[str], None]
+) -> tuple[dict[str, Backend], Located]:
+    """Open the places of a plan that is launched, and give what is on record of those of its sweep.
+    Of several one may be silent, which `tell` hears: it is tried again later. Raises
+    `EnvironmentFailure` where one cannot be used, or none answers."""
+    folder = f"{store.root}/{plan.name}"
+    opened = open_places(plan.launch, plan.name, folder, silent=True)
+    for place, backend in opened.items():
+        if isinstance(backend, Away):
+            tell(f"{place} is away, and is used once it answers: {backend.why}")
+    return opened, _places_on_record(store, plan.name)
+
+
+def _places_on_record(store: Store, sweep: str) -> Located:
+    with suppress(NotFound, StoreError):  # what is damaged is judged where it is written anew
+        return service_of(store, sweep).places
+    return ()
+
+
 def _open_again(store: Store, sweep: str, plan: Plan) -> tuple[dict[str, Backend], Located]:
     """Open the places of a sweep that was launched before, and give what is on record of them. Of
     several one may be away, which is tried again later. Raises `EnvironmentFailure` where all
     are."""
-    before: Located = ()
-    with suppress(NotFound, StoreError):  # what is damaged is judged where it is written anew
-        before = service_of(store, sweep).places
+    before = _places_on_record(store, sweep)
     accept = partial(refuse_another, before)
     opened = open_places(plan.launch, sweep, f"{store.root}/{sweep}", some=True, accept=accept)
     away = [backend.why for backend in opened.values() if isinstance(backend, Away)]

@@ -29,7 +29,15 @@ from sweeper.storage.sweeps import (
     submitted_to,
 )
 
-__all__ = ["Located", "located", "moved_from", "place_of", "refuse_another", "refuse_moved_sweep"]
+__all__ = [
+    "Located",
+    "is_same",
+    "located",
+    "moved_from",
+    "place_of",
+    "refuse_another",
+    "refuse_moved_sweep",
+]
 
 Located: TypeAlias = Sequence[Mapping[str, str]]
 """The places of a sweep, in their order, each with what distinguishes it from others."""
@@ -177,6 +185,13 @@ def _places_before(
             ) from error
         tell(f"{error}; nothing of it is needed, and it is written anew")
         return before
+
+
+def is_same(before: Located, places: Located) -> bool:
+    """Whether these are the places from before, in their order. Of one that was away then it was
+    not known where it is."""
+    pairs = zip(before, places, strict=False)
+    return len(before) == len(places) and all(_is_part(*pair) for pair in pairs)
 
 
 def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:

@@ -13,7 +13,7 @@ from sweeper.backends import (
 from sweeper.backends.base import Backend
 from sweeper.backends.references import where_to_say
 from sweeper.engine.lifecycle import TOKEN, client_key
-from sweeper.errors import EnvironmentFailure, GridError, UsageError
+from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
 from sweeper.model.plan import Launch, Plan, Run
 from sweeper.provenance.snapshot import Made
 from sweeper.scheduler.job_builder import asked_by
@@ -126,7 +126,7 @@ def try_out(
     backends: Mapping[str, Backend], plan: Plan, runs: Iterable[Run], *, some: bool = False
 ) -> None:
     """Ask each backend whether it would take the jobs of a plan's runs. Raises `EnvironmentFailure`
-    if one never will; with `some` only if all say so, or do not answer."""
+    if one never will, or if none answers; with `some` only if all say so, or do not answer."""
     launches = {name: plan.launch_of(name) for name in (None, *(s.name for s in plan.stages))}
     known = [(launches.get(run.stage, plan.launch), run.config) for run in runs]
     wrong: list[EnvironmentFailure] = []
@@ -137,7 +137,7 @@ def try_out(
             backend.preflight(list(asked.values())[:_TRIALS])
         except EnvironmentFailure as error:
             wrong.append(error)
-            if not some or len(wrong) == len(backends):
+            if not (some or is_silence(error)) or len(wrong) == len(backends):
                 raise
 
 

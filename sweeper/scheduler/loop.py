@@ -462,7 +462,7 @@ class Scheduler:
             if there:
                 reached |= answered(partial(self._poll, place, list(there), statuses))
                 continue
-            self._places.look_where_nothing_is(place)
+            answered(partial(self._places.look_where_nothing_is, place))
             reached = True
         if statuses:
             self._observed |= self._lost_workers.look(statuses, self._stopping)

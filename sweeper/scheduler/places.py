@@ -8,7 +8,6 @@ lost, or that was withdrawn because its place did not take it (`RunTable.withdra
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 from sweeper.backends.base import Backend, JobSpec
@@ -101,17 +100,17 @@ class Places:
     def look_where_nothing_is(self, place: str) -> None:
         """Have a place at which no attempt is at work forget the jobs that have ended since. That
         asks nobody; so one that was silent is asked for a job, and whether it has it is all one,
-        unless it is going to be asked for some that were perhaps submitted there."""
+        unless it is going to be asked for some that were perhaps submitted there. Raises
+        `Unreachable` where it does not answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
         except Unreachable:  # as of one that could not be opened
             self._silent.setdefault(place, self._clock())
-            return
-        with suppress(Unreachable):
-            unknown = self.of_each(self._run_table.unacknowledged())[place]
-            if self.several and not unknown and not self.is_reached(place):
-                job = token(next(iter(self._run_table.runs)), 1)
-                self.ask(place, lambda backend: backend.find([job]))
+            raise
+        unknown = self.of_each(self._run_table.unacknowledged())[place]
+        if self.several and not unknown and not self.is_reached(place):
+            job = token(next(iter(self._run_table.runs)), 1)
+            self.ask(place, lambda backend: backend.find([job]))
 
     def is_reached(self, place: str) -> bool:
         """Whether it has answered what it was asked last."""

@@ -140,3 +140,28 @@ def test_a_place_that_answers_nothing_for_a_while(sweep: Sweep, beaker: Any, kub
     sweep.shell.judge(once=True)
     assert Counter(sweep.where().values()) == {"beaker": 4, "kubernetes": 4}
     assert all({attempt for attempt, _ in events} == {1} for events in sweep.events().values())
+
+
+def test_a_launch_while_one_place_is_away(sweep: Sweep, beaker: Any, kube: Any) -> None:
+    """It starts where it can, and says so; the other place is used once it answers."""
+    beaker.silent = True
+    launcher = sweep.start("x=[1,2,3,4]", HOLDS)
+    sweep.shell.until(lambda: len(sweep.at_step(2)) == 2)
+    assert Counter(sweep.where().values()) == {"kubernetes": 2}
+    sweep.shell.until(lambda: "does not answer" in sweep.unreachable())
+    assert "beaker: " in sweep.shell.run("status", "toys", code=4)
+    beaker.silent = False
+    sweep.shell.until(lambda: len(sweep.at_step(2)) == 4)
+    assert Counter(sweep.where().values()) == {"kubernetes": 2, "beaker": 2}
+    sweep.go_on()
+    output, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, output + errors
+    assert "beaker is away, and is used once it answers: " in errors
+    sweep.shell.judge(once=True)
+
+
+def test_a_launch_where_no_place_answers(sweep: Sweep, beaker: Any, kube: Any) -> None:
+    beaker.silent = kube.silent = True
+    output, errors = sweep.start().communicate(timeout=120)
+    assert "beaker: " in errors and "kubernetes: " in errors, output + errors
+    assert not list(open_store(sweep.root).names("toys"))

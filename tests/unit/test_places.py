@@ -27,6 +27,7 @@ from sweeper.launcher.placement_guard import refuse_moved_sweep
 from sweeper.launcher.trust import sealed
 from sweeper.model.plan import Launch, Share
 from sweeper.model.states import Event, State
+from sweeper.planner.plan import plan
 from sweeper.results.sweeps import Sweep
 from sweeper.scheduler import environment
 from sweeper.scheduler.retry_delay import SERVICE_TRIES
@@ -517,6 +518,33 @@ def test_a_place_that_cannot_be_opened_never_answers(monkeypatch: pytest.MonkeyP
             ask([])
     with pytest.raises(EnvironmentFailure, match="no spare"):
         open_places(Launch("spare"), "s", "/s", some=True)
+
+
+def test_a_launch_takes_silence_alone_for_being_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a place refuses, somebody has to mend."""
+    failures: dict[str, EnvironmentFailure] = {}
+
+    def opened(name: str, *_: object) -> FakeBackend:
+        if name in failures:
+            raise failures[name]
+        return FakeBackend()
+
+    monkeypatch.setattr(backends, "open_backend", opened)
+    launch = Launch("fake+spare", backends=(Share("fake"), Share("spare")))
+    failures["spare"] = Unreachable("no answer of spare")
+    found = open_places(launch, "s", "/s", silent=True)
+    assert [type(one) for one in found.values()] == [FakeBackend, Away]
+    planned = plan({"name": "s", "command": ["/bin/echo", "{x}"], "grid": {"x": [1]}})
+    planned = planned._replace(launch=launch)
+    preflight.try_out(found, planned, planned.runs)
+    with pytest.raises(Unreachable, match="no answer of spare"):
+        preflight.try_out({"spare": found["spare"]}, planned, planned.runs)
+    failures["spare"] = NoRoom("spare has refused it")
+    with pytest.raises(EnvironmentFailure, match="refused it"):
+        open_places(launch, "s", "/s", silent=True)
+    failures |= {name: Unreachable(f"no answer of {name}") for name in ("fake", "spare")}
+    with pytest.raises(Unreachable, match=r"^no answer of fake; no answer of spare$"):
+        open_places(launch, "s", "/s", silent=True)
 
 
 def test_a_place_that_could_not_be_opened_is_tried_again() -> None:
