@@ -39,6 +39,7 @@ def test_a_field_of_launch_is_kept_in_the_plan_and_read_back() -> None:
         retries=2,
         timeout_s=60.0,
         python="p",
+        requirements="r.txt",
         cwd="c",
         env={"A": "b"},
         resume="never",
