@@ -68,11 +68,14 @@ class FailurePolicy:
 
     def excuse(self, run: str, attempt: int, why: str) -> None:
         """Have a run started again, while it is wanted, that was stopped by no fault of its own: it
-        costs none of its retries."""
+        costs none of its retries. A user's `cancel` of this very moment would be one from before a
+        retry: it then holds for the next attempt."""
         if run not in self._run_table.retired and not self._run_table.views[run].cancel:
             body = {"by": f"the launcher, {why}"}
-            self._run_table.add(run, attempt, Event.RETRY, body)
+            fresh = self._run_table.add(run, attempt, Event.RETRY, body)
             self._known.add((run, attempt))
+            if fresh and self._run_table.is_cancelled(run, attempt):
+                self._run_table.add(run, attempt + 1, Event.CANCEL, body)
 
     def _has_tries(self, run: str) -> bool:
         """Whether a run may be started again after a failure of the service: within reason. That an

@@ -234,6 +234,37 @@ def test_a_worker_that_was_quicker_keeps_its_attempt(pair: Any) -> None:
     assert scene.states() == [State.RUNNING]
 
 
+def test_a_cancel_in_the_instant_before_a_withdrawn_run_is_started_again(
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts, and a retry after it does."""
+    scene, fake, spare = pair(1)
+    (run,) = scene.ids
+    fake.refusal = NoRoom("fake: full")
+    table = scene.scheduler._run_table
+    add, cancelled = table.add, list[str]()
+
+    def cancel_first(which: str, attempt: int, event: Event, *more: Any) -> bool:
+        if event is Event.RETRY and not cancelled:
+            cancelled.append(which)
+            path = scene.layout.event(which, attempt, Event.CANCEL)
+            scene.store.create(path, encode({"schema": 1}))
+        return add(which, attempt, event, *more)
+
+    monkeypatch.setattr(table, "add", cancel_first)
+    for _ in range(4):
+        scene.step(20.0)
+    assert cancelled == [run]
+    assert spare.submitted == []
+    assert {(1, Event.CANCEL), (1, Event.RETRY), (2, Event.CANCEL)} <= scene.events(run)
+    path = scene.layout.event(run, 2, Event.RETRY)
+    scene.store.create(path, encode({"schema": 1}))
+    scene.scheduler = scene.new_scheduler()
+    for _ in range(3):
+        scene.step(20.0)
+    assert [job for job in (*fake.submitted, *spare.submitted) if job.startswith(run)]
+
+
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_launcher_that_is_killed_while_it_withdraws(
     pair: Any, monkeypatch: pytest.MonkeyPatch, answers: bool
