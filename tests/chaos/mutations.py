@@ -106,9 +106,9 @@ MUTATIONS = [
     ),
     Mutation(
         "lost though the backend knows the job",
-        "sweeper/scheduler/loop.py",
-        "            if status.state is JobState.ABSENT and self._starting:\n",
-        "            if self._starting:\n",
+        "sweeper/scheduler/lost_workers.py",
+        "status.state is JobState.ABSENT and quiet > self._lease_s",
+        "quiet > self._lease_s",
         WORKERS + "test_a_stopped_worker_goes_on",
     ),
     Mutation(
