@@ -3,7 +3,20 @@
 import os
 from collections.abc import Mapping
 
-__all__ = ["cache", "checkpoints", "engine", "home", "hub", "models", "spill", "views", "warm"]
+__all__ = [
+    "built",
+    "cache",
+    "checkpoints",
+    "engine",
+    "environments",
+    "home",
+    "hub",
+    "models",
+    "sources",
+    "spill",
+    "views",
+    "warm",
+]
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
@@ -21,6 +34,21 @@ def cache(environ: Mapping[str, str] = os.environ) -> str:
         return os.path.join(os.path.abspath(os.path.expanduser(chosen)), "cache")
     base = environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     return os.path.join(os.path.abspath(os.path.expanduser(base)), "sweeper")
+
+
+def environments(root: str | None = None) -> str:
+    """The environments, with secrets, of launches whose sweeps are not over."""
+    return os.path.join(root or home(), "environments")
+
+
+def built(root: str | None = None) -> str:
+    """What jobs made of requirements: environments of packages, and their locks."""
+    return os.path.join(root or home(), "built")
+
+
+def sources(root: str | None = None) -> str:
+    """sweeper's own source, as jobs took it along, and its locks."""
+    return os.path.join(root or home(), "sources")
 
 
 def engine(root: str | None = None) -> str:

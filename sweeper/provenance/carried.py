@@ -8,12 +8,14 @@ requirements are a file of the checkout, and come with the copy of the code.
 """
 
 import ast
+import base64
 import functools
 import hashlib
 import io
 import json
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -27,6 +29,17 @@ from sweeper.storage.layout import Layout
 __all__ = ["bare_command", "carry", "describe", "pinned"]
 
 _TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_FIRST = """import sys
+if sys.version_info < (3, 11):
+    told = (sys.executable, sys.version.split()[0])
+    sys.exit("sweeper: needs Python 3.11, and %%s is %%s" %% told)
+sys.path[:] = [path for path in sys.path if path]
+import base64, zlib
+exec(zlib.decompress(base64.b64decode("%s")))
+"""
+"""What every Python can read; the rest is packed, since AWS Batch takes 8 KB of all that is said of
+a job, and Kubernetes reads a `$`. The working folder is not on the path: what lies there is the
+recipe's."""
 
 
 def carry(store: Store, plan: Plan, made: snapshot.Made) -> Carried | None:
@@ -121,48 +134,39 @@ def bare_command(python: str, root: str, carried: Carried) -> list[str]:
         "source": f"{root}/{carried.archive}",
         "digest": carried.hash,
     }
-    return [python, "-I", "-c", _text(), json.dumps(setup)]
+    packed = base64.b64encode(zlib.compress(_text().encode(), 9)).decode()
+    return [python, "-Es", "-c", _FIRST % packed, json.dumps(setup)]
 
 
 @functools.cache
 def _text() -> str:
-    """`worker/bare.py` as one text that needs nothing of ours: without what is for people, and with
-    the functions in it that it imports of sweeper."""
-    tree = _parsed("sweeper.worker.bare")
-    body: list[ast.stmt] = []
-    for node in tree.body:
+    """`worker/bare.py` as one text that needs nothing of ours, with the functions in it that it
+    imports of sweeper. Its code is as it lies here: `ast.unparse` writes what older versions of
+    Python cannot read."""
+    tree, lines = _parsed("sweeper.worker.bare")
+    for node in reversed(tree.body):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sweeper"):
             names = {alias.name for alias in node.names}
-            theirs = _parsed(str(node.module)).body
-            body += (f for f in theirs if isinstance(f, ast.FunctionDef) and f.name in names)
-        else:
-            body.append(node)
-    tree.body = body
-    text = ast.unparse(ast.fix_missing_locations(_Bare().visit(tree)))
-    # AWS Batch takes 8 KB of all that is said of a job.
-    return re.sub(r"(?m)^ +", lambda blanks: " " * (len(blanks[0]) // 4), text)
+            theirs, found = _parsed(str(node.module))
+            lines[node.lineno - 1 : node.end_lineno] = [
+                line
+                for f in theirs.body
+                if isinstance(f, ast.FunctionDef) and f.name in names
+                for line in found[f.lineno - 1 : f.end_lineno]
+            ]
+    # The types of those functions are not imported.
+    return "\n".join(["from __future__ import annotations", *lines, ""])
 
 
-def _parsed(module: str) -> ast.Module:
+def _parsed(module: str) -> tuple[ast.Module, list[str]]:
+    """A module of ours, and its lines without what only people read."""
     path = os.path.join(_TOP, *module.split(".")[1:])
     with open(f"{path}.py", encoding="utf-8") as file:
-        return ast.parse(file.read())
-
-
-class _Bare(ast.NodeTransformer):
-    """Takes out docstrings and types, which only people read."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        return None if isinstance(node.value, ast.Constant) else node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        node.returns = None
-        for argument in (*node.args.args, *node.args.kwonlyargs):
-            argument.annotation = None
-        self.generic_visit(node)
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        self.generic_visit(node)
-        node.body = node.body or [ast.Pass()]
-        return node
+        text = file.read()
+    tree, lines = ast.parse(text), text.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                lines[number - 1] = ""
+            lines[node.lineno - 1] = f"{' ' * node.col_offset}pass"
+    return tree, lines

@@ -10,13 +10,19 @@ from sweeper.provenance import snapshot
 
 __all__ = ["Requirements", "outside", "read"]
 
-_SOURCES = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index")
+_SOURCES = (
+    *("-i", "--index-url", "--extra-index-url", "-f", "--find-links"),
+    *("--no-index", "--trusted-host"),
+)
 """Options of a requirements file that say where packages come from: the worker's do, too."""
 _FOLDERS = ("-f", "--find-links")
 _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 _EDITABLE = ("-e", "--editable")
-_PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{)[^/@\s]+@|://(?!\$\{)[^/@:\s]+@(?!.*git\+)")
-_PATH = re.compile(r"\.{0,2}/|.*\.(whl|zip|tar\.gz)$|~")
+_PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{|\d+/)\S+@|(?<!ssh)://(?!\$\{)[^/@:\s]+@")
+"""As people write one, up to the last `@`, for it may have a `/`; and a name alone, which is a
+token, but for ssh. Digits before a `/` are a port."""
+_PATH = re.compile(r"\.{0,2}/|\.{1,2}(\[|$)|.*\.(whl|zip|tgz|tar\.(gz|bz2|xz))$|~")
+_BELOW = re.compile(r"[^\s;@]*/")
 
 
 class Requirements(NamedTuple):
@@ -67,8 +73,8 @@ def _split(line: str) -> tuple[str, str]:
         return "", line
     if line[1] != "-" and len(line) > 2 and line[2] not in " =":
         return line[:2], line[2:].strip()  # -rother.txt
-    name, _, value = line.replace("=", " ", 1).partition(" ")
-    return name, value.strip()
+    name, *value = re.split(r"[\s=]", line, maxsplit=1)
+    return name, "".join(value).strip()
 
 
 def _wrong(name: str, value: str) -> str | None:
@@ -85,7 +91,8 @@ def _wrong(name: str, value: str) -> str | None:
         return f"{shown}: the checkout is taken along by itself: take the line out"
     place = value.partition(" @ ")[2].strip() or value
     place = place.removeprefix("file:") if place.startswith("file:") else place
-    local = _PATH.match(place.partition(";")[0].strip()) or name in _FOLDERS
+    named = place.partition(";")[0].strip()
+    local = _PATH.match(named) or name in _FOLDERS or (not name and _BELOW.match(named))
     if local and "://" not in place and not place.startswith(("/", "//")):
         return f"{shown}: a path of this machine, which jobs elsewhere do not see"
     return None

@@ -20,7 +20,7 @@ from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.model.json_values import table_of
 from sweeper.model.states import State, fold, wants_attempt
-from sweeper.paths import home
+from sweeper.paths import environments, home
 from sweeper.storage.files import Store, open_store
 from sweeper.storage.lock import is_held
 from sweeper.storage.sweeps import Events, read_events, read_plan
@@ -58,7 +58,7 @@ _NOTHING: Mapping[str, str] = {}
 def env_file(folder: str) -> str:
     """The file for the environment of the sweep at `folder`."""
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]
-    return os.path.join(home(), "environments", f"{name}.json")
+    return os.path.join(environments(), f"{name}.json")
 
 
 def require_secrets(names: Sequence[str]) -> None:
@@ -152,11 +152,13 @@ class _Kept(NamedTuple):
 def _kept(where: str) -> Iterator[_Kept]:
     """Yield the files that `write` left in the home `where`."""
     try:
-        found = sorted(os.scandir(os.path.join(where, "environments")), key=lambda e: e.name)
+        found = sorted(os.scandir(environments(where)), key=lambda e: e.name)
     except OSError:
         return
     for entry in found:
         document: object = None
+        if not entry.name.endswith(".json"):
+            continue
         try:
             written = entry.stat().st_mtime
             with suppress(ValueError, PermissionError), open(entry.path, encoding="utf-8") as file:

@@ -1,13 +1,12 @@
 """What a job does first where there is Python and nothing else, and how environments of packages
 are made there:
 
-    python -I -c TEXT SETUP MODULE ARGUMENT...
+    python -Es -c TEXT SETUP MODULE ARGUMENT...
 
 It makes an environment of the packages by which the store is reached, fetches sweeper's own source
 from the store, and becomes `MODULE` of that: the worker, which makes the recipe's environment by
-the same `build`. `TEXT` is this file (`sweeper/provenance/carried.py` has it shortened), `SETUP`
-says in JSON what to make and to fetch. Standard library only, but for what is inlined into the
-text.
+the same `build`. `TEXT` is this file (`sweeper/provenance/carried.py` packs it), `SETUP` says in
+JSON what to make and to fetch. Standard library only, but for functions that are put into the text.
 
 What is made is kept below the home, under a hash of what it is made of, and made once: others wait
 for the lock meanwhile. The file `requirements.txt` of an environment appears last, so that one
@@ -20,19 +19,22 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 import zipfile
+from urllib.parse import quote, unquote
 
-from sweeper.paths import home
+from sweeper.paths import built, home, sources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import IO
 
 __all__ = ["BuildError", "build", "main"]
@@ -44,6 +46,14 @@ _FETCH = (
 )
 _TRIES = 4
 """How often the source is fetched while the store does not answer."""
+_MISLEAD = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
+"""Variables by which an installer would install elsewhere, or run modules of others."""
+_CROSS = "\N{MULTIPLICATION SIGN} "
+_FAILS = (_CROSS, "error:", "ERROR:")
+_AT = ("Collecting ", "Processing ")
+_SAYS_NOTHING = ("╰─> See above", "╰─> [", "│ exit code", "note:", "hint:")
+_SHORTEST = 4
+"""Characters of a value that is not shown; shorter ones stand in much else."""
 
 
 class BuildError(Exception):
@@ -56,32 +66,49 @@ def say(line: str) -> None:
 
 
 def build(
-    folder: str, requirements: str, goes_on: "Callable[[], bool]" = lambda: True
+    folder: str,
+    requirements: str,
+    environ: "Mapping[str, str]" = os.environ,
+    goes_on: "Callable[[], bool]" = lambda: True,
 ) -> "str | None":
     """The interpreter of an environment in `folder` that has what `requirements`, the text of a
-    requirements file, names; made by uv where it is there, else by venv and pip. `goes_on` is
-    called about once a second; None when it says no. Raises `BuildError`, and `OSError`."""
+    requirements file, names; made by uv where it is there, else by venv and pip, which see the
+    variables `environ`. `goes_on` is called about once a second; None when it says no. Raises
+    `BuildError`, and `OSError`."""
     told = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
     told += (os.path.realpath(sys.executable),)
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:24]
     top = os.path.join(folder, digest)
     python, ready = os.path.join(top, "bin", "python"), os.path.join(top, "requirements.txt")
-    os.makedirs(folder, exist_ok=True)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
     with open(f"{top}.lock", "ab") as lock:
-        if not os.path.exists(ready) and not _locked(lock, goes_on):
+        if not _is_used(ready) and not _locked(lock, goes_on):
             return None
-        if os.path.exists(ready):
+        if _is_used(ready):
             return python
         shutil.rmtree(top, ignore_errors=True)  # of one who was killed at it
+        installer = _Installer(lock, goes_on, environ, requirements)
         try:
-            return python if _make(top, requirements, lock, goes_on) else None
+            return python if _make(top, requirements, installer) else None
         finally:
             if not os.path.exists(ready):
                 shutil.rmtree(top, ignore_errors=True)  # a full disk has use for the room
 
 
-def _make(top: str, requirements: str, lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
-    """Make an environment. Returns whether it is there; not if `goes_on` said no."""
+def _is_used(path: str) -> bool:
+    """Put down that a file is used now: `sweeper gc` removes what is not. Returns whether it is
+    there."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    except OSError:  # another's, or on a disk that is full
+        return os.path.exists(path)
+    return True
+
+
+def _make(top: str, requirements: str, installer: "_Installer") -> bool:
+    """Make an environment. Returns whether it is there; not if the installer was stopped."""
     os.mkdir(top)
     part, python = os.path.join(top, "requirements.part.txt"), os.path.join(top, "bin", "python")
     with open(part, "w", encoding="utf-8") as file:
@@ -95,55 +122,99 @@ def _make(top: str, requirements: str, lock: "IO[bytes]", goes_on: "Callable[[],
     elif importlib.util.find_spec("ensurepip") is None:
         raise BuildError(f"{sys.executable} has no ensurepip: add python3-venv to the image, or uv")
     else:
-        install = ["install", "--no-input", "--disable-pip-version-check", "-r", part]
+        pip = [python, "-I", "-X", "utf8", "-m", "pip"]
         steps = [
             [sys.executable, "-I", "-m", "venv", top],
-            [python, "-m", "pip", *install],
+            [*pip, "install", "--no-input", "--disable-pip-version-check", "-r", part],
         ]
-    say(f"makes an environment with {'uv' if uv else 'pip'}: {top}")
+    name = "uv" if uv else "pip"
+    say(f"makes an environment with {name}: {top}")
     for step in steps:
-        if not _run(step, os.path.join(top, "log"), lock, goes_on):
+        if not installer.run(step):
             return False
     os.rename(part, os.path.join(top, "requirements.txt"))
     say(f"made it in {time.monotonic() - begun:.0f} s")
     return True
 
 
-def _run(command: "list[str]", log: str, lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
-    """Run a program to its end. Returns whether it came to it: it is killed when `goes_on` says no.
-    Raises `BuildError` with its last line where it fails."""
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=[lock.fileno()],
-        )
-    try:
-        while True:
-            try:
-                process.wait(1.0)
-                break
-            except subprocess.TimeoutExpired:
-                if not goes_on():
-                    return False
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    if process.returncode:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            lines = [line.rstrip() for line in file if line.strip()]
-        for line in lines[-20:]:
-            print(line, flush=True)
-        what = " ".join([os.path.basename(command[0]), *command[1:]])[:60]
-        told = [line for line in lines if line.startswith("ERROR: ")]  # pip's own; else the last
-        told = told or [line for line in lines if not line.startswith(("hint: ", "note: "))]
-        last = told[-1].removeprefix("ERROR: ").strip()[:300] if told else ""
-        raise BuildError(last or f"{what} ended with {process.returncode}")
-    return True
+class _Installer:
+    """Runs programs that hold `lock` as well, until `goes_on` says no. The values of the variables
+    that `requirements` names are not shown."""
+
+    def __init__(
+        self,
+        lock: "IO[bytes]",
+        goes_on: "Callable[[], bool]",
+        environ: "Mapping[str, str]",
+        requirements: str = "",
+    ) -> None:
+        self._lock, self._goes_on = lock, goes_on
+        self._environment = {k: v for k, v in environ.items() if k not in _MISLEAD}
+        forms: dict[str, str] = {}
+        for name in re.findall(r"\$\{(\w+)\}", requirements):
+            value = environ.get(name, "")
+            shown = (value, quote(value), quote(value, safe=""), unquote(value))
+            forms.update((form, "${" + name + "}") for form in shown if len(form) >= _SHORTEST)
+        self._hidden = sorted(forms.items(), key=lambda form: (-len(form[0]), form))
+
+    def run(self, command: "list[str]") -> bool:
+        """Run a program to its end. Returns whether it came to it: it is killed when `goes_on` says
+        no. Raises `BuildError` with its last word where it fails."""
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+                pass_fds=[self._lock.fileno()],
+            )
+            if not self._ends(process):
+                return False
+            output.seek(0)
+            printed = output.read().decode("utf-8", "replace")
+        if process.returncode:
+            for value, name in self._hidden:
+                printed = printed.replace(value, name)
+            lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
+            for line in lines[-20:]:
+                print(line, flush=True)
+            what = " ".join([os.path.basename(command[0]), *command[1:]])[:60]
+            raise BuildError(_last_word(lines) or f"{what} ended with {process.returncode}")
+        return True
+
+    def _ends(self, process: "subprocess.Popen[bytes]") -> bool:
+        """Wait for a program. Returns whether it has ended by itself."""
+        try:
+            while True:
+                try:
+                    process.wait(1.0)
+                except subprocess.TimeoutExpired:
+                    if not self._goes_on():
+                        return False
+                else:
+                    return True
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _last_word(lines: "list[str]") -> str:
+    """Why an installer failed, as it says itself, in one line; "" where it says nothing."""
+    said = [line.strip() for line in lines if not line.strip().startswith(_SAYS_NOTHING)]
+    fails = [number for number, line in enumerate(said) if line.startswith(_FAILS)]
+    if not fails:
+        return "".join(said[-1:])[:300]
+    word, *more = said[fails[-1] :]
+    if not word.endswith(":"):  # else uv's: why comes after it
+        more = [line for line in more if line.startswith(("╰─> ", "Caused by:"))]
+    if word.startswith(_CROSS) and not more:
+        named = [line.partition(" (from ")[0] for line in said if line.startswith(_AT)]
+        more = [f"({line})" for line in named[-1:]]
+    text = " ".join([word, *more])
+    return re.sub(rf"^({_CROSS}|error: *|ERROR: *)|[╰├]─[>▶] *", "", text).strip()[:300]
 
 
 def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
@@ -167,10 +238,10 @@ def _source(folder: str, python: str, url: str, digest: str) -> str:
     """The folder with the source that `url` leads to, fetched by `python`, which can reach the
     store. Raises `BuildError`, and `OSError`."""
     top = os.path.join(folder, digest)
-    os.makedirs(folder, exist_ok=True)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
     with open(f"{top}.lock", "ab") as lock:
         _locked(lock, lambda: True)
-        if os.path.isdir(top):
+        if _is_used(top):
             return top
         part, archive = f"{top}.part", f"{top}.zip"
         _fetch(python, url, archive, lock)
@@ -187,9 +258,10 @@ def _source(folder: str, python: str, url: str, digest: str) -> str:
 
 
 def _fetch(python: str, url: str, archive: str, lock: "IO[bytes]") -> None:
+    program = _Installer(lock, lambda: True, os.environ)
     for number in range(_TRIES):
         try:
-            _run([python, "-I", "-c", _FETCH, url, archive], f"{archive}.log", lock, lambda: True)
+            program.run([python, "-I", "-c", _FETCH, url, archive])
         except BuildError as error:
             if number == _TRIES - 1:
                 raise BuildError(f"{url}: {error}") from None
@@ -208,15 +280,11 @@ def main(arguments: "list[str]") -> None:
     """Become the module that the arguments name. Returns only by `SystemExit`."""
     text, module, *rest = arguments
     setup = json.loads(text)
-    if sys.version_info < (3, 11):  # noqa: UP036 - an image may have any
-        sys.exit(f"sweeper: needs Python 3.11, and {sys.executable} is {sys.version.split()[0]}")
     signal.signal(signal.SIGTERM, _stop)
     top = home()
     try:
-        python = build(os.path.join(top, "environments"), setup["requirements"])
-        source = _source(
-            os.path.join(top, "sources"), str(python), setup["source"], setup["digest"]
-        )
+        python = build(built(top), setup["requirements"])
+        source = _source(sources(top), str(python), setup["source"], setup["digest"])
         paths = [source, os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         os.environ["SWEEPER_SOURCE"] = source

@@ -99,14 +99,14 @@ def _interpreter(
 ) -> str | None:
     """The interpreter of an environment with what a file of the `copy` of the code names, made
     where it is not there yet; None when `goes_on` says no."""
-    from sweeper.paths import home
+    from sweeper.paths import built, home
     from sweeper.worker.bare import BuildError, build
 
     path = os.path.join((copy or {}).get("copy", ""), requirements)
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        return build(os.path.join(home(environment), "environments"), text, goes_on)
+        return build(built(home(environment)), text, environment, goes_on)
     except (BuildError, OSError, ValueError) as error:
         raise EnvironmentFailure(f"{requirements}: {error}") from error
 

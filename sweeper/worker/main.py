@@ -237,6 +237,8 @@ class Worker:
         environment is read only once: nobody keeps it for a worker that has beaten.
         """
         environment = read_environment(job.env_file)
+        told = {**environment, **job.env}
+        self._redactor = Redactor(secret_values(told, job.secrets))  # of what fails meanwhile
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:
             try:

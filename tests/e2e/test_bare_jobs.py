@@ -3,10 +3,12 @@ on the stand-ins of Kubernetes, Beaker and Modal and on the emulated AWS Batch, 
 S3. The interpreter that they find has no sweeper, no pip and no package; what they install lies in
 a folder of wheels."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from sweeper.model.states import Event
 from sweeper.provenance import carried
 from sweeper.storage.files import open_store
 from sweeper.storage.sweeps import read_events, read_outcome, read_states
+from sweeper.worker import bare
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 _SECONDS = 400.0
@@ -43,7 +46,7 @@ class Node:
 
     def environments(self) -> list[str]:
         """What each of the environments that were made is made of."""
-        return [path.read_text() for path in self.home.glob("environments/*/requirements.txt")]
+        return [path.read_text() for path in self.home.glob("built/*/requirements.txt")]
 
 
 @pytest.fixture(scope="session")
@@ -183,3 +186,43 @@ def test_in_an_array_on_aws_batch(
     job = batch.jobs()[-1]
     assert job.container_overrides["command"][5] == "sweeper.worker.array"
     assert len(json.dumps(job.container_overrides)) < 8192
+
+
+@pytest.fixture
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder for real pip, where it finds no index and no uv."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    return tmp_path
+
+
+def test_pip_is_not_misled(pip: Path, load_support: Any) -> None:
+    """By modules of the working folder, and by variables of the image."""
+    (pip / "work" / "types.py").write_text("raise SystemExit('of the working folder')\n")
+    (pip / "work" / "sitecustomize.py").write_text("raise SystemExit('of the image')\n")
+    load_support("wheels").made(pip / "wheels", "dependency", "1.0", dependency="VERSION = '1.0'")
+    misled = {"PYTHONPATH": str(pip / "work"), "PIP_TARGET": str(pip / "there"), "PIP_USER": "1"}
+    text = f"--no-index\n--find-links {pip}/${{WHERE}}\ndependency==1.0\n"
+    environ = {**os.environ, **misled, "WHERE": "wheels"}
+    python = bare.build(str(pip / "built"), text, environ)
+    assert python is not None and not (pip / "there").exists()
+    asked = [python, "-I", "-c", "import dependency; print(dependency.VERSION)"]
+    assert subprocess.run(asked, capture_output=True, check=True).stdout == b"1.0\n"
+
+
+def test_pip_tells_no_value_and_names_what_fails(pip: Path, capfd: Any) -> None:
+    secret = "canary-5f0c1d2e"
+    folder = pip / secret
+    folder.mkdir()
+    with tarfile.open(folder / "broken-1.0.tar.gz", "w:gz") as packed:
+        entry = tarfile.TarInfo("broken-1.0/setup.py")
+        entry.size = len(b"raise SystemExit(3)\n")
+        packed.addfile(entry, io.BytesIO(b"raise SystemExit(3)\n"))
+    text = f"--no-index\n--find-links {pip}/${{WHERE}}\nbroken==1.0\n"
+    with pytest.raises(bare.BuildError) as told:
+        bare.build(str(pip / "built"), text, {**os.environ, "WHERE": secret})
+    assert "broken" in str(told.value) and "See above" not in str(told.value)
+    printed = capfd.readouterr().out
+    assert "${WHERE}" in printed and secret not in printed + str(told.value)

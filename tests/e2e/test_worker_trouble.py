@@ -81,7 +81,7 @@ def test_a_request_reaches_a_worker_that_makes_an_environment(
     assert bench.outcome()["state"] is State.CANCELLED
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "begun").read_text()), 0)
-    made = tmp_path / "home" / "environments"
+    made = tmp_path / "home" / "built"
     assert not [path for path in made.iterdir() if path.is_dir()]
 
 
@@ -98,7 +98,7 @@ def test_a_recipe_in_an_environment_of_its_own(
     bench.finish(bench.start(env={**os.environ, "SWEEPER_SOURCE": "/source"}))
     assert bench.outcome()["state"] is State.SUCCEEDED, bench.outcome()
     told = json.loads((bench.path() / "env").read_text())
-    (made,) = (tmp_path / "home" / "environments").glob("*/requirements.txt")
+    (made,) = (tmp_path / "home" / "built").glob("*/requirements.txt")
     assert told["VIRTUAL_ENV"] == str(made.parent)
     assert told["PATH"].split(":")[0] == str(made.parent / "bin")
     assert told["PYTHONPATH"] == "/mine:/source"

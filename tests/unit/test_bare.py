@@ -3,6 +3,7 @@ installer is a stand-in for uv, which says when it has begun and waits; real one
 tests/e2e/test_bare_jobs.py."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ while [ ! -e {folder}/go ]; do sleep 0.05; done
 [ -e {folder}/broken ] && cat {folder}/broken && exit 1
 exit 0
 """
+CROSS = "\N{MULTIPLICATION SIGN}"
 BUILDER = "from sweeper.worker import bare; import sys; print(bare.build(*sys.argv[1:]))"
 
 
@@ -30,7 +32,7 @@ class Bench:
     """A folder with the installer, and programs that build there."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.environments = folder, folder / "environments"
+        self.folder, self.environments = folder, folder / "built"
         (folder / "bin").mkdir()
         (folder / "bin" / "uv").write_text(UV.format(folder=folder))
         (folder / "bin" / "uv").chmod(0o755)
@@ -98,7 +100,7 @@ def test_one_that_is_told_to_stop(bench: Bench) -> None:
         bench.begun()
         return False
 
-    assert bare.build(str(bench.environments), "a==1\n", goes_on) is None
+    assert bare.build(str(bench.environments), "a==1\n", goes_on=goes_on) is None
     assert [path.name for path in bench.environments.iterdir() if path.is_dir()] == []
 
 
@@ -108,6 +110,8 @@ def test_one_that_is_told_to_stop(bench: Bench) -> None:
         "looks\nno such package\n",
         "no such package\nhint: look elsewhere\n",
         "ERROR: no such package\nnote: this is no problem with pip\nsee above\n",
+        "error: no such package\n",
+        f"  {CROSS} no such\n  ╰─> package\n\nhint: See above for details.\n",
     ],
 )
 def test_what_fails_is_told_by_its_last_line(bench: Bench, said: str) -> None:
@@ -136,6 +140,7 @@ def test_what_a_job_is_told_is_short_and_needs_nothing_of_ours() -> None:
     command = carried.bare_command("python", root, along)
     assert "sweeper." not in command[3].replace("sweeper.worker", "")
     assert len("".join(command)) < 7000
+    assert "$" not in command[3]  # a variable, to Kubernetes
     worker = worker_command("s3://b/s", "t-a1", bare=command)
     assert worker[5:] == ["sweeper.worker.main", "s3://b/s", "t-a1"]
     child = array_command(worker[:-1], "s3://b", "s/arrays/0.json")
@@ -154,7 +159,112 @@ def test_an_interpreter_that_can_make_none_is_told(
         bare.build(str(tmp_path), "a==1\n")
 
 
+ALONG = Carried("s/code/sweeper.zip", "0" * 32, ("a==1",), {})
+
+
 def test_an_interpreter_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 1))
     with pytest.raises(SystemExit, match=r"needs Python 3\.11"):
-        bare.main(["{}", "sweeper.worker.main"])
+        exec(carried.bare_command("python", "s3://b", ALONG)[3], {})  # noqa: S102 - as Python would
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8", "3.9", "3.10"])
+def test_older_ones_say_it_themselves(version: str, tmp_path: Path) -> None:
+    python = shutil.which(f"python{version}")
+    if python is None or subprocess.run([python, "-c", ""], check=False).returncode:
+        pytest.skip(f"there is no python{version} here")
+    command = carried.bare_command(python, "s3://b", ALONG)
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("sweeper: needs Python 3.11, and ")
+
+
+def test_what_a_job_runs_is_what_lies_here() -> None:
+    """Python from 3.12 on writes a tree as text that 3.11 cannot read, so that nothing is written
+    anew: each line but what only people read is in it."""
+    text = carried._text()
+    compile(text, "bare", "exec")
+    sent, lines = set(text.splitlines()), Path(bare.__file__).read_text().splitlines()
+    begun = lines.index("def say(line: str) -> None:")
+    code = [line for line in lines[begun:] if 'f"' in line and '"""' not in line]
+    assert code and not set(code) - sent
+
+
+def test_the_first_text_reads_no_module_of_the_working_folder(tmp_path: Path) -> None:
+    (tmp_path / "base64.py").write_text("raise SystemExit('of the working folder')\n")
+    command = carried.bare_command(sys.executable, "s3://b", ALONG)
+    command[4] = "not JSON"
+    ended = subprocess.run(
+        [*command, "module"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert "JSONDecodeError" in ended.stderr
+
+
+def test_what_is_made_is_its_users_alone(bench: Bench) -> None:
+    (bench.folder / "go").touch()
+    bare.build(str(bench.environments), "a==1\n")
+    assert bench.environments.stat().st_mode & 0o077 == 0
+
+
+def test_values_of_variables_that_are_named_are_not_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As they stand, and as an address has them."""
+    monkeypatch.setenv("INDEX_KEY", "p/w d%20")
+    (bench.folder / "go").touch()
+    said = "looks at https://u:p%2Fw%20d%2520@h/\nERROR: p/w d%20 is no key\n"
+    (bench.folder / "broken").write_text(said)
+    with pytest.raises(bare.BuildError) as told:
+        bare.build(str(bench.environments), "--index-url https://u:${INDEX_KEY}@h/\na==1\n")
+    assert str(told.value) == "${INDEX_KEY} is no key"
+    assert "https://u:${INDEX_KEY}@h/" in capfd.readouterr().out
+
+
+PIPS = f"""Collecting first==1.0 (from -r requirements.txt (line 1))
+Collecting second==1.0 (from -r requirements.txt (line 2))
+  error: subprocess-exited-with-error
+  {CROSS} Getting requirements to build wheel did not run successfully.
+  │ exit code: 1
+  ╰─> [3 lines of output]
+      error: something
+      [end of output]
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+error: subprocess-exited-with-error
+{CROSS} Getting requirements to build wheel did not run successfully.
+│ exit code: 1
+╰─> See above for output.
+note: This error originates from a subprocess, and is likely not a problem with pip.
+"""
+UVS = f"""Using Python 3.11
+  {CROSS} No solution found when resolving dependencies:
+  ╰─▶ Because there is no version of a==3.0 and you require
+      a==3.0, your requirements are unsatisfiable.
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            PIPS,
+            "Getting requirements to build wheel did not run successfully."
+            " (Collecting second==1.0)",
+        ),
+        (
+            UVS,
+            "No solution found when resolving dependencies: Because there is no version of a==3.0"
+            " and you require a==3.0, your requirements are unsatisfiable.",
+        ),
+        (
+            "error: Failed to fetch: `x`\n  Caused by: no route\n",
+            "Failed to fetch: `x` Caused by: no route",
+        ),
+    ],
+)
+def test_what_pip_and_uv_say_of_the_commonest_failures(bench: Bench, said: str, told: str) -> None:
+    """Their own words, kept: other versions of them say the like."""
+    (bench.folder / "go").touch()
+    (bench.folder / "broken").write_text(said)
+    with pytest.raises(bare.BuildError) as caught:
+        bare.build(str(bench.environments), "a==1\n")
+    assert str(caught.value) == told

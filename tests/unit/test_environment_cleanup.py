@@ -94,3 +94,17 @@ def test_a_launcher_on_this_machine_may_use_it(left: Left, monkeypatch: pytest.M
     monkeypatch.setattr(lease, "is_elsewhere", lambda *_: False)
     left.remove_unneeded_environment()
     assert os.path.exists(left.path)
+
+
+def test_only_files_of_launches_are_taken_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path))
+    path = Path(environment.write("/nowhere/s", {}))
+    lock = path.with_name("0123.lock")
+    lock.touch()
+    for each in (path, lock):
+        os.utime(each, (0, 0))
+    path.write_text("{}")
+    os.utime(path, (0, 0))
+    assert list(environment.unused_files("/s")) == [str(path)]

@@ -108,3 +108,62 @@ def test_what_is_taken_along(checkout: Path, tmp_path: Path) -> None:
     }
     with pytest.raises(UsageError, match="not in the copy of the code: --live"):
         carried.carry(store, planned, snapshot.Made(None, "--live"))
+
+
+def _mistakes(folder: Path, line: str) -> tuple[str, ...]:
+    (folder / "needs.txt").write_text(f"{line}\n")
+    return read(str(folder / "needs.txt")).mistakes
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a @ git+ssh://git@example.com/org/repo",
+        "a @ git+https://example.com:8443/a@v1",
+        "a @ git+https://example.com/a@v1",
+        "a @ git+https://${TOKEN}@example.com/a@v1",
+        "--index-url https://${NAME}:${KEY}@example.com/simple",
+        "/opt/wheels/a.whl",
+        "a[b]>=1; platform_machine != 'x/y'",
+    ],
+)
+def test_what_jobs_elsewhere_have_as_well(tmp_path: Path, line: str) -> None:
+    assert not _mistakes(tmp_path, line)
+
+
+@pytest.mark.parametrize(
+    "address", ["u:p/w@h/simple", "u:p@w@h/simple", "u:1234@h/simple", "token@h/simple"]
+)
+def test_a_password_is_seen_up_to_the_last_at(tmp_path: Path, address: str) -> None:
+    for line in (f"--index-url https://{address}", f"a @ git+https://{address}"):
+        (told,) = _mistakes(tmp_path, line)
+        assert "a password in an address" in told and "h/simple" not in told
+
+
+@pytest.mark.parametrize(
+    "line", ["libs/mylib", "libs/mylib[more]", ".", "..", ".[dev]", "a.tar.bz2"]
+)
+def test_a_path_of_this_machine(tmp_path: Path, line: str) -> None:
+    (told,) = _mistakes(tmp_path, line)
+    assert "a path of this machine" in told
+
+
+def test_what_says_where_packages_come_from_is_kept_as_written(tmp_path: Path) -> None:
+    text = (
+        "--index-url https://h/simple?sig=abc\n"
+        "--extra-index-url=https://h/more?sig=abc\n"
+        "--trusted-host h\n"
+        "-f\t/opt/wheels\n"
+        "-f/opt/more\n"
+    )
+    (tmp_path / "needs.txt").write_text(text)
+    assert read(str(tmp_path / "needs.txt")) == (
+        (
+            "--index-url https://h/simple?sig=abc",
+            "--extra-index-url https://h/more?sig=abc",
+            "--trusted-host h",
+            "-f /opt/wheels",
+            "-f /opt/more",
+        ),
+        (),
+    )
