@@ -15,7 +15,7 @@ from sweeper.storage.lock import holding_sweep
 from sweeper.storage.marks import put_mark, read_marks
 from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
 
-__all__ = ["Subject", "archive", "delete", "find_subject", "note", "rename", "size_of"]
+__all__ = ["Subject", "archive", "clear", "delete", "find_subject", "note", "rename", "size_of"]
 
 _MOST = 100_000
 """Characters of a note."""
@@ -149,7 +149,13 @@ def delete(sweep: str, *, root: str | None = None) -> None:
             last.get(below, first).append(path)
         for several in (first, *last.values()):
             store.remove(several)
-    store.remove([entry.path for entry in store.list(sweep)])  # what told that we are at work on it
+    clear(store, sweep)  # what told that we are at work on it
+
+
+def clear(store: Store, sweep: str) -> None:
+    """Remove what lies in the folder of a sweep that is none any more, or not yet, and the folder.
+    Raises `StoreError`."""
+    store.remove([entry.path for entry in store.list(sweep)])
     top = store.local_path(sweep)
     if top is not None:
         _remove_folder(top)

@@ -14,6 +14,7 @@ __all__ = [
     "models",
     "sources",
     "spill",
+    "trials",
     "views",
     "warm",
 ]
@@ -49,6 +50,11 @@ def built(root: str | None = None) -> str:
 def sources(root: str | None = None) -> str:
     """sweeper's own source, as jobs took it along, and its locks."""
     return os.path.join(root or home(), "sources")
+
+
+def trials(root: str | None = None) -> str:
+    """Trials of backends by `doctor --try` that are not removed yet: by name, with their root."""
+    return os.path.join(root or home(), "trials")
 
 
 def engine(root: str | None = None) -> str:

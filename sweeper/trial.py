@@ -2,17 +2,21 @@
 wrote, in a sweep of its own that is removed again. Nothing here knows of any backend: it is
 launched, cancelled and deleted as every sweep."""
 
+import fcntl
 import gzip
 import io
 import json
 import os
+import signal
 import tarfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from types import FrameType, TracebackType
+from typing import IO, Any, NamedTuple
 
+from sweeper import paths
 from sweeper.backends import capabilities_at, open_places
 from sweeper.cause import last_line
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
@@ -73,21 +77,113 @@ class Step(NamedTuple):
 def try_out(asked: Asked, root: str, timeout: float, tell: Callable[[Step], None]) -> None:
     """Try a backend: `tell` hears each step when it has been done. The job has `timeout` seconds to
     end, from its launch on; then it is cancelled. However this ends, what it made is removed,
-    unless the job cannot be stopped. Raises `SweeperError` with what is wrong, in one line."""
-    trial = _Trial(open_store(root), _plan(asked), timeout, tell)
-    try:
-        trial.launch()
-        trial.check()
-    except SweeperError as error:
+    unless the job cannot be stopped; what a killed one of this home left is removed first. SIGTERM
+    and SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with what is wrong, in one line."""
+    with _Interrupts() as interrupts:
+        _remove_old(tell)
+        trial = _Trial(open_store(root), _plan(asked), timeout, tell)
         try:
+            try:
+                trial.note()
+                trial.launch()
+                trial.check()
+            finally:
+                interrupts.hold()
+        except SweeperError as error:
+            try:
+                trial.remove()
+            except SweeperError as left:
+                raise EnvironmentFailure(f"{error}; what was made is left: {left}") from error
+            raise
+        except BaseException:  # interrupted
             trial.remove()
-        except SweeperError as left:
-            raise EnvironmentFailure(f"{error}; what was made is left: {left}") from error
-        raise
-    except BaseException:  # interrupted
+            raise
         trial.remove()
-        raise
-    trial.remove()
+
+
+class _Interrupts:
+    """While it is entered, SIGTERM and SIGHUP interrupt as Ctrl-C does, once: from then on, and
+    from `hold` on, further signals wait for the exit."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._held = self._came = False
+
+    def __enter__(self) -> "_Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # by nohup, say
+                    self._before[number] = signal.signal(number, self._on)
+        return self
+
+    def hold(self) -> None:
+        """Interrupt nothing until the exit."""
+        self._held = True
+
+    def _on(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self._held:
+            self._came = True
+        else:
+            self._held = True
+            raise KeyboardInterrupt
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._came and kind is None:
+            raise KeyboardInterrupt
+
+
+def _remove_old(tell: Callable[[Step], None]) -> None:
+    """Remove what trials of this home left that were killed: the kernel has let go of the lock on
+    their notes."""
+    try:
+        names = sorted(os.listdir(paths.trials()))
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(paths.trials(), name)
+        with suppress(OSError, ValueError), open(path, encoding="utf-8") as note:
+            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            root = note.read()
+            if not root:  # it has just begun
+                continue
+            try:
+                _remove(open_store(root), name)
+            except SweeperError as error:
+                tell(Step("left", None, f"{name} in {root}, of an earlier try: {error}"))
+            else:
+                os.unlink(path)
+                tell(Step("removed", None, f"{name} from {root}, which an earlier try left"))
+
+
+def _remove(store: Store, name: str) -> None:
+    """Remove a trial's sweep, and what the backend keeps of its job, which is stopped first. Raises
+    `EnvironmentFailure` where it cannot be."""
+    from sweeper.control import cancel_runs
+    from sweeper.noting import clear, delete
+    from sweeper.scheduler.environment import env_file, forget
+
+    folder = f"{store.root}/{name}"
+    try:
+        plan = read_plan(store, name)
+    except NotFound:  # nothing was submitted
+        clear(store, name)
+        forget(env_file(folder), folder)
+        return
+    run = plan.runs[0].id
+    cancel_runs(store, name, [run])
+    attempts = max(1, read_states(store, name)[run].opened)
+    place = open_places(plan.launch, name, folder)[plan.launch.backend]
+    with suppress(EnvironmentFailure):  # it forgets by itself, later
+        place.forget([token(run, number + 1) for number in range(attempts)])
+    delete(name, root=store.root)
 
 
 def _plan(asked: Asked) -> Plan:
@@ -133,6 +229,20 @@ class _Trial:
         self._late = ""
         self._unreachable: str | None = None
         self._over = threading.Event()
+        self._note: IO[str] | None = None
+
+    def note(self) -> None:
+        """Keep on record, for as long as this process lives, that it is at work. Raises
+        `EnvironmentFailure`."""
+        path = os.path.join(paths.trials(), self._plan.name)
+        try:
+            os.makedirs(paths.trials(), mode=0o700, exist_ok=True)
+            self._note = open(path, "x", encoding="utf-8")  # noqa: SIM115 - until it is removed
+            fcntl.flock(self._note, fcntl.LOCK_EX)
+            self._note.write(self._store.root)
+            self._note.flush()
+        except OSError as error:
+            raise EnvironmentFailure(f"{path}: {error.strerror}") from error
 
     def launch(self) -> None:
         """Launch it, and wait for its end. Raises `EnvironmentFailure` where that is none."""
@@ -188,24 +298,17 @@ class _Trial:
             self._tell(Step("secrets", None, f"set: {', '.join(self._plan.secrets)}"))
 
     def remove(self) -> None:
-        """Remove the sweep, and what the backend keeps of its job, which is stopped first. Raises
-        `EnvironmentFailure` where it cannot be."""
-        from sweeper.control import cancel_runs
-        from sweeper.noting import delete
-
-        store, name = self._store, self._plan.name
-        try:
-            read_plan(store, name)
-        except NotFound:  # nothing was submitted
-            store.remove([entry.path for entry in store.list(name)])
-            return
+        """Remove what was made. Raises `EnvironmentFailure` where that cannot be."""
         begun = time.monotonic()
-        cancel_runs(store, name, [self._run])
-        place = open_places(self._plan.launch, name, f"{store.root}/{name}")[self._place]
-        with suppress(EnvironmentFailure):  # it forgets by itself, later
-            place.forget([token(self._run, n + 1) for n in range(self._attempt)])
-        delete(name, root=store.root)
-        self._tell(Step("removed", time.monotonic() - begun, f"{name} from {store.root}"))
+        made = self._store.exists(Layout(self._plan.name).plan)
+        _remove(self._store, self._plan.name)
+        if self._note is not None:
+            with suppress(OSError):
+                os.unlink(self._note.name)
+            self._note.close()
+        if made:
+            found = f"{self._plan.name} from {self._store.root}"
+            self._tell(Step("removed", time.monotonic() - begun, found))
 
     def _notify(self, summary: Summary) -> None:
         self._unreachable = summary.unreachable

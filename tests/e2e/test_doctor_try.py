@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,12 @@ def _steps(found: dict[str, Any]) -> list[str]:
     return [step["name"] for step in found["steps"]]
 
 
+def _kept(shell: Any) -> list[Path]:
+    """What a try keeps in the home while it is at work."""
+    home = Path(shell.environment["SWEEPER_HOME"])
+    return [*home.glob("environments/*.json"), *home.glob("trials/*")]
+
+
 WELL = ["submitted", "began", "ran", "known", "store", "code", "secrets", "removed"]
 
 
@@ -54,7 +61,7 @@ def _here(shell: Any, backend: str, *more: str) -> dict[str, Any]:
     (told,) = (step["found"] for step in found["steps"] if step["name"] == "secrets")
     assert told == "set: WANDB_API_KEY"
     assert os.listdir(shell.folder / "sweeps") == []
-    assert not list((shell.folder / "home").glob("env/*"))
+    assert not _kept(shell)
     return found
 
 
@@ -169,15 +176,68 @@ def test_a_job_that_never_begins(on_kube: Any, kube: Any, late: Late) -> None:
     _nothing_is_left(on_kube, kube)
 
 
-def test_interrupted(on_kube: Any, kube: Any) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted(on_kube: Any, kube: Any, number: signal.Signals) -> None:
     kube.held = True
     process = on_kube.start("doctor", "--try", "--grid", "mine.yaml")
     on_kube.until(lambda: kube.things["jobs"])
-    process.send_signal(signal.SIGINT)
+    assert len(_kept(on_kube)) == 2
+    process.send_signal(number)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 130, output + errors
     assert "interrupted" in errors
+    assert not _kept(on_kube)
     _nothing_is_left(on_kube, kube)
+
+
+def test_interrupted_again_while_it_removes(on_kube: Any, kube: Any) -> None:
+    kube.held = True
+    process = on_kube.start("doctor", "--try", "--grid", "mine.yaml")
+    on_kube.until(lambda: kube.things["jobs"])
+    while process.poll() is None:  # when all is done, one may end it
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    process.communicate()
+    assert not _kept(on_kube)
+    _nothing_is_left(on_kube, kube)
+
+
+HOLDS = """import os, sys, time
+while "trial.json" in " ".join(sys.orig_argv) and os.path.exists({hold!r}):
+    time.sleep(0.1)
+"""
+
+
+def test_what_a_killed_one_left_goes_with_the_next(shells: Any, tmp_path: Path) -> None:
+    """Its job waits until it is killed."""
+    shell, hold = shells.Shell(tmp_path, "local"), tmp_path / "hold"
+    hold.touch()
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "sitecustomize.py").write_text(HOLDS.format(hold=str(hold)))
+    launch = {"backend": "local", "env": {"PYTHONPATH": str(tmp_path / "modules")}}
+    text = (GRID % "X").replace("{backend: X, max_parallel: 4}", json.dumps(launch))
+    (shell.folder / "mine.yaml").write_text(text.replace("secrets: [WANDB_API_KEY]\n", ""))
+    process = shell.start("doctor", "--try", "--grid", "mine.yaml")
+    shell.until(lambda: list((tmp_path / "sweeps").glob("doctor-*/state/*/1.submitted.json")))
+    process.kill()
+    process.communicate()
+    hold.unlink()
+    (name,) = os.listdir(tmp_path / "sweeps")
+    assert [path.name for path in _kept(shell) if path.parent.name == "trials"] == [name]
+    found = _tried(shell, "--grid", "mine.yaml")
+    assert found["steps"][0]["found"].startswith(f"{name} from ")
+    assert not _kept(shell)
+    assert os.listdir(tmp_path / "sweeps") == []
+
+
+def test_one_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    """Its lock was taken, and its plan not written."""
+    launch = Launch("local")
+    plan = trial._plan(trial.Asked("local", launch, "none", ()))
+    store = open_store(str(tmp_path))
+    store.create(f"{plan.name}/launcher.lock", b"")
+    trial._Trial(store, plan, 0.0, lambda _: None).remove()
+    assert os.listdir(tmp_path) == []
 
 
 def test_one_that_cannot_be_stopped_is_left(
