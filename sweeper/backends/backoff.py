@@ -27,11 +27,13 @@ class Patience:
             raise self._failure.with_traceback(None)  # else it grows with every call
 
     def failed(self, failure: Unreachable) -> None:
-        """Another try has failed."""
+        """Another try has failed. Tries at the same time that fail together count as one."""
         self._failure = failure
+        if self._clock() < self._until:
+            return
         self._until = self._clock() + self._next
         self._next = min(self._most, 2 * self._next)
 
     def succeeded(self) -> None:
         """A try has not failed."""
-        self._failure, self._next = None, self._first
+        self._failure, self._next, self._until = None, self._first, 0.0

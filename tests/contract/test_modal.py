@@ -2,6 +2,8 @@
 
 import gc
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +14,7 @@ import pytest
 from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
 
 from sweeper.backends import backend_type, capabilities_of, open_backend
-from sweeper.backends.base import Backend, JobState
+from sweeper.backends.base import Backend, JobSpec, JobState
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -34,6 +36,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"secrets": {"A": CANARY}}, {}, "no secret of the name that .* gives for A, or it lacks"),
     ({"secrets": {"A": "keys"}}, {"secrets": {"keys": {"B": "x"}}}, "gives for A, or it lacks"),
     ({"secrets": {"A": "k", "B": "k"}}, {"secrets": {"k": {"A": "x"}}}, "gives for A, B, or it"),
+    ({"environment": "research"}, {"images": set()}, "the image sweeper: .* not found"),
     ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
 ]
 
@@ -98,6 +101,44 @@ def test_what_is_missing_here(modal: Any, tmp_path: Path, monkeypatch: pytest.Mo
         _open(modal, tmp_path)
 
 
+_OPENED = """
+import sys
+from sweeper.backends import open_backend
+from sweeper.errors import EnvironmentFailure
+try:
+    open_backend("modal", "sweep", sys.argv[1], {"image": "sweeper"})
+except EnvironmentFailure as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "told"),
+    [
+        ({}, "token_id = 'unfinished", "modal: its configuration cannot be read: Error when .*"),
+        ({"MODAL_LOGLEVEL": "nope"}, "", "modal: its configuration cannot be read: .*NOPE.*"),
+        ({"MODAL_SANDBOX_V2": "0"}, "", "modal: its configuration has sandbox_v2 off, .*"),
+        ({}, "[default]\nsandbox_v2 = false", "modal: its configuration has sandbox_v2 off, .*"),
+    ],
+    ids=["a broken file", "no level of logs", "variable", "file"],
+)
+def test_a_configuration_of_which_nothing_can_come(
+    modal: Any, tmp_path: Path, changes: Mapping[str, str], text: str, told: str
+) -> None:
+    """The client reads it as it is imported: here by a process of its own."""
+    file = tmp_path / "modal.toml"
+    file.write_text(text)
+    ran = subprocess.run(
+        [sys.executable, "-c", _OPENED, str(tmp_path)],
+        env={**os.environ, **changes, "MODAL_CONFIG_PATH": str(file)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.fullmatch(told + r"\n", ran.stdout), ran.stdout + ran.stderr
+    assert not modal.requests
+
+
 def test_a_token_that_is_taken_back(modal: Any, tmp_path: Path, modal_support: Any) -> None:
     """The jobs go on, and nothing is said of them; a new one need not be refused for good."""
     backend = _open(modal, tmp_path)
@@ -107,9 +148,24 @@ def test_a_token_that_is_taken_back(modal: Any, tmp_path: Path, modal_support: A
     modal.faults += [fault("SandboxCreateV2", "UNAUTHENTICATED")]
     with pytest.raises(Unreachable, match="what runs goes on"):
         backend.find([a_job(1).token])
+    asked = len(modal.requests)
     with pytest.raises(Unreachable, match="what runs goes on"):
-        backend.submit([a_job(2)])
-    assert backend.poll([a_job(1).token])[a_job(1).token].state is JobState.RUNNING
+        backend.find([a_job(1).token])
+    assert len(modal.requests) == asked  # it is left alone for a while
+
+    def submitted() -> bool:
+        with pytest.raises(Unreachable, match="start the launcher again"):
+            backend.submit([a_job(2)])
+        return modal.faults[1].times == 0
+
+    until(submitted)
+
+    def runs() -> bool:
+        with suppress(Unreachable):
+            return backend.poll([a_job(1).token])[a_job(1).token].state is JobState.RUNNING
+        return False
+
+    until(runs)
     assert [fault.times for fault in modal.faults] == [0, 0]
     backend.cancel([a_job(1).token])
 
@@ -143,7 +199,11 @@ def test_what_is_refused_for_good(modal: Any, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailure, match="not allowed: SandboxCreateV2") as caught:
         backend.submit([a_job(1), a_job(2)])
     assert not isinstance(caught.value, Unreachable)
-    modal.denied = set()
+    modal.denied, modal.images = set(), set()
+    with pytest.raises(EnvironmentFailure, match="sweeper: not found") as caught:
+        _open(modal, tmp_path).submit([a_job(1)])  # its image has gone since it was launched
+    assert not isinstance(caught.value, Unreachable)
+    modal.images = {"sweeper"}
     with pytest.raises(EnvironmentFailure, match="Unknown region: mars"):
         backend.submit([a_job(1, region=["mars"])])
     with pytest.raises(EnvironmentFailure, match="CPU request is too large"):
@@ -183,6 +243,71 @@ def test_one_whose_worker_is_not_there_yet(modal: Any, tmp_path: Path) -> None:
     assert backend.cancel([job.token]) == [job.token]
     modal.terminate(backend.find([job.token])[job.token])
     assert not backend.cancel([job.token])
+
+
+def _as_worker(folder: Path, number: int, does: str = "sleep 60") -> JobSpec:
+    """A job with the command line of a worker, which its folder and its token end."""
+    job = a_job(number)
+    argv = ["sh", "-c", f"trap 'exit 5' TERM; {does} & wait $!", "sh", str(folder), job.token]
+    return job._replace(argv=argv)
+
+
+def _told(backend: Backend, token: str) -> bool:
+    return not backend.cancel([token])  # its shell may be about to begin
+
+
+def test_one_that_a_listing_lacks_is_told_to_stop(modal: Any, tmp_path: Path) -> None:
+    job = _as_worker(tmp_path, 1)
+    _open(modal, tmp_path).submit([job])
+    modal.lags = True
+    backend = _open(modal, tmp_path)
+    assert backend.poll([job.token])[job.token].state is JobState.RUNNING
+    until(lambda: _told(backend, job.token))
+    assert until_state(backend, job.token, JobState.ENDED).code == 5
+    assert backend.cancel([job.token]) == []
+
+
+@pytest.mark.parametrize("status", ["FAILED_PRECONDITION", "ABORTED", "NOT_FOUND"])
+def test_one_that_cannot_be_told_to_stop(
+    modal: Any, tmp_path: Path, modal_support: Any, status: str
+) -> None:
+    """That a command is refused does not say that the sandbox has ended."""
+    backend, job = _open(modal, tmp_path), _as_worker(tmp_path, 1)
+    backend.submit([job])
+    modal.faults.append(modal_support.Fault("SandboxGetCommandRouterAccess", status))
+    assert backend.cancel([job.token]) == [job.token]
+    assert [fault.times for fault in modal.faults] == [0]
+    until(lambda: _told(backend, job.token))
+    assert until_state(backend, job.token, JobState.ENDED).code == 5
+
+
+def test_one_whose_image_cannot_tell_it(modal: Any, tmp_path: Path) -> None:
+    job = _as_worker(tmp_path, 1)
+    backend = _open(modal, tmp_path, python="/bin/false")
+    backend.submit([job])
+    assert backend.cancel([job.token]) == [job.token]
+    assert backend.poll([job.token])[job.token].state is JobState.RUNNING
+
+
+def test_those_that_are_starting_do_not_hold_the_others(
+    modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more than are told at a time, those that time did not suffice for are told next."""
+    monkeypatch.setattr("sweeper.backends.modal.backend._TELLING_SECONDS", 1.0)
+    modal.starting = True
+    backend, jobs = _open(modal, tmp_path), [a_job(number) for number in range(24)]
+    backend.submit(jobs)
+    tokens = [job.token for job in jobs]
+    modal.requests.clear()
+    assert sorted(backend.cancel(tokens) or ()) == sorted(tokens)
+    assert "SandboxGetTaskIdV2" in modal.requests
+    assert "TaskExecStart" not in modal.requests
+    first = set(modal.asked_for_tasks)
+    assert 0 < len(first) < len(jobs)
+    modal.asked_for_tasks.clear()
+    backend.cancel(tokens)
+    assert modal.asked_for_tasks and not first & set(modal.asked_for_tasks)
+    _until_quiet(modal)
 
 
 def test_one_that_is_forgotten_is_absent(modal: Any, tmp_path: Path) -> None:
@@ -277,6 +402,12 @@ def test_no_secret_is_in_what_is_made(
     assert "st-key" in told
     assert CANARY not in told
     assert os.environ.get("A") is None
+
+
+def test_a_job_without_a_title_has_tags_that_are_taken(modal: Any, tmp_path: Path) -> None:
+    backend, job = _open(modal, tmp_path), a_job(1)._replace(title="")
+    backend.submit([job])
+    assert set(backend.find([job.token])) == {job.token}
 
 
 def test_the_same_place_is_known_again(modal: Any, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@ far as sweeper needs it; sandboxes are processes of this machine. Nothing here h
 Modal itself: it is written from what its client does and from its documentation.
 
 There are an app, images and secrets. Sandboxes have names that are their own while they run, tags,
-a time limit, and may be terminated; a command in one is started by its command router.
+a time limit, and may be terminated; a command in one is started by its command router. Who has no
+token, names an environment that is not there, or gives a tag that is none, is refused.
 
     with Modal(folder) as modal:          # modal.environment_of_launchers lead there
         modal.faults.append(Fault("SandboxListV2", "UNAVAILABLE", times=3))
@@ -14,6 +15,7 @@ a time limit, and may be terminated; a command in one is started by its command 
 import asyncio
 import base64
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -29,6 +31,7 @@ from typing import Any
 import psutil
 from grpclib import GRPCError, Status
 from grpclib.server import Server
+from modal._utils.name_utils import is_valid_tag
 from modal_proto import api_grpc, api_pb2, task_command_router_grpc, task_command_router_pb2
 
 PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
@@ -98,6 +101,7 @@ class Modal:
         self.sandboxes: dict[str, Sandbox] = {}
         self.environment: dict[str, str] = {}  # what machines give to their containers
         self.requests: list[str] = []
+        self.asked_for_tasks: list[str] = []  # by their sandboxes
         self.url = ""
         self._server: _Server | None = None
         self._over = threading.Event()
@@ -114,7 +118,10 @@ class Modal:
             self.most: int | None = None  # sandboxes at once
             self.regions = {"us", "eu"}
             self.most_cpus = 64.0
+            self.starting = False  # what is made has no machine yet
+            self.lags = False  # what runs is on no listing yet
             self.requests.clear()
+            self.asked_for_tasks.clear()
 
     def __enter__(self) -> "Modal":
         started = threading.Event()
@@ -196,8 +203,10 @@ class Modal:
             raise GRPCError(Status[fault.status], "the stand-in was told to")
         if method in self.denied:
             raise GRPCError(Status.PERMISSION_DENIED, f"not allowed: {method}")
-        secret = metadata.get("x-modal-token-secret")
-        if secret not in (None, TOKEN):
+        router = method.startswith("TaskExec")  # which has tokens of its own
+        if metadata.get("authorization" if router else "x-modal-token-secret") not in (
+            (f"Bearer {_jwt()}",) if router else (TOKEN,)
+        ):
             raise GRPCError(Status.UNAUTHENTICATED, "Token ID is malformed")
         if method == "TaskExecWait":
             return await self._wait(request)
@@ -267,16 +276,13 @@ class Modal:
         return api_pb2.AuthTokenGetResponse(token=_jwt())
 
     def _on_EnvironmentGetOrCreate(self, request: Any) -> Any:  # noqa: N802
-        if request.deployment_name not in ("", "research"):
-            raise GRPCError(Status.NOT_FOUND, f"No environment {request.deployment_name}")
+        _environment(request.deployment_name)
         settings = api_pb2.EnvironmentSettings(image_builder_version="2025.06")
         about = api_pb2.EnvironmentMetadata(name="main", settings=settings)
         return api_pb2.EnvironmentGetOrCreateResponse(environment_id="en-1", metadata=about)
 
     def _on_AppGetOrCreate(self, request: Any) -> Any:  # noqa: N802
-        if request.environment_name not in ("", "research"):
-            raise GRPCError(Status.NOT_FOUND, f"No environment {request.environment_name}")
-        return api_pb2.AppGetOrCreateResponse(app_id=f"ap-{request.app_name}")
+        return api_pb2.AppGetOrCreateResponse(app_id=_app(request))
 
     def _on_ImageGetOrCreate(self, request: Any) -> Any:  # noqa: N802
         (command,) = request.image.dockerfile_commands
@@ -289,6 +295,7 @@ class Modal:
 
     def _on_SecretGetOrCreate(self, request: Any) -> Any:  # noqa: N802
         name = request.deployment_name
+        _environment(request.environment_name)
         if name not in self.secrets:
             raise GRPCError(Status.NOT_FOUND, f"Secret '{name}' not found in environment 'main'")
         missing = [key for key in request.required_keys if key not in self.secrets[name]]
@@ -298,6 +305,7 @@ class Modal:
 
     def _on_SandboxCreateV2(self, request: Any) -> Any:  # noqa: N802
         name, made = request.definition.name, request.definition
+        _valid(request.tags)
         running = [self.sandboxes[identity] for identity in self.going()]
         if any(one.definition.name == name for one in running):
             raise GRPCError(Status.ALREADY_EXISTS, f"Sandbox with name '{name}' already exists")
@@ -320,7 +328,7 @@ class Modal:
         self.sandboxes[identity] = sandbox
         about = api_pb2.SandboxHandleMetadata(app_id=request.app_id)
         return api_pb2.SandboxCreateV2Response(
-            sandbox_id=identity, task_id=_task(identity), metadata=about
+            sandbox_id=identity, task_id="" if self.starting else _task(identity), metadata=about
         )
 
     def _found(self, identity: str) -> Sandbox:
@@ -335,8 +343,10 @@ class Modal:
 
     def _on_SandboxListV2(self, request: Any) -> Any:  # noqa: N802
         """Pages of at most a hundred, the newest first."""
+        _valid(request.tags)
         wanted = {tag.tag_name: tag.tag_value for tag in request.tags}
-        going = [(identity, self.sandboxes[identity]) for identity in reversed(self.going())]
+        ids = [] if self.lags else reversed(self.going())
+        going = [(identity, self.sandboxes[identity]) for identity in ids]
         before = request.before_timestamp or float("inf")
         found = [
             api_pb2.SandboxInfo(id=identity, created_at=one.begun, app_id=one.request.app_id)
@@ -352,7 +362,7 @@ class Modal:
             (not one.result.status, one.begun, identity)
             for identity, one in self.sandboxes.items()
             if one.definition.name == request.sandbox_name
-            and one.request.app_id == f"ap-{request.app_name}"
+            and one.request.app_id == _app(request)
             and (request.include_terminated or not one.result.status)
         ]
         if not named:
@@ -364,7 +374,9 @@ class Modal:
 
     def _on_SandboxGetTaskIdV2(self, request: Any) -> Any:  # noqa: N802
         self._found(request.sandbox_id)
-        return api_pb2.SandboxGetTaskIdResponse(task_id=_task(request.sandbox_id))
+        self.asked_for_tasks.append(request.sandbox_id)
+        task = "" if self.starting else _task(request.sandbox_id)
+        return api_pb2.SandboxGetTaskIdResponse(task_id=task)
 
     def _on_SandboxGetCommandRouterAccess(self, request: Any) -> Any:  # noqa: N802
         identity = request.sandbox_id or _sandbox(request.task_id)
@@ -406,8 +418,27 @@ def _sandbox(task: str) -> str:
     return task.removeprefix("ta-").removesuffix("V")
 
 
+def _environment(name: str) -> str:
+    if name not in ("", "research"):
+        raise GRPCError(Status.NOT_FOUND, f"No environment {name}")
+    return name
+
+
+def _app(request: Any) -> str:
+    return f"ap-{_environment(request.environment_name)}{request.app_name}"
+
+
+def _valid(tags: Any) -> None:
+    """As Modal's own client has it for other things than sandboxes."""
+    for tag in tags:
+        for text in (tag.tag_name, tag.tag_value):
+            if not is_valid_tag(text, max_length=63):
+                raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid tag {text!r}")
+
+
+@functools.cache
 def _jwt() -> str:
-    text = json.dumps({"exp": time.time() + 3600}).encode()
+    text = json.dumps({"exp": time.time() + 3600 * 24}).encode()
     return f"a.{base64.urlsafe_b64encode(text).decode().rstrip('=')}.c"
 
 

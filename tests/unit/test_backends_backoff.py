@@ -23,6 +23,21 @@ def test_what_has_failed_is_left_alone_for_longer_each_time() -> None:
     patience.check()
 
 
+def test_what_fails_together_has_failed_once() -> None:
+    now = 0.0
+    patience = Patience(30, 100, lambda: now)
+    for _ in range(8):
+        patience.failed(Unreachable("no answer"))
+    now += 30
+    patience.check()
+    patience.failed(Unreachable("no answer"))
+    now += 59
+    with pytest.raises(Unreachable):
+        patience.check()
+    now += 1
+    patience.check()
+
+
 def test_what_is_told_meanwhile_is_what_had_failed() -> None:
     patience = Patience(30, 100, lambda: 0.0)
     patience.failed(Refused("you may not", "AccessDenied", for_good=True))

@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,8 @@ _FRESH_SECONDS, _SHARE = 1.0, 20.0
 """A listing is used again for a second, and for twenty times as long as it took."""
 _ROOM_SECONDS = 5.0, 60.0
 """When a submission is tried again for which there was no room: at first, and at most."""
+_TELLING_SECONDS = 2.0
+"""How long a launcher is held by telling sandboxes to stop; the rest comes later."""
 _LINES = 10_000
 """So many lines of what a job printed are shown, the last ones."""
 _STOP = inspect.getsource(stop)
@@ -58,6 +61,7 @@ class ModalBackend(Backend):
         self._going: set[str] = set()  # ids of those that run, as of the last look
         self._ids: dict[str, str | None] = {}  # by token; None: as of that look there is none
         self._over: dict[str, JobStatus] = {}
+        self._untold: set[str] = set()  # those that could not be told to stop, as of the last try
         self._looked = self._took = float("-inf")
         self._room = Patience(*_ROOM_SECONDS)
 
@@ -81,9 +85,9 @@ class ModalBackend(Backend):
         self._room.check()
         self._names.identity.made()
         self._looked = float("-inf")
-        if self._image is None:
-            self._image = self._service.image(self._options["image"])  # which a launch has tried
         try:
+            if self._image is None:
+                self._image = self._had_image()
             for_each(jobs, self._create, Refused)
         except Refused as error:
             self._room.failed(error)
@@ -103,18 +107,27 @@ class ModalBackend(Backend):
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
-        """Those in which the worker is not there yet are returned."""
+        """Those that were not told are returned: the worker is not there yet, or time was up. A
+        listing may lag, so it is none of its affair who is asked."""
         self._look(tokens)
-        asked = [t for t in tokens if t not in self._over and self._ids.get(t) in self._going]
-        waiting: list[str] = []
+        asked = [t for t in tokens if t not in self._over and self._ids.get(t)]
+        # Those that would not be told last time do not keep others waiting.
+        asked.sort(key=self._untold.__contains__)
+        until, told = time.monotonic() + _TELLING_SECONDS, set[str]()
 
         def tell(token: str) -> None:
-            if not self._told(token):
-                waiting.append(token)
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            if self._told(token, left):
+                told.add(token)
+                self._untold.discard(token)
+            else:
+                self._untold.add(token)
 
         for_each(asked, tell, Refused)
         self._looked = float("-inf")
-        return waiting
+        return [token for token in asked if token not in told]
 
     def logs(self, token: str) -> Iterator[str]:
         """What the job printed, as it is now; nothing of one that Modal has forgotten."""
@@ -129,6 +142,13 @@ class ModalBackend(Backend):
             return [entry.message async for entry in found.logs.tail.aio(_LINES)]
 
         yield from "".join(self._service.ask(read)).splitlines()
+
+    def _had_image(self) -> Any:
+        """The image of the jobs, which a launch has tried."""
+        try:
+            return self._service.image(self._options["image"])
+        except Refused as error:
+            raise error.settled() from None
 
     def _create(self, job: JobSpec) -> None:
         self._over.pop(job.token, None)
@@ -152,7 +172,7 @@ class ModalBackend(Backend):
             self._ids[job.token] = self._service.ask(create)
         except Refused as error:
             if error.kind != "AlreadyExistsError":
-                raise error.settled() from error
+                raise error.settled() from None
             self._ask_id(job.token)
             if self._ids[job.token] is None:  # else an answer was lost
                 told = "of a sweep that was in the same folder the sandbox"
@@ -193,50 +213,54 @@ class ModalBackend(Backend):
         if ended is not None:
             self._over[token] = ended
 
-    def _told(self, token: str) -> bool:
-        """Tell the worker of a sandbox to stop; False: it is not there yet. What is told from
-        outside kills everything at once."""
+    def _told(self, token: str, seconds: float) -> bool:
+        """Tell the worker of a sandbox to stop, if there is anything to be told; False: it was not
+        told in so many seconds. What is told from outside kills everything at once."""
         identity, python = self._ids[token], self._options["python"]
         argv = [python, "-P", "-c", _STOP, token, self._folder]
 
         async def tell(client: Any, app: Any) -> int | None:
             del app
-            found = await self._modal.Sandbox.from_id.aio(identity, client=client)
-            try:
-                async with asyncio.timeout(10):
+            with suppress(TimeoutError):  # it is being started
+                async with asyncio.timeout(seconds):
+                    found = await self._modal.Sandbox.from_id.aio(identity, client=client)
                     process = await found.exec.aio(*argv, timeout=30)
                     return await process.wait.aio()
-            except TimeoutError:  # it is being started
-                return stop.NOBODY
+            return None
 
         try:
-            return self._service.ask(tell) != stop.NOBODY
+            return self._service.ask(tell) == 0
         except Refused as error:
             if error.kind not in ("NotFoundError", "ConflictError"):
                 raise
-            return True  # it has ended
+        self._ask_how(token)  # it may have ended, or not have come that far
+        return token in self._over or self._ids[token] is None
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
         """List the sweep's sandboxes that run, and ask for those of `wanted` by their names whose
         ids are not known."""
         begun = time.monotonic()
         if anew or begun - self._looked > max(_FRESH_SECONDS, _SHARE * self._took):
-            self._app_id, self._going = self._service.ask(self._list)
+            self._app_id, self._going = self._listed()
             self._looked = time.monotonic()
             self._took = self._looked - begun
             self._ids = {token: found for token, found in self._ids.items() if found}
         for_each([token for token in wanted if token not in self._ids], self._ask_id, Refused)
 
-    async def _list(self, client: Any, app: Any) -> tuple[str, set[str]]:
-        listed = self._modal.Sandbox.list.aio(
-            app_id=app.app_id, tags=self._names.tags, client=client
-        )
-        return str(app.app_id), {str(one.object_id) async for one in listed}
+    def _listed(self) -> tuple[str, set[str]]:
+        """The app's id, and the ids of what runs of the sweep."""
+        tags = self._names.tags
+
+        async def ask(client: Any, app: Any) -> tuple[str, set[str]]:
+            listed = self._modal.Sandbox.list.aio(app_id=app.app_id, tags=tags, client=client)
+            return str(app.app_id), {str(one.object_id) async for one in listed}
+
+        return self._service.ask(ask)
 
     def _ask_id(self, token: str) -> None:
         """Ask for the id of one that there is, or was, of no sweep before in the same folder."""
 
-        async def ask(client: Any, app: Any) -> str | None:
+        async def ask(client: Any, app: Any) -> tuple[str, dict[str, str]]:
             del app
             found = await self._modal.Sandbox.from_name.aio(
                 self._service.app,
@@ -245,11 +269,11 @@ class ModalBackend(Backend):
                 include_terminated=True,
                 client=client,
             )
-            ours = self._names.is_ours(await found.get_tags.aio())
-            return str(found.object_id) if ours else None
+            return str(found.object_id), await found.get_tags.aio()
 
         try:
-            self._ids[token] = self._service.ask(ask)
+            identity, tags = self._service.ask(ask)
+            self._ids[token] = identity if self._names.is_ours(tags) else None
         except Refused as error:
             if error.kind != "NotFoundError":
                 raise

@@ -7,10 +7,11 @@ itself waits for ever for what does not answer.
 
 import asyncio
 import functools
+import io
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -32,6 +33,10 @@ _REFUSALS = (
 _THEIRS = ("modal.", "grpclib.", "h2.", "asyncio.", "concurrent.")
 """Modules of errors that are of the way to Modal."""
 _PASSING = ("AuthError", "ResourceExhaustedError")
+_UNKNOWN = (
+    "the token is missing or not valid: `modal token new`, and start the launcher again, which "
+    "reads it once; what runs goes on"
+)
 
 
 class Refused(Unreachable):
@@ -75,7 +80,8 @@ class Service:
             found = asked.result(seconds + 5)
         except TimeoutError:
             asked.cancel()
-            raise self._left_alone(f"nothing came in {seconds:g} s", client) from None
+            silent = self._silent(f"nothing came in {seconds:g} s")
+            raise self._left_alone(silent, client) from None
         except Exception as error:
             raise self._told(error, client) from error
         self._patience.succeeded()
@@ -118,22 +124,21 @@ class Service:
         kind = next((name for name in names if name in _REFUSALS), None)
         said = " ".join(str(error).split())[:300]
         if kind == "AuthError":
-            told = "the token is missing or not valid: `modal token new`; what runs goes on"
-            with self._renewing:
-                self._forget(client)  # another may be in the configuration by now
-            return Refused(f"modal: {told} ({said})", kind)
+            refused = Refused(f"modal: {_UNKNOWN} ({said})", kind)
+            return self._left_alone(refused, client)
         if kind is not None:
             return Refused(f"modal: {said}", kind)
         if not (isinstance(error, OSError) or type(error).__module__.startswith(_THEIRS)):
             raise error
-        return self._left_alone(said or type(error).__name__, client)
+        return self._left_alone(self._silent(said or type(error).__name__), client)
 
-    def _left_alone(self, said: str, client: Any) -> Unreachable:
-        """What is raised where there was no answer: nobody is asked for a while, and then by a new
-        connection."""
+    def _silent(self, said: str) -> Unreachable:
+        return Unreachable(f"modal: {self.server} does not answer: {said}")
+
+    def _left_alone(self, failure: Unreachable, client: Any) -> Unreachable:
+        """The same, which is raised: nobody is asked for a while, and then by a new connection."""
         with self._renewing:
             self._forget(client)
-        failure = Unreachable(f"modal: {self.server} does not answer: {said}")
         self._patience.failed(failure)
         return failure
 
@@ -154,13 +159,23 @@ class Service:
 
 
 def official() -> Any:
-    """The official client's module. Raises `EnvironmentFailure` where it is not installed."""
+    """The official client's module. Raises `EnvironmentFailure` where it is not installed, or its
+    configuration is not one that sweeper can do with."""
     try:
-        found = import_module("modal")
+        with redirect_stdout(io.StringIO()):  # it prints a box if it cannot be imported
+            found = import_module("modal")
     except ImportError as error:
         raise EnvironmentFailure(
             "modal: its client is not installed: pip install 'sweeper[modal]'"
         ) from error
+    except Exception as error:  # it reads its configuration as it is imported
+        said = " ".join(str(error).split())[:300]
+        raise EnvironmentFailure(f"modal: its configuration cannot be read: {said}") from error
+    if not found.config.config["sandbox_v2"]:
+        raise EnvironmentFailure(
+            "modal: its configuration has sandbox_v2 off, and sweeper needs it: "
+            "take MODAL_SANDBOX_V2 away, or sandbox_v2 in ~/.modal.toml"
+        )
     logging.getLogger("asyncio").addFilter(_is_of_others)
     return found
 

@@ -26,12 +26,14 @@ class Names:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags that they have, and those of a sweep that was in the folder before have not."""
-        return {"sweeper": self._mark, _IDENTITY: self.identity.known()}
+        """The tags that they have, and those of a sweep that was in the folder before have not. Of
+        a sweep without an identity yet nothing is there: the mark alone, for a tag has a value."""
+        known = self.identity.known()
+        return {"sweeper": self._mark, **({_IDENTITY: known} if known else {})}
 
     def is_ours(self, tags: Mapping[str, str]) -> bool:
         """Whether a sandbox has these tags. One whose tags somebody took away may be ours."""
-        return tags.get(_IDENTITY) in (None, self.identity.known())
+        return tags.get(_IDENTITY, "") in ("", self.identity.known())
 
     def name(self, token: str) -> str:
         """That of the sandbox with this token."""
@@ -57,7 +59,9 @@ def spec(job: JobSpec, asked: Mapping[str, Any], names: Names) -> dict[str, Any]
 
 
 def _tag(text: str) -> str:
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text)[:60]
+    return (
+        "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text)[:60] or "_"
+    )
 
 
 def required(secrets: Mapping[str, str], name: str) -> list[str]:
