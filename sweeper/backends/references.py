@@ -9,9 +9,12 @@ from sweeper.fields.kinds import Matching, Names
 from sweeper.fields.sections import Field
 from sweeper.model.json_values import table_of
 
-__all__ = ["names_of", "secrets_field", "where_to_say"]
+__all__ = ["NO_VALUE", "names_of", "secrets_field", "where_to_say"]
 
 _FIELD = "secrets"
+NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox)"
+"""A pattern of no text that begins like a token of a well-known service: where a name looks like
+any value."""
 
 
 def secrets_field(doc: str, reference: Matching, example: str) -> Field:

@@ -236,6 +236,30 @@ def test_one_that_is_terminated_is_preempted(modal: Any, tmp_path: Path) -> None
     assert ended.preempted and "its machine was taken away" in str(ended.reason)
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "why", "told"),
+    [
+        ("INTERNAL_FAILURE", 0, "lost\nit", (None, "Modal itself failed: lost it", True)),
+        ("MEMORY_MANAGER_EVICTION", 137, "", (None, "its machine had too little memory", True)),
+        ("KERNEL_OOM_KILL", 137, "out of it", (None, "oom", False)),
+        ("MEMORY_THRASHING_EVICTION", 137, "", (None, "oom", False)),
+        ("INIT_FAILURE", 1, "no such mount", (None, "could not start it: no such mount", False)),
+        ("IDLE_TIMEOUT", 0, "", (None, "since it was idle", False)),
+        ("FAILURE", 255, "", (255, None, False)),
+        ("FAILURE", 143, "", (-15, None, False)),
+    ],
+)
+def test_what_modal_says_of_an_end(
+    modal: Any, tmp_path: Path, status: str, code: int, why: str, told: Any
+) -> None:
+    backend, job = _open(modal, tmp_path), a_job(1)
+    backend.submit([job])
+    modal.terminate(backend.find([job.token])[job.token], status, code, why)
+    ended = until_state(backend, job.token, JobState.ENDED)
+    assert (ended.code, ended.preempted) == (told[0], told[2])
+    assert ended.reason == told[1] or str(told[1]) in str(ended.reason)
+
+
 def test_one_whose_worker_is_not_there_yet(modal: Any, tmp_path: Path) -> None:
     """It cannot be told to stop yet, and is asked for again."""
     backend, job = _open(modal, tmp_path), a_job(1)  # whose command is no worker's

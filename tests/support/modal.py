@@ -157,12 +157,15 @@ class Modal:
 
     # What is done to it.
 
-    def terminate(self, identity: str) -> None:
-        """All of it dies at once."""
+    def terminate(
+        self, identity: str, status: str = "TERMINATED", code: int = 0, why: str = ""
+    ) -> None:
+        """All of it dies at once; it is told as this status of Modal's."""
         with self.lock:
             sandbox = self.sandboxes[identity]
             if not sandbox.result.status:
-                self._end(sandbox, "TERMINATED")
+                self._end(sandbox, status, code)
+                sandbox.result.exception = why
 
     def going(self) -> list[str]:
         """The ids of those that run."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
 from sweeper.backends.beaker.spec import APART, merged
-from sweeper.backends.references import names_of, secrets_field
+from sweeper.backends.references import NO_VALUE, names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields import kinds
 from sweeper.fields.kinds import Matching, Names, Text
@@ -19,8 +19,6 @@ __all__ = ["BACKEND"]
 _OF_ALL = ("workspace", "python", "secrets")
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 _OWNED = rf"({_WORD}/)?{_WORD}"
-_NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox)"
-"""How tokens of well-known services begin: a name in Beaker looks like any value."""
 _NEVER_VALUES = "the name of a secret of the workspace, never the value"
 _TIMEOUT = "When Beaker stops a job, at least 60s; launch.timeout is the worker's own."
 _PREEMPTIBLE = "Whether others may take a job's place: the launcher starts it again. Default: true."
@@ -59,7 +57,7 @@ _ADDRESS = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's a
 _CLUSTERS = _names(rf"{_WORD}/[A-Za-z0-9_.*-]{{1,127}}", "name of a cluster: owner/name")
 _HOSTS = _names(_WORD, "name of a node")
 _LEVELS = kinds.Choice("low", "normal", "high", "urgent", "immediate")
-_SECRET = Matching(_NO_VALUE + _WORD, _NEVER_VALUES)
+_SECRET = Matching(NO_VALUE + _WORD, _NEVER_VALUES)
 _DATASETS, _WEKA = _mounts(_OWNED, "the datasets"), _mounts(_WORD, "Weka's buckets")
 _MINUTE = kinds.Duration(60)
 _EXAMPLE = "REGISTRY/sweeper@sha256:DIGEST"

@@ -134,7 +134,7 @@ class BeakerBackend(Backend):
             self._service.create(name, made)
         except Refused as error:
             if error.status != "ALREADY_EXISTS":
-                raise error.settled() from error
+                raise error.settled() from None
             if self._is_in_the_way(job.token):
                 self._service.create(name, made)
 

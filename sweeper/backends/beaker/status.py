@@ -3,6 +3,7 @@
 from typing import Any
 
 from sweeper.backends.base import JobState, JobStatus
+from sweeper.backends.exit_codes import of_process
 
 __all__ = ["ENDS", "WAITS", "is_over", "status_of", "word"]
 
@@ -53,7 +54,7 @@ def _ended(status: Any) -> JobStatus:
     if cancelled != "UNSPECIFIED":
         return _ENDED._replace(reason=_line(f"{cancelled.lower().replace('_', ' ')}: {why or ''}"))
     if status.HasField("exit_code"):
-        ended = status.exit_code if status.exit_code <= 128 else 128 - status.exit_code
+        ended = of_process(status.exit_code)
         return _ENDED._replace(code=ended, reason=_line(status.message))
     return _ENDED._replace(reason=why)
 

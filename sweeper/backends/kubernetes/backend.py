@@ -81,7 +81,7 @@ class KubernetesBackend(Backend):
                     if "exceeded quota" not in str(error) and not (
                         path is PODS and "cannot create resource" in str(error)
                     ):
-                        raise error.settled() from error
+                        raise error.settled() from None
         for reference in sorted(set(self._options.get("secrets", {}).values())):
             name = reference.partition("/")[0]
             try:
@@ -152,7 +152,7 @@ class KubernetesBackend(Backend):
             self._cluster.call("POST", JOBS, made)
         except Refused as error:
             if error.reason != "AlreadyExists":
-                raise error.settled() from error
+                raise error.settled() from None
             if self._is_in_the_way(made["metadata"]["name"], submission):
                 self._cluster.call("POST", JOBS, made)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.backends.base import JobState, JobStatus
+from sweeper.backends.exit_codes import of_process
 
 __all__ = ["is_over", "status_of"]
 
@@ -61,7 +62,7 @@ def _failed(told: Thing, pod: Thing) -> JobStatus:
     end = _container(pod, "terminated")
     code, kind = end.get("exitCode"), end.get("reason")
     if code is not None:
-        why, code = None, code if code <= 128 else 128 - code  # of what a signal has ended
+        why, code = None, of_process(code)
     if kind == "OOMKilled":
         why = "oom"
     elif kind not in _PLAIN:

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
-from sweeper.backends.references import names_of, secrets_field
+from sweeper.backends.references import NO_VALUE, names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import Duration, Integer, Item, Matching, Number, Text, Texts
 from sweeper.fields.sections import Field, Reading, Section
@@ -16,8 +16,7 @@ __all__ = ["BACKEND"]
 
 _OF_ALL = ("app", "environment", "image", "python", "secrets")
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
-_NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox|a[ks]-)"
-"""How tokens of well-known services begin: a name at Modal looks like any value."""
+_NOT_MODALS_OWN = r"(?!a[ks]-)"
 _PLACE = r"[a-z][a-z0-9-]{0,40}"
 _DAY = 24 * 3600.0
 
@@ -39,7 +38,9 @@ _NAME = Text(_WORD, "{} is no name at Modal: letters, digits, - _ and .")
 _LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
 _IMAGE = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
 _CLOUD = Text(_PLACE, "{} is no cloud: aws, gcp, oci")
-_SECRET = Matching(_NO_VALUE + _WORD, "the name of a secret of Modal's, never the value")
+_SECRET = Matching(
+    NO_VALUE + _NOT_MODALS_OWN + _WORD, "the name of a secret of Modal's, never the value"
+)
 _TIMEOUT = "When Modal stops a job, at most 24h; launch.timeout is the worker's own."
 _EXAMPLE = "REGISTRY/sweeper@sha256:DIGEST"
 SECTION = Section(

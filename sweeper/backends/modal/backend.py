@@ -19,6 +19,7 @@ from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.modal import stop
 from sweeper.backends.modal.client import Refused, Service, official
 from sweeper.backends.modal.spec import Names, required, spec
+from sweeper.backends.modal.status import ended
 from sweeper.errors import EnvironmentFailure
 
 __all__ = ["ModalBackend", "open_backend"]
@@ -33,8 +34,6 @@ _LINES = 10_000
 """So many lines of what a job printed are shown, the last ones."""
 _STOP = inspect.getsource(stop)
 _RUNS, _ABSENT = JobStatus(JobState.RUNNING), JobStatus(JobState.ABSENT)
-_ENDED = JobStatus(JobState.ENDED)
-_TAKEN = "terminated: its machine was taken away, or somebody stopped it"
 
 
 def open_backend(sweep: str, folder: str, options: Mapping[str, Any]) -> "ModalBackend":
@@ -192,26 +191,17 @@ class ModalBackend(Backend):
         async def ask(client: Any, app: Any) -> JobStatus | None:
             del app
             found = await self._modal.Sandbox.from_id.aio(identity, client=client)
-            code = await found.poll.aio()
-            if code is None:
-                return None
-            try:
-                await found.wait.aio()  # which says why it was stopped
-            except self._modal.exception.SandboxTimeoutError:
-                return _ENDED._replace(reason="timeout")
-            except self._modal.exception.SandboxTerminatedError:
-                return _ENDED._replace(reason=_TAKEN, preempted=True)
-            return _ENDED._replace(code=code if code <= 128 else 128 - code)
+            return await ended(self._modal, found)
 
         try:
-            ended = self._service.ask(ask)
+            how = self._service.ask(ask)
         except Refused as error:
             if error.kind != "NotFoundError":
                 raise
             self._ids[token] = None  # it is forgotten
             return
-        if ended is not None:
-            self._over[token] = ended
+        if how is not None:
+            self._over[token] = how
 
     def _told(self, token: str, seconds: float) -> bool:
         """Tell the worker of a sandbox to stop, if there is anything to be told; False: it was not

@@ -1,0 +1,58 @@
+"""How a sandbox has ended: by its exit code, and by what Modal says of it."""
+
+from contextlib import suppress
+from typing import Any
+
+from sweeper.backends.base import JobState, JobStatus
+from sweeper.backends.exit_codes import of_process
+
+__all__ = ["ended"]
+
+_ENDED = JobStatus(JobState.ENDED)
+_SAYS = {
+    "TERMINATED": _ENDED._replace(
+        reason="terminated: its machine was taken away, or somebody stopped it", preempted=True
+    ),
+    "INTERNAL_FAILURE": _ENDED._replace(reason="Modal itself failed", preempted=True),
+    "MEMORY_MANAGER_EVICTION": _ENDED._replace(
+        reason="its machine had too little memory for all on it", preempted=True
+    ),
+    "TIMEOUT": _ENDED._replace(reason="timeout"),
+    "KERNEL_OOM_KILL": _ENDED._replace(reason="oom"),
+    "MEMORY_THRASHING_EVICTION": _ENDED._replace(reason="oom"),
+    "INIT_FAILURE": _ENDED._replace(reason="Modal could not start it"),
+    "IDLE_TIMEOUT": _ENDED._replace(reason="Modal stopped it, since it was idle"),
+}
+"""By the name of Modal's status; of all others the exit code tells."""
+_PREFIX = "GENERIC_STATUS_"
+
+
+async def ended(modal: Any, sandbox: Any) -> JobStatus | None:
+    """How this sandbox has ended, by the client `modal`; None: it has not."""
+    code = await sandbox.poll.aio()
+    if code is None:
+        return None
+    status, why = _result(sandbox)
+    try:
+        await sandbox.wait.aio()
+    except modal.exception.SandboxTimeoutError:
+        status = "TIMEOUT"
+    except modal.exception.SandboxTerminatedError:
+        status = "TERMINATED"
+    told = _SAYS.get(status)
+    if told is None:
+        return _ENDED._replace(code=of_process(code))
+    return (
+        told if told.reason == "oom" or not why else told._replace(reason=f"{told.reason}: {why}")
+    )
+
+
+def _result(sandbox: Any) -> tuple[str, str]:
+    """The name of its status and what Modal says beside it, one line. The client has both, and no
+    public name for them: where they are not to be found, the exit code has to do."""
+    with suppress(Exception):
+        inner = sandbox._sync_synchronizer._translate_in(sandbox)
+        result = inner._impl.result if hasattr(inner, "_impl") else inner._result
+        kind = type(result).GenericStatus.Name(result.status).removeprefix(_PREFIX)
+        return kind, " ".join(result.exception.split())[:200]
+    return "", ""
