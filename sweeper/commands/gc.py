@@ -2,6 +2,8 @@
 
     caches that nobody has used lately
     copies of code on this machine (`<home>/snapshots`) that no sweep of this root names
+    what jobs on this machine made of `launch.requirements` (`<home>/built`, `<home>/sources`), and
+      have not used lately
     temporary files of writers that are dead
     on a remote store, parts of files that are there as a whole as well
     copies on this machine (`<home>/spool`) of what is in such a store; what is not there yet stays
@@ -16,6 +18,7 @@ the last `--days` stays, since its user may not be known here.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -51,13 +54,14 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 class Waste(NamedTuple):
     """Something to remove: a file or folder, why, and its bytes; with `store` and the path there if
-    it is a file of a store."""
+    it is a file of a store, with `used`, the time of its last use, if jobs make it under a lock."""
 
     path: str
     why: str
     size: int
     store: Store | None = None
     inside: str = ""
+    used: float | None = None
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -84,7 +88,7 @@ def run(arguments: Namespace) -> int:
     runs = registry.choose(*asked, dropped=True, archived=True)
     before = time.time() - arguments.days * 86400
     problems = registry.problems
-    found = [*_caches(before), *_snapshots(registry, problems, before)]
+    found = [*_caches(before), *_snapshots(registry, problems, before), *_built(before)]
     away: list[dict[str, str]] = []
     found += _of_launchers(registry, before, away)
     for root in registry.roots:
@@ -151,6 +155,29 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
         digest = os.path.basename(folder).partition("-")[0]  # what follows tells clones apart
         if digest not in named and _newest(folder) < before:
             yield Waste(folder, "code that no sweep here names", _size(folder))
+
+
+def _built(before: float) -> Iterator[Waste]:
+    """What jobs made here, of which each job that uses it sets the time."""
+    for folder in (*_folders(paths.built(), depth=1), *_folders(paths.sources(), depth=1)):
+        with contextlib.suppress(FileNotFoundError):
+            used = _last_use(folder)
+            if used < before:
+                why = "made of launch.requirements, not used lately"
+                yield Waste(folder, why, _size(folder), used=used)
+
+
+def _last_use(folder: str) -> float:
+    return max(_newest(folder), os.stat(folder).st_mtime)
+
+
+def _remove_built(waste: Waste) -> None:
+    """Remove what a job made, unless one uses it or makes it anew meanwhile. The lock's file stays:
+    a job may be waiting for it."""
+    with contextlib.suppress(OSError), open(f"{waste.path}.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _last_use(waste.path) == waste.used:
+            shutil.rmtree(waste.path, ignore_errors=True)
 
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
@@ -340,6 +367,8 @@ def _remove(found: Iterable[Waste]) -> None:
     for waste in found:
         if waste.store is not None:
             elsewhere.setdefault(waste.store.root, (waste.store, []))[1].append(waste.inside)
+        elif waste.used is not None:
+            _remove_built(waste)
         elif os.path.isdir(waste.path):
             shutil.rmtree(waste.path, ignore_errors=True)
         else:

@@ -104,6 +104,27 @@ def test_a_recipe_in_an_environment_of_its_own(
     assert told["PYTHONPATH"] == "/mine:/source"
 
 
+def test_a_secret_is_not_told_by_what_fails_before_the_recipe(
+    bench: Bench, tmp_path: Path, installer: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INDEX_WORD", "canary-5f0c1d2e")
+    (tmp_path / "bin" / "uv").write_text("#!/bin/sh\necho no route by $INDEX_WORD\nexit 1\n")
+    bench.prepare("pass", secrets=("INDEX_WORD",), **installer)
+    bench.finish(bench.start())
+    outcome = bench.outcome()
+    assert outcome["state"] is State.FAILED
+    assert "no route by ***" in outcome["detail"] and "canary" not in outcome["detail"]
+
+
+def test_variables_of_the_grid_reach_the_installer(
+    bench: Bench, tmp_path: Path, installer: dict[str, object]
+) -> None:
+    (tmp_path / "bin" / "uv").write_text("#!/bin/sh\necho index $UV_INDEX_URL\nexit 1\n")
+    bench.prepare("pass", env={"UV_INDEX_URL": "https://index"}, **installer)
+    bench.finish(bench.start())
+    assert "index https://index" in bench.outcome()["detail"]
+
+
 def test_a_retry_takes_a_cancel_back(bench: Bench) -> None:
     for event in (Event.CANCEL, Event.RETRY):
         bench.store.create(bench.layout.event(bench.id, 1, event), encode({"schema": 1}))

@@ -5,6 +5,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from sweeper.backends.base import JobSpec
 from sweeper.backends.slurm.tables import Tables
 from sweeper.cli import main
+from sweeper.commands import gc
 from sweeper.launcher.remote_recovery import launcher_log
-from sweeper.paths import home
+from sweeper.paths import built, home, sources
 from sweeper.scheduler import environment
 from sweeper.storage.files import LocalStore, Store, open_store
 from sweeper.storage.lock import holding_sweep
@@ -162,3 +164,26 @@ def test_what_was_handed_to_slurm_goes_when_its_runs_are_over(
     before = {path.name for path in Path(tables.place).iterdir()}
     assert main(["gc", "--delete"]) == 0
     assert {path.name for path in Path(tables.place).iterdir()} == before - expected
+
+
+@pytest.mark.parametrize("top", [built, sources])
+def test_what_jobs_made_goes_unless_one_holds_or_uses_it(
+    store: Store, capsys: pytest.CaptureFixture[str], top: Callable[[], str]
+) -> None:
+    folder = Path(top(), "0123")
+    folder.mkdir(parents=True)
+    (folder / "requirements.txt").write_text("a==1\n")
+    found = [item["path"] for item in ask(capsys, "gc", "--days", "0")["items"]]
+    assert str(folder) in found and f"{folder}.lock" not in found
+    assert str(folder) not in str(ask(capsys, "gc")["items"])
+    with open(f"{folder}.lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["gc", "--days", "0", "--delete"]) == 0
+        assert folder.exists()
+    (waste,) = gc._built(time.time() + 1)
+    os.utime(folder / "requirements.txt", (2e9, 2e9))  # as a job that begins now
+    gc._remove([waste])
+    assert folder.exists()
+    os.utime(folder / "requirements.txt", (0, 0))
+    assert main(["gc", "--days", "0", "--delete"]) == 0
+    assert not folder.exists()
