@@ -42,17 +42,18 @@ async def ended(modal: Any, sandbox: Any) -> JobStatus | None:
     told = _SAYS.get(status)
     if told is None:
         return _ENDED._replace(code=of_process(code))
-    return (
-        told if told.reason == "oom" or not why else told._replace(reason=f"{told.reason}: {why}")
-    )
+    if told.reason in ("oom", "timeout") or not why:
+        return told
+    return told._replace(reason=f"{told.reason}: {why}")
 
 
 def _result(sandbox: Any) -> tuple[str, str]:
     """The name of its status and what Modal says beside it, one line. The client has both, and no
     public name for them: where they are not to be found, the exit code has to do."""
-    with suppress(Exception):
-        inner = sandbox._sync_synchronizer._translate_in(sandbox)
-        result = inner._impl.result if hasattr(inner, "_impl") else inner._result
-        kind = type(result).GenericStatus.Name(result.status).removeprefix(_PREFIX)
-        return kind, " ".join(result.exception.split())[:200]
+    with suppress(AttributeError, ValueError):
+        inner: Any = sandbox._sync_synchronizer._translate_in(sandbox)
+        result: Any = inner._impl.result if hasattr(inner, "_impl") else inner._result
+        of: Any = result.__class__
+        kind = str(of.GenericStatus.Name(result.status)).removeprefix(_PREFIX)
+        return kind, " ".join(str(result.exception).split())[:200]
     return "", ""
