@@ -12,7 +12,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import FrameType, TracebackType
 from typing import IO, Any, NamedTuple
 
@@ -301,11 +301,11 @@ class _Trial:
         """Remove what was made. Raises `EnvironmentFailure` where that cannot be."""
         begun = time.monotonic()
         made = self._store.exists(Layout(self._plan.name).plan)
-        _remove(self._store, self._plan.name)
-        if self._note is not None:
-            with suppress(OSError):
-                os.unlink(self._note.name)
-            self._note.close()
+        with self._note or nullcontext():  # one that stays is the next one's to remove
+            _remove(self._store, self._plan.name)
+            if self._note is not None:
+                with suppress(OSError):
+                    os.unlink(self._note.name)
         if made:
             found = f"{self._plan.name} from {self._store.root}"
             self._tell(Step("removed", time.monotonic() - begun, found))
