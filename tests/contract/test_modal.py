@@ -154,8 +154,9 @@ def test_a_token_that_is_taken_back(modal: Any, tmp_path: Path, modal_support: A
     assert len(modal.requests) == asked  # it is left alone for a while
 
     def submitted() -> bool:
-        with pytest.raises(Unreachable, match="start the launcher again"):
+        with pytest.raises(Unreachable, match="start the launcher again") as caught:
             backend.submit([a_job(2)])
+        assert caught.value.__cause__ is not caught.value
         return modal.faults[1].times == 0
 
     until(submitted)
