@@ -217,7 +217,7 @@ def _named(data: bytes) -> dict[str, float]:
 
 def _finite(what: str, value: object) -> float:
     try:
-        if not isinstance(value, int | float):
+        if not isinstance(value, str | int | float):
             raise ValueError
         found = float(value)
     except (ValueError, OverflowError):

@@ -14,7 +14,7 @@ from sweeper.provenance.requirements import read
 from sweeper.storage.files import open_store
 
 GRID = """name: s
-command: [python, train.py]
+command: [sh, train.py]
 service: none
 grid: {x: [1]}
 launch:
