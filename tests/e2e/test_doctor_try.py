@@ -22,7 +22,7 @@ from sweeper.storage.sweeps import find_sweeps
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 CANARY = "tml-canary-5f0c1d2e3b4a"
 GRID = """name: mine
-command: [python, train.py]
+command: [sh, train.py]
 service: none
 grid: {x: [1]}
 secrets: [WANDB_API_KEY]
