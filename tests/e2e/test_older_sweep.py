@@ -54,7 +54,8 @@ def test_nothing_of_its_plan_is_lost() -> None:
     document = json.loads(FILES["before/sweep.json"])
     plan = read(document, "sweep.json")
     del document["seal"]
-    document["launch"] |= {"priority": 1.0, "warm": True}  # which came later
+    later: dict[str, object] = {"priority": 1.0, "warm": True, "requirements": None}
+    document["launch"] |= later
     assert {**plan.document(), "launches": list(plan.launches)} == {"launches": [], **document}
 
 
