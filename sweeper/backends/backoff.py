@@ -1,7 +1,8 @@
 """How long one leaves alone what has not answered, or has refused."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from sweeper.errors import Unreachable
 
@@ -25,6 +26,16 @@ class Patience:
         """Raises what was raised last, as long as it is too early for another try."""
         if self._failure is not None and self._clock() < self._until:
             raise self._failure.with_traceback(None)  # else it grows with every call
+
+    @contextmanager
+    def tried(self, *failures: type[Unreachable]) -> Iterator[None]:
+        """A try in a block: it has failed if one of these is raised in it, which goes on."""
+        try:
+            yield
+        except failures as error:
+            self.failed(error)
+            raise
+        self.succeeded()
 
     def failed(self, failure: Unreachable) -> None:
         """Another try has failed. Tries at the same time that fail together count as one."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from enum import Enum
 from typing import NamedTuple
 
+from sweeper.errors import EnvironmentFailure
 from sweeper.fields.sections import Field, Nested, Section
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "JobStatus",
     "Leftover",
     "Manifest",
+    "require",
 ]
 
 Options = Mapping[str, object]
@@ -162,6 +164,17 @@ class Check(NamedTuple):
     name: str
     needed: bool
     look: Callable[[], str]
+
+
+def require(checks: Iterable[Check], backend: str) -> None:
+    """Look at what a launch cannot do without. Raises `EnvironmentFailure` for the first that is
+    not there, with the backend's name before what is wrong."""
+    for check in checks:
+        if check.needed:
+            try:
+                check.look()
+            except LookupError as error:
+                raise EnvironmentFailure(f"{backend}: {error}") from error
 
 
 class Leftover(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sweeper.grid.naming import canonical
 from sweeper.model.states import State
 from sweeper.results.runs import RecordedRun
-from sweeper.terminal import print_json, print_table, say
+from sweeper.terminal import print_json, print_table, say, setting
 
 __all__ = ["print_by"]
 
@@ -34,12 +34,12 @@ def print_by(
     print_table(
         [key, *names],
         [
-            (values[text], *(_told(cells.get(name)) for name in names))
+            (setting(values[text]) if text else None, *(_told(cells.get(name)) for name in names))
             for text, cells in rows.items()
         ],
     )
     for column, run in failed:
-        say(f"{column}, {key}={run.config.get(key)}: {run.explained}")
+        say(f"{column}, {key}={setting(run.config.get(key))}: {run.explained}")
 
 
 def _told(cell: _Cell | None) -> str | None:

@@ -92,6 +92,11 @@ class Section:
             if field.default is not None
         }
 
+    def with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What is given, by name and as a document has it, and the defaults where nothing is. None
+        is the same as nothing."""
+        return {**self.defaults(), **{k: v for k, v in given.items() if v is not None}}
+
     def __iter__(self) -> Iterator[Field]:
         return iter(self.fields.values())
 

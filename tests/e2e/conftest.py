@@ -188,6 +188,23 @@ def shells(load_support: Callable[[str], ModuleType]) -> ModuleType:
     return load_support("shell")
 
 
+@pytest.fixture
+def elsewhere(
+    shells: ModuleType, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, Any], Any]:
+    """A sweep on S3 whose jobs execute at a stand-in, by the backend and the stand-in: a
+    `SweepElsewhere` of `tests/support/shell.py`. Its jobs may reach the store."""
+
+    def made(backend: str, service: Any) -> Any:
+        monkeypatch.setenv("SWEEPER_ROOT", s3_root)
+        aws = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        monkeypatch.setattr(service, "environment", aws)
+        shell = shells.ShellElsewhere(tmp_path, backend, service.options(), s3_root)
+        return shells.SweepElsewhere(shell, backend, service)
+
+    return made
+
+
 @pytest.fixture(scope="session")
 def agents(load_support: Callable[[str], ModuleType]) -> ModuleType:
     """`tests/support/agents.py`: `Servers(folder, engine)` of agents' tools, and their clients."""

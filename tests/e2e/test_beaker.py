@@ -4,17 +4,16 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweeper import launch
-from sweeper.backends import open_backend
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.states import Event, State
 from sweeper.storage.files import open_store
-from sweeper.storage.sweeps import read_events, read_observations
 
 pytestmark = pytest.mark.e2e
 CANARY = "tml-canary-5f0c1d2e3b4a"
@@ -22,53 +21,15 @@ MANY = 300 if "SWEEPER_TEST_WHOLE" in os.environ else 6
 HOLDS = ("mode=resume:first:holds-3", "launch.grace=1s")
 
 
-class Sweep:
-    """The chaos tests' toy and its grid, in a checkout; jobs may reach the store."""
-
-    def __init__(self, shell: Any, beaker: Any) -> None:
-        self.shell, self.beaker, self.root = shell, beaker, shell.root
-        self.grid = shell.folder / "grid.yaml"
-        self.text = self.grid.read_text()
-
-    def write(self, more: str = "", **options: Any) -> None:
-        plain, asked = self.beaker.options(), self.beaker.options(**options)
-        self.grid.write_text(self.text.replace(json.dumps(plain), json.dumps(asked)) + more)
-
-    def start(self, *given: str) -> Any:
-        return self.shell.start("launch", "grid.yaml", *given, "--wait")
-
-    def well(self, launcher: Any, seconds: float = 90) -> None:
-        output, errors = launcher.communicate(timeout=seconds)
-        assert launcher.returncode == 0, output + errors
-
-    def backend(self) -> Any:
-        return open_backend("beaker", "toys", f"{self.root}/toys", self.beaker.options())
-
-    def waits_for(self, reason: str) -> bool:
-        found = read_observations(open_store(self.root), "toys").observed.values()
-        return any(reason in str(seen.reason) for seen in found)
-
-    def events(self) -> dict[str, set[tuple[int, Event]]]:
-        return read_events(open_store(self.root), "toys")
-
-    def at_step(self, step: int) -> int:
-        """How many executions have come to this step."""
-        return sum(int(at) == step for _, _, at in self.shell.executed())
-
-
 @pytest.fixture
-def sweep(
-    shells: Any, tmp_path: Path, beaker: Any, s3_root: str, monkeypatch: pytest.MonkeyPatch
-) -> Sweep:
-    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
-    beaker.environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
-    return Sweep(shells.ShellElsewhere(tmp_path, "beaker", beaker.options(), s3_root), beaker)
+def sweep(elsewhere: Callable[[str, Any], Any], beaker: Any) -> Any:
+    return elsewhere("beaker", beaker)
 
 
-def test_a_sweep_from_start_to_end(sweep: Sweep, beaker_support: Any) -> None:
+def test_a_sweep_from_start_to_end(sweep: Any, beaker_support: Any) -> None:
     """Jobs wait, and say why; the service breaks now and then. The checkout is gone when they
     start: what they run came with them; so did a secret, whose value is nowhere else."""
-    fault, shell, beaker = beaker_support.Fault, sweep.shell, sweep.beaker
+    fault, shell, beaker = beaker_support.Fault, sweep.shell, sweep.service
     beaker.secrets["wandb"] = CANARY
     sweep.write("secrets: [WANDB_API_KEY]\n", secrets={"WANDB_API_KEY": "wandb"})
     told = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
@@ -98,9 +59,9 @@ def test_a_sweep_from_start_to_end(sweep: Sweep, beaker_support: Any) -> None:
     assert not any(CANARY.encode() in data for data in kept)
 
 
-def test_what_is_submitted_was_in_the_plan(sweep: Sweep) -> None:
+def test_what_is_submitted_was_in_the_plan(sweep: Any) -> None:
     """But for the sweep's identity, which a launch makes."""
-    shell, beaker = sweep.shell, sweep.beaker
+    shell, beaker = sweep.shell, sweep.service
     planned = shell.manifests()
     assert len(planned) == 3
     beaker.held = True
@@ -117,10 +78,10 @@ def test_what_is_submitted_was_in_the_plan(sweep: Sweep) -> None:
     shell.until(lambda: shell.run_states() == {"cancelled": 3})
 
 
-def test_whatever_is_killed_or_lost(sweep: Sweep, beaker_support: Any) -> None:
+def test_whatever_is_killed_or_lost(sweep: Any, beaker_support: Any) -> None:
     """One job is preempted, another's node is lost, and the answer to what follows as well; the
     launcher is killed, and nothing answers for a while."""
-    fault, shell, beaker = beaker_support.Fault, sweep.shell, sweep.beaker
+    fault, shell, beaker = beaker_support.Fault, sweep.shell, sweep.service
     launcher = sweep.start(*HOLDS)
     shell.until(lambda: sweep.at_step(2) == 3)
     launcher.send_signal(signal.SIGKILL)
@@ -158,7 +119,7 @@ def test_whatever_is_killed_or_lost(sweep: Sweep, beaker_support: Any) -> None:
     assert min(int(s) for r, a, s in shell.executed() if (r, a) == (lost, "2")) > 0
 
 
-def test_many_quick_runs(sweep: Sweep) -> None:
+def test_many_quick_runs(sweep: Any) -> None:
     """And a launcher that is killed among them."""
     values = json.dumps(list(range(MANY)))
     given = (f"x={values}", "seconds=0.01", "launch.max_parallel=30")
@@ -170,22 +131,22 @@ def test_many_quick_runs(sweep: Sweep) -> None:
     sweep.well(sweep.start(*given), 1200)
     print(f"{MANY} runs, the last after {time.monotonic() - begun:.0f} s")
     sweep.shell.judge(once=True)
-    made = sweep.beaker.requests.count("create")
+    made = sweep.service.requests.count("create")
     assert made <= MANY + 31  # what was submitted twice was known
 
 
-def test_what_waits_is_cancelled(sweep: Sweep) -> None:
+def test_what_waits_is_cancelled(sweep: Any) -> None:
     launcher = sweep.start("~x", "launch.beaker.hostnames=[n0.lab.org]", "launch.beaker.cpus=1000")
     sweep.shell.until(lambda: sweep.waits_for("no room"))
     assert "1 cancelled" in sweep.shell.run("cancel", "toys")
     launcher.communicate(timeout=60)
     assert launcher.returncode == 3
     (run,) = sweep.shell.runs()
-    assert not [e for e in sweep.beaker.going.values() if run.id in e.message.experiment.name]
+    assert not [e for e in sweep.service.going.values() if run.id in e.message.experiment.name]
     sweep.shell.judge(expected={run.id: State.CANCELLED})
 
 
-def test_what_never_began_has_told_why(sweep: Sweep) -> None:
+def test_what_never_began_has_told_why(sweep: Any) -> None:
     """`logs`, and `logs -f`, have what Beaker has kept of a job whose worker never began."""
     sweep.write(python="/bin/false-python", docker_image="registry/sweeper:1", image=None)
     launcher = sweep.start("~x", "launch.retries=0")
@@ -195,7 +156,7 @@ def test_what_never_began_has_told_why(sweep: Sweep) -> None:
         assert "failed to start" in sweep.shell.run("logs", "toys", *more)
 
 
-def test_what_is_refused(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line, before anything is on record; what the service refuses is in
     `tests/contract/test_beaker.py`."""
     monkeypatch.chdir(sweep.shell.folder)
@@ -217,7 +178,7 @@ def test_what_is_refused(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(told, error=EnvironmentFailure, options={"datasets": {"/data": "lab/promts"}})
 
 
-def test_the_doctor(sweep: Sweep) -> None:
+def test_the_doctor(sweep: Any) -> None:
     def told(code: int = 0) -> dict[str, Any]:
         given = ("doctor", "--backend", "beaker", "--json", "--grid", "grid.yaml")
         process = sweep.shell.start(*given)
@@ -225,7 +186,7 @@ def test_the_doctor(sweep: Sweep) -> None:
         assert process.returncode == code, output + errors
         return {check["name"]: check for check in json.loads(output)["checks"]}
 
-    sweep.beaker.secrets["keys"] = CANARY
+    sweep.service.secrets["keys"] = CANARY
     named = {
         "secrets": {"A": "keys"},
         "clusters": ["lab/cpu"],

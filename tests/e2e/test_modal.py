@@ -3,17 +3,16 @@
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweeper import launch
-from sweeper.backends import open_backend
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.states import Event, State
 from sweeper.storage.files import open_store
-from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
 CANARY = "tml-canary-5f0c1d2e3b4a"
@@ -21,49 +20,15 @@ MANY = 300 if "SWEEPER_TEST_WHOLE" in os.environ else 6
 HOLDS = ("mode=resume:first:holds-3", "launch.grace=1s")
 
 
-class Sweep:
-    """The chaos tests' toy and its grid, in a checkout; jobs may reach the store."""
-
-    def __init__(self, shell: Any, modal: Any) -> None:
-        self.shell, self.modal, self.root = shell, modal, shell.root
-        self.grid = shell.folder / "grid.yaml"
-        self.text = self.grid.read_text()
-
-    def write(self, more: str = "", **options: Any) -> None:
-        plain, asked = self.modal.options(), self.modal.options(**options)
-        self.grid.write_text(self.text.replace(json.dumps(plain), json.dumps(asked)) + more)
-
-    def start(self, *given: str) -> Any:
-        return self.shell.start("launch", "grid.yaml", *given, "--wait")
-
-    def well(self, launcher: Any, seconds: float = 90) -> None:
-        output, errors = launcher.communicate(timeout=seconds)
-        assert launcher.returncode == 0, output + errors
-
-    def backend(self) -> Any:
-        return open_backend("modal", "toys", f"{self.root}/toys", self.modal.options())
-
-    def events(self) -> dict[str, set[tuple[int, Event]]]:
-        return read_events(open_store(self.root), "toys")
-
-    def at_step(self, step: int) -> int:
-        """How many executions have come to this step."""
-        return sum(int(at) == step for _, _, at in self.shell.executed())
-
-
 @pytest.fixture
-def sweep(
-    shells: Any, tmp_path: Path, modal: Any, s3_root: str, monkeypatch: pytest.MonkeyPatch
-) -> Sweep:
-    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
-    modal.environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
-    return Sweep(shells.ShellElsewhere(tmp_path, "modal", modal.options(), s3_root), modal)
+def sweep(elsewhere: Callable[[str, Any], Any], modal: Any) -> Any:
+    return elsewhere("modal", modal)
 
 
-def test_a_sweep_from_start_to_end(sweep: Sweep, modal_support: Any) -> None:
+def test_a_sweep_from_start_to_end(sweep: Any, modal_support: Any) -> None:
     """There is no room at first, and the service breaks now and then. The checkout is gone when
     the jobs start: what they run came with them; so did a secret, whose value is nowhere else."""
-    fault, shell, modal = modal_support.Fault, sweep.shell, sweep.modal
+    fault, shell, modal = modal_support.Fault, sweep.shell, sweep.service
     modal.secrets["keys"] = {"WANDB_API_KEY": CANARY}
     sweep.write("secrets: [WANDB_API_KEY]\n", secrets={"WANDB_API_KEY": "keys"})
     told = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
@@ -91,12 +56,12 @@ def test_a_sweep_from_start_to_end(sweep: Sweep, modal_support: Any) -> None:
     assert not any(CANARY.encode() in data for data in kept)
 
 
-def test_what_is_submitted_was_in_the_plan(sweep: Sweep) -> None:
+def test_what_is_submitted_was_in_the_plan(sweep: Any) -> None:
     planned = sweep.shell.manifests(*HOLDS)
     assert len(planned) == 3
     launcher = sweep.start(*HOLDS)
     sweep.shell.until(lambda: sweep.at_step(2) == 3)
-    known = {one.definition.name: one for one in sweep.modal.sandboxes.values()}
+    known = {one.definition.name: one for one in sweep.service.sandboxes.values()}
     for made in planned:
         one = known[made["name"]]
         assert list(one.definition.entrypoint_args) == made["args"]
@@ -110,10 +75,10 @@ def test_what_is_submitted_was_in_the_plan(sweep: Sweep) -> None:
     sweep.well(launcher)
 
 
-def test_whatever_is_killed_or_lost(sweep: Sweep, modal_support: Any) -> None:
+def test_whatever_is_killed_or_lost(sweep: Any, modal_support: Any) -> None:
     """One job's machine is taken away, and the answer to what follows is lost; the launcher is
     killed, and nothing answers for a while."""
-    fault, shell, modal = modal_support.Fault, sweep.shell, sweep.modal
+    fault, shell, modal = modal_support.Fault, sweep.shell, sweep.service
     launcher = sweep.start(*HOLDS)
     shell.until(lambda: sweep.at_step(2) == 3)
     launcher.send_signal(signal.SIGKILL)
@@ -152,7 +117,7 @@ def test_whatever_is_killed_or_lost(sweep: Sweep, modal_support: Any) -> None:
     assert min(int(s) for r, a, s in shell.executed() if (r, a) == (taken, "2")) > 0
 
 
-def test_many_quick_runs(sweep: Sweep) -> None:
+def test_many_quick_runs(sweep: Any) -> None:
     """And a launcher that is killed among them."""
     values = json.dumps(list(range(MANY)))
     given = (f"x={values}", "seconds=0.01", "launch.max_parallel=30", *HOLDS)
@@ -165,7 +130,7 @@ def test_many_quick_runs(sweep: Sweep) -> None:
     sweep.shell.judge(once=True)
 
 
-def test_what_runs_is_cancelled(sweep: Sweep) -> None:
+def test_what_runs_is_cancelled(sweep: Any) -> None:
     """The worker is told, and its recipe has time to save; nothing is left at Modal."""
     launcher = sweep.start("~x", *HOLDS)
     sweep.shell.until(lambda: sweep.at_step(2) == 1)
@@ -173,7 +138,7 @@ def test_what_runs_is_cancelled(sweep: Sweep) -> None:
     launcher.communicate(timeout=60)
     assert launcher.returncode == 3
     (run,) = sweep.shell.runs()
-    sweep.shell.until(lambda: not _of(sweep.modal, run.id))
+    sweep.shell.until(lambda: not _of(sweep.service, run.id))
     sweep.shell.judge(expected={run.id: State.CANCELLED})
 
 
@@ -181,7 +146,7 @@ def _of(modal: Any, run: str) -> list[str]:
     return [one for one in modal.going() if run in modal.sandboxes[one].definition.name]
 
 
-def test_what_is_refused(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line, before anything is on record; what the service refuses is in
     `tests/contract/test_modal.py`."""
     monkeypatch.chdir(sweep.shell.folder)
@@ -202,7 +167,7 @@ def test_what_is_refused(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     refused("the image sweper: ", error=EnvironmentFailure, options={"image": "sweper"})
 
 
-def test_the_doctor(sweep: Sweep) -> None:
+def test_the_doctor(sweep: Any) -> None:
     def told(code: int = 0) -> dict[str, Any]:
         given = ("doctor", "--backend", "modal", "--json", "--grid", "grid.yaml")
         process = sweep.shell.start(*given)
@@ -210,7 +175,7 @@ def test_the_doctor(sweep: Sweep) -> None:
         assert process.returncode == code, output + errors
         return {check["name"]: check for check in json.loads(output)["checks"]}
 
-    sweep.modal.secrets["keys"] = {"A": CANARY}
+    sweep.service.secrets["keys"] = {"A": CANARY}
     sweep.write(secrets={"A": "keys"}, image=f"sweeper@sha256:{64 * '0'}")
     found = told()
     ours = ["Modal", "image", "image's digest", "secret A"]

@@ -16,9 +16,13 @@ from typing import Any
 from harness.ledger import judge, read_ledger
 from ruamel.yaml import YAML
 
+from sweeper.backends import open_backend
+from sweeper.backends.base import Backend
+from sweeper.model.states import Event
 from sweeper.results.registry import Registry
 from sweeper.results.sweeps import SweepRun
 from sweeper.storage.files import open_store
+from sweeper.storage.sweeps import read_events, read_observations
 
 TOY = """
 import json, os, time
@@ -183,3 +187,41 @@ class ShellElsewhere(Shell):
         rows = read_ledger(self.ledger)
         verdict = judge(open_store(self.root), "toys", rows, 10, resumes=True, **options)
         assert verdict.good, verdict
+
+
+class SweepElsewhere:
+    """The toy's grid in a `ShellElsewhere`, and `service`, the stand-in where its jobs execute."""
+
+    def __init__(self, shell: ShellElsewhere, backend: str, service: Any) -> None:
+        self.shell, self.root, self.service = shell, shell.root, service
+        self._backend = backend
+        self.grid = shell.folder / "grid.yaml"
+        self._text = self.grid.read_text()
+
+    def write(self, more: str = "", **options: Any) -> None:
+        """Write the grid with other options of the backend, and with more lines."""
+        plain, asked = self.service.options(), self.service.options(**options)
+        self.grid.write_text(self._text.replace(json.dumps(plain), json.dumps(asked)) + more)
+
+    def start(self, *given: str) -> subprocess.Popen[str]:
+        return self.shell.start("launch", "grid.yaml", *given, "--wait")
+
+    def well(self, launcher: subprocess.Popen[str], seconds: float = 90) -> None:
+        """Wait for the end of a launcher that has nothing to complain of."""
+        output, errors = launcher.communicate(timeout=seconds)
+        assert launcher.returncode == 0, output + errors
+
+    def backend(self) -> Backend:
+        folder = f"{self.root}/toys"
+        return open_backend(self._backend, "toys", folder, self.service.options())
+
+    def waits_for(self, reason: str) -> bool:
+        found = read_observations(open_store(self.root), "toys").observed.values()
+        return any(reason in str(seen.reason) for seen in found)
+
+    def events(self) -> dict[str, set[tuple[int, Event]]]:
+        return read_events(open_store(self.root), "toys")
+
+    def at_step(self, step: int) -> int:
+        """How many executions have come to this step."""
+        return sum(int(at) == step for _, _, at in self.shell.executed())

@@ -82,6 +82,19 @@ def test_ls_takes_selectors(capsys: pytest.CaptureFixture[str]):
     assert "lr=1,seed=0" in (main(["ls"]), capsys.readouterr().out)[1]
 
 
+def test_values_that_are_near_each_other_are_told_apart(
+    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    rates = [0.00012345, 0.00012346]
+    sweep = written.Written(tmp_path, "s", {"lr": rates})
+    for rate in rates:
+        sweep.run({"lr": rate}, 0, "bad\n", "failed", reason="oom")
+    sweep.save()
+    assert main(["ls", "s", "--by", "lr", "--root", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"\n{rate} " in printed and f"lr={rate}: oom" in printed for rate in rates)
+
+
 @pytest.mark.usefixtures("root")
 def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
     found = ask(capsys, "show", "s/lr=2")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
-from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.beaker.client import Refused, Service
 from sweeper.backends.beaker.spec import Names, merged, spec
 from sweeper.backends.beaker.status import ENDS, WAITS, is_over, status_of, word
@@ -74,23 +74,14 @@ class BeakerBackend(Backend):
         from sweeper.backends.beaker.doctor import checks
 
         for one in asked:
-            for check in checks(merged(self._options, one), self._service):
-                try:
-                    if check.needed:
-                        check.look()
-                except LookupError as error:
-                    raise EnvironmentFailure(f"beaker: {error}") from error
+            require(checks(merged(self._options, one), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
         self._names.identity.made()
         self._looked = float("-inf")
-        try:
+        with self._room.tried(Refused):
             for_each(jobs, self._create, Refused)
-        except Refused as error:
-            self._room.failed(error)
-            raise
-        self._room.succeeded()
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         self._look(tokens, anew=True)

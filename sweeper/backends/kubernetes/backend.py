@@ -103,12 +103,8 @@ class KubernetesBackend(Backend):
         submission = uuid4().hex
         self._names.identity.made()
         self._looked = float("-inf")
-        try:
+        with self._room.tried(Refused):
             for_each(jobs, lambda job: self._submit(job, submission), Refused)
-        except Refused as error:
-            self._room.failed(error)
-            raise
-        self._room.succeeded()
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         self._look(tokens, anew=True)

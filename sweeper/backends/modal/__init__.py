@@ -71,7 +71,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
 
 def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options with their defaults. Raises `UsageError` for lack of an image."""
-    found = {**SECTION.defaults(), **{k: v for k, v in given.items() if v is not None}}
+    found = SECTION.with_defaults(given)
     if "image" not in found:
         raise UsageError(
             "modal: nothing says what jobs run in: write `launch: {modal: {image: IMAGE}}` in the "
@@ -94,7 +94,7 @@ def _capabilities(given: Mapping[str, Any]) -> Capabilities:
 def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
     from sweeper.backends.modal.doctor import checks
 
-    return checks({**SECTION.defaults(), **options})
+    return checks(SECTION.with_defaults(options))
 
 
 def _manifests(

@@ -15,12 +15,11 @@ from typing import Any
 
 from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
-from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.modal import stop
 from sweeper.backends.modal.client import Refused, Service, official
 from sweeper.backends.modal.spec import Names, required, spec
 from sweeper.backends.modal.status import ended
-from sweeper.errors import EnvironmentFailure
 
 __all__ = ["ModalBackend", "open_backend"]
 
@@ -73,25 +72,16 @@ class ModalBackend(Backend):
         from sweeper.backends.modal.doctor import checks
 
         for one in asked:
-            for check in checks({**self._options, **one}, self._service):
-                try:
-                    if check.needed:
-                        check.look()
-                except LookupError as error:
-                    raise EnvironmentFailure(f"modal: {error}") from error
+            require(checks({**self._options, **one}, self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
         self._names.identity.made()
         self._looked = float("-inf")
-        try:
+        with self._room.tried(Refused):
             if self._image is None:
                 self._image = self._had_image()
             for_each(jobs, self._create, Refused)
-        except Refused as error:
-            self._room.failed(error)
-            raise
-        self._room.succeeded()
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         self._look(tokens, anew=True)

@@ -17,13 +17,12 @@ from sweeper.backends.slurm.section import SECTION
 __all__ = ["options", "requeues", "script"]
 
 _PLAIN = ("partition", "account", "qos", "mem", "gres", "constraint")
-_DEFAULTS = SECTION.defaults()
 _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
 def options(asked: Mapping[str, Any]) -> list[str]:
     """The options of sbatch that say what a job gets."""
-    said = _said(asked)
+    said = SECTION.with_defaults(asked)
     given = [f"--{name}={said[name]}" for name in _PLAIN if name in said]
     if "cpus" in said:
         given.append(f"--cpus-per-task={said['cpus']}")
@@ -39,12 +38,7 @@ def options(asked: Mapping[str, Any]) -> list[str]:
 
 def requeues(asked: Mapping[str, Any]) -> bool:
     """Whether a job is started again that was preempted, lost its node or ran out of time."""
-    return _said(asked)["requeue"] is not False
-
-
-def _said(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked for, and the section's defaults where nothing is."""
-    return {**_DEFAULTS, **{key: value for key, value in asked.items() if value is not None}}
+    return SECTION.with_defaults(asked)["requeue"] is not False
 
 
 def _clock(seconds: float) -> str:
