@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import NamedTuple
 
@@ -198,4 +199,9 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; all of them otherwise")
+    asked = parser.parse_args().names
+    if unknown := set(asked) - {mutation.name for mutation in MUTATIONS}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    sys.exit(main(asked))
