@@ -93,6 +93,12 @@ def written(load_support: Callable[[str], ModuleType]) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def certificate(load_support: Callable[[str], ModuleType]) -> tuple[bytes, bytes]:
+    """A key for 127.0.0.1 and its certificate, which is its own root; both PEM."""
+    return load_support("certificates").made()
+
+
+@pytest.fixture(scope="session")
 def receivers(load_support: Callable[[str], ModuleType]) -> ModuleType:
     """`tests/support/receivers.py`: web and mail servers that take messages, and may fail first."""
     return load_support("receivers")
@@ -313,16 +319,18 @@ def modal(modal_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @pytest.fixture(scope="session")
 def beaker_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    """`tests/support/beaker.py`: `Beaker(folder)`, a stand-in with real processes."""
+    """`tests/support/beaker.py`: `Beaker(folder, certificate)`, a stand-in with real processes."""
     return load_support("beaker")
 
 
 @pytest.fixture(scope="session")
 def beaker_service(
-    beaker_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
+    beaker_support: ModuleType,
+    certificate: tuple[bytes, bytes],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Any]:
     """One for the whole session. gRPC reads once which roots a process trusts."""
-    with beaker_support.Beaker(tmp_path_factory.mktemp("beaker")) as service:
+    with beaker_support.Beaker(tmp_path_factory.mktemp("beaker"), certificate) as service:
         roots = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
         os.environ[roots] = service.environment_of_launchers[roots]
         yield service

@@ -7,7 +7,7 @@ Specs are refused that beaker-py's own dataclasses do not have, or that break ru
 (`_rules`). Listings have filters and pages. A scheduler gives jobs to nodes by clusters, host names
 and CPUs; an executor resolves images and secrets, starts, stops and kills.
 
-    with Beaker(folder) as beaker:        # beaker.environment_of_launchers leads to it
+    with Beaker(folder, certificate) as beaker:  # beaker.environment_of_launchers leads to it
         beaker.faults.append(Fault("ListWorkloads", "INTERNAL", times=3))
         beaker.silent = True              # nothing answers
         beaker.preempt(experiment)        # its job is stopped for another one
@@ -17,8 +17,6 @@ and CPUs; an executor resolves images and secrets, starts, stops and kills.
 
 import contextlib
 import dataclasses
-import datetime
-import ipaddress
 import json
 import os
 import re
@@ -100,10 +98,13 @@ class Wrong(Exception):
 
 
 class Beaker:
-    """One organisation, one workspace, one cluster, `lab/cpu`."""
+    """One organisation, one workspace, one cluster, `lab/cpu`. `certificate` is a key for 127.0.0.1
+    with its certificate, which is its own root (`certificates.py`)."""
 
-    def __init__(self, folder: Path, nodes: int = 4, cpus: float = 100) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, certificate: tuple[bytes, bytes], nodes: int = 4, cpus: float = 100
+    ) -> None:
+        self.folder, self._certificate = folder, certificate
         self.lock = threading.RLock()
         self.nodes = [Node(f"n{number}.lab.org", cpus) for number in range(nodes)]
         self.experiments: dict[str, Experiment] = {}
@@ -141,7 +142,7 @@ class Beaker:
         from beaker import beaker_pb2_grpc
 
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        key, certificate = _certificate()
+        key, certificate = self._certificate
         roots, config = self.folder / "roots.pem", self.folder / "config.yml"
         roots.write_bytes(certificate)
         self._grpc = grpc.server(ThreadPoolExecutor(16), interceptors=[_interceptor(self)])
@@ -699,37 +700,6 @@ def _cancelled(job: Job, code: str, why: str) -> None:
 
 def _id(kind: str, name: str) -> str:
     return f"{kind.lower()}-{name.replace('/', '-')}"
-
-
-def _certificate() -> tuple[bytes, bytes]:
-    """A key for 127.0.0.1 and its certificate, which is its own root."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "the stand-in")])
-    now = datetime.datetime.now(datetime.UTC)
-    day = datetime.timedelta(days=1)
-    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - day)
-        .not_valid_after(now + 30 * day)
-        .add_extension(here, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return private, made.public_bytes(serialization.Encoding.PEM)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -105,28 +105,31 @@ def email_of(server: str, **more: Any) -> Email:
     return Email(("me@example.org",), server, "sweeper@example.org", **more)
 
 
-@pytest.fixture(scope="module")
-def certificate(receivers: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return receivers.certificate(tmp_path_factory.mktemp("mail"))
+@pytest.fixture
+def mail_pem(certificate: tuple[bytes, bytes], tmp_path: Path) -> Path:
+    """A certificate with its key, in one file."""
+    path = tmp_path / "mail.pem"
+    path.write_bytes(b"".join(certificate))
+    return path
 
 
 @pytest.mark.parametrize("tls", ["starttls", "ssl"])
 def test_mail_goes_by_a_server_that_wants_a_login_over_tls(
     store: LocalStore,
     receivers: ModuleType,
-    certificate: Path,
+    mail_pem: Path,
     tls: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told(store, "one")
-    with receivers.mailbox(tls, certificate, login=True) as box:
+    with receivers.mailbox(tls, mail_pem, login=True) as box:
         email = email_of(box.address, user="me", password="$SMTP_PASSWORD", tls=tls)
         way = sender(store, Notify(email=email))
         right = way._replace(environment={"SMTP_PASSWORD": PASSWORD})
         # Nobody vouches for it: neither mail nor password goes there.
         (found,) = deliver(right, most=1)
         assert "CERTIFICATE_VERIFY_FAILED" in (found.error or "") and not box.taken
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        monkeypatch.setenv("SSL_CERT_FILE", str(mail_pem))
         (found,) = deliver(way._replace(environment={"SMTP_PASSWORD": "no-" + PASSWORD}), most=1)
         assert (found.delivered, "535" in (found.error or "")) == (False, True)
         assert PASSWORD not in (found.error or "") and not box.taken
