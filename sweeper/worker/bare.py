@@ -48,6 +48,13 @@ _TRIES = 4
 """How often the source is fetched while the store does not answer."""
 _MISLEAD = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
 """Variables by which an installer would install elsewhere, or run modules of others."""
+_CHOOSES = re.compile(
+    r"(PIP|UV)_((EXTRA_|DEFAULT_|NO_)?INDEX(_URL)?|INDEX_STRATEGY|FIND_LINKS|(NO_)?CONFIG(_FILE)?"
+    r"|(BUILD_)?CONSTRAINT|OVERRIDE|PRE|PRERELEASE|RESOLUTION|FORK_STRATEGY|EXCLUDE_NEWER"
+    r"|((NO|ONLY|PREFER)_BINARY|NO_BUILD)(_PACKAGE)?|NO_DEPS|NO_SOURCES|TORCH_BACKEND)"
+)
+"""Variables that say which packages an installer takes, and from where."""
+_LOGIN = re.compile(r"//[^/@\s]*@")
 _CROSS = "\N{MULTIPLICATION SIGN} "
 _FAILS = (_CROSS, "error:", "ERROR:")
 _AT = ("Collecting ", "Processing ")
@@ -73,10 +80,11 @@ def build(
 ) -> "str | None":
     """The interpreter of an environment in `folder` that has what `requirements`, the text of a
     requirements file, names; made by uv where it is there, else by venv and pip, which see the
-    variables `environ`. `goes_on` is called about once a second; None when it says no. Raises
+    variables `environ`. Where one of these chooses other packages, that is another environment.
+    `goes_on` is called about once a second; None when it says no. Raises
     `BuildError`, and `OSError`."""
     told = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
-    told += (os.path.realpath(sys.executable),)
+    told += (os.path.realpath(sys.executable), *_choices(environ))
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:24]
     top = os.path.join(folder, digest)
     python, ready = os.path.join(top, "bin", "python"), os.path.join(top, "requirements.txt")
@@ -93,6 +101,20 @@ def build(
         finally:
             if not os.path.exists(ready):
                 shutil.rmtree(top, ignore_errors=True)  # a full disk has use for the room
+
+
+def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]]":
+    """The variables that choose packages: with what the files that they name hold (a constraint's),
+    and without the login in an address, which may be renewed and chooses none."""
+    found: list[tuple[str, str, list[bytes]]] = []
+    for name in sorted(filter(_CHOOSES.fullmatch, environ)):
+        files = [path for path in environ[name].split() if os.path.isfile(path)]
+        held: list[bytes] = []
+        for path in files:
+            with open(path, "rb") as file:
+                held.append(file.read())
+        found.append((name, _LOGIN.sub("//", environ[name]), held))
+    return found
 
 
 def _is_used(path: str) -> bool:

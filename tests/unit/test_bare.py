@@ -132,6 +132,75 @@ def test_other_requirements_are_another_environment(bench: Bench) -> None:
     assert len((bench.folder / "begun").read_text()) == 2
 
 
+INDEX = "https://reader:s3cret-one@packages.example.com/simple"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"PIP_INDEX_URL": INDEX}),
+        ({"PIP_INDEX_URL": INDEX}, {"PIP_INDEX_URL": INDEX.replace("simple", "nightly")}),
+        ({}, {"PIP_EXTRA_INDEX_URL": INDEX}),
+        ({}, {"PIP_NO_INDEX": "1"}),
+        ({}, {"PIP_FIND_LINKS": "/opt/wheels"}),
+        ({}, {"PIP_CONSTRAINT": "https://example.com/constraints.txt"}),
+        ({}, {"PIP_PRE": "1"}),
+        ({}, {"PIP_NO_BINARY": "a"}),
+        ({}, {"UV_INDEX_URL": INDEX}),
+        ({}, {"UV_DEFAULT_INDEX": INDEX}),
+        ({}, {"UV_INDEX": f"lab={INDEX}"}),
+        ({}, {"UV_NO_BINARY_PACKAGE": "a"}),
+        ({"UV_EXCLUDE_NEWER": "2026-01-01"}, {"UV_EXCLUDE_NEWER": "2026-02-01"}),
+    ],
+    ids=lambda given: ",".join(given) or "-",
+)
+def test_a_setting_that_chooses_packages_is_another_environment(
+    bench: Bench, before: dict[str, str], after: dict[str, str]
+) -> None:
+    """Nothing that is written names its value, which may hold a password."""
+    (bench.folder / "go").touch()
+    path = {"PATH": os.environ["PATH"]}
+    folder = str(bench.environments)
+    one, two = (bare.build(folder, "a==1\n", path | more) for more in (before, after))
+    assert one != two and len(bench.made()) == 2
+    assert bare.build(folder, "a==1\n", path | before) == one
+    assert not any("s3cret" in path.name for path in bench.environments.rglob("*"))
+    texts = [path.read_text() for path in bench.environments.rglob("*.txt")]
+    assert len(texts) == 2 and not any("s3cret" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"PIP_INDEX_URL": INDEX}, {"PIP_INDEX_URL": INDEX.replace("s3cret-one", "s3cret-two")}),
+        ({}, {"PIP_CACHE_DIR": "/opt/a", "UV_CACHE_DIR": "/opt/b"}),
+        ({}, {"PIP_TIMEOUT": "60", "UV_HTTP_TIMEOUT": "60"}),
+        ({}, {"UV_INDEX_LAB_USERNAME": "reader", "UV_INDEX_LAB_PASSWORD": "s3cret-one"}),
+    ],
+    ids=["a login that is renewed", "a cache", "a time limit", "a login apart"],
+)
+def test_a_setting_that_chooses_none_is_not(
+    bench: Bench, before: dict[str, str], after: dict[str, str]
+) -> None:
+    (bench.folder / "go").touch()
+    path = {"PATH": os.environ["PATH"]}
+    folder = str(bench.environments)
+    one, two = (bare.build(folder, "a==1\n", path | more) for more in (before, after))
+    assert one == two and len(bench.made()) == 1
+
+
+@pytest.mark.parametrize("name", ["PIP_CONSTRAINT", "UV_OVERRIDE", "PIP_CONFIG_FILE"])
+def test_a_file_that_a_setting_names_counts_by_what_it_holds(bench: Bench, name: str) -> None:
+    (bench.folder / "go").touch()
+    file = bench.folder / "versions.txt"
+    environ = {"PATH": os.environ["PATH"], name: str(file)}
+    made: list[str | None] = []
+    for text in ("b==1\n", "b==2\n", "b==1\n"):
+        file.write_text(text)
+        made.append(bare.build(str(bench.environments), "a==1\n", environ))
+    assert made[0] == made[2] != made[1]
+
+
 def test_what_a_job_is_told_is_short_and_needs_nothing_of_ours() -> None:
     """AWS Batch takes 8 KB of all that is said of a job."""
     packages = tuple(carried.pinned(["s3fs"]))
