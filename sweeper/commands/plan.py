@@ -79,9 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _manifest(found: LaunchPreview, store: Store) -> int:
     from sweeper.launcher.submissions import manifests, text  # which loads much
 
-    first, *others = found.plan.launch.places
-    if others:
-        warn(f"warning: as if all runs went to {first}: --backend {others[0]} shows another place")
     for manifest in manifests(found, store):
         sys.stdout.writelines(f"{sanitize(line)}\n" for line in text(manifest))
     return 0

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -28,7 +28,16 @@ from sweeper.storage.sweeps import Events, read_events, read_outcome, read_plan,
 from sweeper.storage.writable import check_root
 from sweeper.tracking import NAMES, SECTION
 
-__all__ = ["GIVEN", "LaunchPreview", "RunPreview", "document", "planned_by", "survey"]
+__all__ = [
+    "GIVEN",
+    "LaunchPreview",
+    "RunPreview",
+    "document",
+    "job_builder",
+    "jobs",
+    "planned_by",
+    "survey",
+]
 
 GIVEN = (
     *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_KEPT", "SWEEPER_ROOT"),
@@ -168,9 +177,13 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
 
 def document(found: LaunchPreview, store: Store) -> dict[str, object]:
     """The preview as a JSON object: the plan as `sweep.json` will have it; each run with its state,
-    and as `job` what a launch would hand to the backend, null where it would hand nothing."""
+    and as `job` what a launch would hand to the backend, were it to the first place, null where it
+    would hand nothing. `bare` is what the command lines of those jobs begin with that say so: it is
+    long, and the same for all."""
     runs: list[dict[str, object]] = []
-    specs = jobs(found, store)
+    place, builder = found.plan.launch.places[0], job_builder(found, store)
+    specs = jobs(found, builder, place)
+    bare = builder.bare(place) if builder is not None else []
     for preview in found.previews:
         spec = specs.get(preview.run.id)
         ended = preview.state.event in ENDED
@@ -183,13 +196,14 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
                 "state": preview.state.state.value,
                 "attempts": preview.state.opened,
                 "reason": outcome.reason,
-                "job": None if spec is None else _job(found, preview, store, spec),
+                "job": None if spec is None else _job(found, preview, store, spec, bare),
             }
         )
     return {
         **found.plan.document(),
         "runs": runs,
         "root": found.root,
+        "bare": bare,
         "environment": environment(found.plan),
         "retired": found.retired,
         "estimate": None if found.estimate is None else found.estimate.document(),
@@ -221,34 +235,43 @@ def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     return found
 
 
-def jobs(found: LaunchPreview, store: Store) -> dict[str, JobSpec]:
-    """The jobs that a launch would submit, by the ids of their runs, were they all to the first
-    place. Raises `UsageError` for options that lack something."""
-    starting = [preview for preview in found.previews if preview.attempt]
-    if not starting:
-        return {}
-    plan, name, place = found.plan, found.plan.name, found.plan.launch.places[0]
+def job_builder(found: LaunchPreview, store: Store) -> JobBuilder | None:
+    """What builds the jobs that a launch would submit; None where it would submit none. Raises
+    `UsageError` for options that lack something."""
+    if not any(preview.attempt for preview in found.previews):
+        return None
+    plan, name = found.plan, found.plan.name
     asked = any(part.launch.requirements is not None for part in plan.parts)
     if asked and not capabilities_together(plan.launch).files:
         from sweeper.provenance.carried import describe
 
         plan = plan._replace(carried=describe(store, plan))
-    builder = JobBuilder(plan, store, name, env_file(f"{store.root}/{name}"))
+    return JobBuilder(plan, store, name, env_file(f"{store.root}/{name}"))
+
+
+def jobs(found: LaunchPreview, builder: JobBuilder | None, place: str) -> dict[str, JobSpec]:
+    """The jobs that a launch would submit, by the ids of their runs, were they all to `place`."""
+    if builder is None:
+        return {}
+    starting = (preview for preview in found.previews if preview.attempt)
     return {p.run.id: builder.spec(p.run, p.attempt, place) for p in starting}
 
 
 def _job(
-    found: LaunchPreview, preview: RunPreview, store: Store, spec: JobSpec
+    found: LaunchPreview, preview: RunPreview, store: Store, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
-    """What would be submitted for a run, were it to the first place: the backend's job, and the
-    folder and (for a recipe that is a command) the argv that the worker gives to the recipe."""
+    """What would be submitted for a run: the backend's job, whose command line is its `argv` (after
+    what is `bare`, where it says so), and the folder and (for a recipe that is a command) the argv
+    that the worker gives to the recipe."""
     folder = log_path(found.plan.name, preview.run.id, preview.attempt, store)
+    is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
     return {
         "attempt": preview.attempt,
         "place": found.plan.launch.places[0],
         "token": spec.token,
         "title": spec.title,
-        "argv": list(spec.argv),
+        "bare": is_bare,
+        "argv": list(spec.argv[len(bare) if is_bare else 0 :]),
         "cwd": spec.cwd,
         "resources": dict(spec.resources),
         "log_path": folder,

@@ -9,38 +9,53 @@ from sweeper.backends import backend_type, every_backend, options_of
 from sweeper.backends.base import Manifest
 from sweeper.errors import UsageError
 from sweeper.grid.overrides import flow
-from sweeper.launcher.launch_preview import LaunchPreview, jobs
+from sweeper.launcher.launch_preview import LaunchPreview, job_builder, jobs
 from sweeper.launcher.manifest import secret_names
 from sweeper.launcher.preflight import admit
 from sweeper.storage.files import Store
 
 __all__ = ["manifests", "text"]
 
+_SEVERAL = (
+    "as if all runs went there; a launch gives each place its share (`--backend` shows one alone)"
+)
+_NONE = "its jobs have no manifests"
+
 _PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z0-9_./-]*\Z", re.I)
 
 
-def manifests(found: LaunchPreview, store: Store) -> Iterator[Manifest]:
-    """Of every run that a launch would start, were it at the first place: what is submitted at
-    once goes together. Raises `UsageError` where the backend has no format of its own, and where
-    a launch would be refused, as far as that can be known without asking anybody."""
+def manifests(found: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
+    """Of every run that a launch would start: what is submitted at once goes together. Of several
+    places each is told apart, after a line that says so, as if all runs went there: which run goes
+    where is known when it starts. Raises `UsageError` where no place has a format of its own, and
+    where a launch would be refused, as far as that can be known without asking anybody."""
     plan = found.plan
-    launch, place = plan.launch, plan.launch.places[0]
-    kind = backend_type(place)
-    if kind.manifests is None:
+    launch = plan.launch
+    if all(backend_type(place).manifests is None for place in launch.places):
         others = ", ".join(one.name for one in every_backend() if one.manifests is not None)
         raise UsageError(
-            f"--manifest: {place} starts its jobs by itself and has no manifests: `--json` shows "
+            f"--manifest: jobs of {' and '.join(launch.places)} have no manifests: `--json` shows "
             f"each job; {others} have some"
         )
     admit(launch, store, plan.service, secret_names(plan.secrets, plan.service), live=False)
-    specs, most = list(jobs(found, store).values()), launch.max_parallel
-    batches = [specs[start : start + most] for start in range(0, len(specs), most)]
-    folder = f"{store.root}/{plan.name}"
-    yield from kind.manifests(plan.name, folder, options_of(launch, place), batches)
+    builder = job_builder(found, store)
+    for share in launch.shares:
+        kind = backend_type(share.backend)
+        if launch.backends:
+            yield f"{kind.name}: {_SEVERAL if kind.manifests is not None else _NONE}"
+        if kind.manifests is not None:
+            specs = list(jobs(found, builder, kind.name).values())
+            most = min(share.max_parallel or launch.max_parallel, launch.max_parallel)
+            batches = [specs[start : start + most] for start in range(0, len(specs), most)]
+            folder, options = f"{store.root}/{plan.name}", options_of(launch, kind.name)
+            yield from kind.manifests(plan.name, folder, options, batches)
 
 
-def text(manifest: Manifest) -> Iterator[str]:
-    """The lines of a manifest: of a document as YAML, which begins with `---`."""
+def text(manifest: Manifest | str) -> Iterator[str]:
+    """The lines of a manifest: of a document as YAML, which begins with `---`; or of a remark."""
+    if isinstance(manifest, str):
+        yield f"# {manifest}"
+        return
     if isinstance(manifest.content, str):
         yield f"# {manifest.about}"
         yield from manifest.content.splitlines()

@@ -51,19 +51,24 @@ def worker_argv(
     """The command line of a job. `env_file`, the runs' environment on this machine, is passed on
     where the store is elsewhere: without it the store may be out of reach. `carried` is what a job
     takes along where nothing of this machine is seen."""
-    bare = None
-    if carried is not None and not capabilities.files:
-        from sweeper.provenance.carried import bare_command
-
-        bare = bare_command(capabilities.python or "python", store.root, carried)
     return worker_command(
         f"{store.root}/{sweep}",
         token,
         env_file if store.is_remote and capabilities.files else None,
         python=capabilities.python,
         restarts=capabilities.restarts,
-        bare=bare,
+        bare=_bare(capabilities, store, carried) or None,
     )
+
+
+def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> list[str]:
+    """What the command line of a job begins with that has to make all but Python first; empty where
+    it has not."""
+    if carried is None or capabilities.files:
+        return []
+    from sweeper.provenance.carried import bare_command
+
+    return bare_command(capabilities.python or "python", store.root, carried)
 
 
 class JobBuilder:
@@ -75,6 +80,11 @@ class JobBuilder:
         launch = plan.launch
         self.capabilities = {place: capabilities_at(launch, place) for place in launch.places}
         """What jobs can do, by their place."""
+
+    def bare(self, place: str) -> list[str]:
+        """What the command lines of those jobs at a place begin with that take along what they
+        need; empty where none does."""
+        return _bare(self.capabilities[place], self._store, self._plan.carried)
 
     def spec(self, run: Run, attempt: int, place: str) -> JobSpec:
         """The job of an attempt, as the backend of its place is given it."""

@@ -162,8 +162,46 @@ def test_one_without_a_format_says_so(said: Any) -> None:
     for one in every_backend():
         if one.manifests is None:
             (line,) = said(one.name, code=2).splitlines()
-            assert f"{one.name} starts its jobs by itself and has no manifests" in line
+            assert f"jobs of {one.name} have no manifests" in line
             assert all(name in line for name in have)
+
+
+def _at_several(*places: str | dict[str, Any]) -> dict[str, Any]:
+    own = {key: value for key, value in GRID["launch"].items() if isinstance(value, dict)}
+    shares = [
+        one if isinstance(one, str) else {name: {**own[name], **more} for name, more in one.items()}
+        for one in places
+    ]
+    return GRID | {"launch": {"env": own["env"], "backends": shares}}
+
+
+def test_of_several_places_each_is_shown(tmp_path: Path, capsys: Any) -> None:
+    """By itself, with its own options; at once goes what its share has room for."""
+    path = tmp_path / "g.json"
+    aws = {"aws_batch": {"max_parallel": 2, "array": 2}}
+    grid = _at_several("tmux", {"beaker": {"max_parallel": 1}}, aws, {"kubernetes": {}})
+    path.write_text(json.dumps(grid))
+    told = ["plan", str(path), "--root", ROOT, "--manifest"]
+    assert main(told) == 0
+    whole = capsys.readouterr().out
+    heads = [line for line in whole.splitlines() if ": as if all" in line or ": its jobs" in line]
+    assert [head[2:].partition(":")[0] for head in heads] == [
+        *("tmux", "beaker", "aws-batch", "kubernetes")
+    ]
+    assert heads[0] == "# tmux: its jobs have no manifests"
+    first, *arrays = [one for one in _documents(whole) if "containerProperties" in one or
+                      "jobQueue" in one]  # fmt: skip
+    assert first["containerProperties"]["image"] == "i"
+    assert [one["arrayProperties"]["size"] for one in arrays] == [2, 2]
+    assert len([one for one in _documents(whole) if one.get("kind") == "Job"]) == 4
+    assert main([*told, "--backend", "beaker"]) == 0  # one that a program may take
+    alone = capsys.readouterr().out
+    assert [one["version"] for one in _documents(alone)] == ["v2"] * 4
+    assert "as if" not in alone and alone in whole
+    path.write_text(json.dumps(_at_several("tmux", "local")))
+    assert main(told) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "jobs of tmux and local have no manifests" in line
 
 
 @pytest.mark.parametrize(

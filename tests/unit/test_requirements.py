@@ -9,6 +9,7 @@ import pytest
 
 from sweeper import plan
 from sweeper.errors import GridError, UsageError
+from sweeper.launcher.launch_preview import document, job_builder, survey
 from sweeper.provenance import carried, snapshot
 from sweeper.provenance.requirements import read
 from sweeper.storage.files import open_store
@@ -108,6 +109,29 @@ def test_what_is_taken_along(checkout: Path, tmp_path: Path) -> None:
     }
     with pytest.raises(UsageError, match="not in the copy of the code: --live"):
         carried.carry(store, planned, snapshot.Made(None, "--live"))
+
+
+def test_what_all_jobs_begin_with_is_in_the_plan_once(checkout: Path) -> None:
+    (checkout / "needs.txt").write_text("a==1\n")
+    (checkout / "grid.yaml").write_text(
+        (GRID % ("beaker", "needs.txt")).replace("[1]", "[1, 2, 3]")
+    )
+    planned, store = plan("grid.yaml"), open_store("memory://plans")
+    found = survey(planned, store)
+    told: Any = document(found, store)
+    builder = job_builder(found, store)
+    assert builder is not None
+    for preview, run in zip(found.previews, told["runs"], strict=True):
+        assert run["job"]["bare"]
+        whole = [*told["bare"], *run["job"]["argv"]]
+        assert whole == builder.spec(preview.run, 1, "beaker").argv
+    text = json.dumps(told)
+    assert text.count(json.dumps(told["bare"][3])) == 1
+    (checkout / "grid.yaml").write_text(
+        (GRID % ("beaker", "needs.txt")).replace("  requirements: needs.txt\n", "")
+    )
+    told = document(survey(plan("grid.yaml"), store), store)
+    assert told["bare"] == [] and [run["job"]["bare"] for run in told["runs"]] == [False]
 
 
 def _mistakes(folder: Path, line: str) -> tuple[str, ...]:
