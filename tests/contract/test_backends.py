@@ -133,11 +133,24 @@ def _batch(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
 
     @contextmanager
     def preempt(job: str) -> Iterator[None]:
+        batch.interrupt(job, warned=True)
+        yield
+
+    @contextmanager
+    def lose_node(job: str) -> Iterator[None]:
         batch.interrupt(job)
         yield
 
-    options = batch.options(retries_on_interruption=0)
-    return Site("aws-batch", folder, options, abreast=100, many=MANY, hold=hold, preempt=preempt)
+    return Site(
+        "aws-batch",
+        folder,
+        batch.options(retries_on_interruption=0),
+        abreast=100,
+        many=MANY,
+        hold=hold,
+        preempt=preempt,
+        lose_node=lose_node,
+    )
 
 
 def _stand_in(

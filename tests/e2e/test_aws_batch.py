@@ -1,7 +1,9 @@
 """Sweeps on an emulated AWS Batch (moto's control plane, real processes), their store on S3."""
 
 import json
+import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +17,11 @@ from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.states import Event, State
 from sweeper.results.registry import Registry
 from sweeper.storage.files import open_store
-from sweeper.storage.sweeps import read_events
+from sweeper.storage.sweeps import read_events, read_observations
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
+MANY = 300 if "SWEEPER_TEST_WHOLE" in os.environ else 6
 
 Shells = Any
 
@@ -47,6 +50,16 @@ def _jobs_by_run(batch: Any) -> dict[str, Any]:
         token = names.tokens(job.job_name)[job.array_properties.get("index", 0)]
         found.setdefault(token.rpartition("-")[0], job)
     return found
+
+
+def _at_step(shell: Any, step: int) -> int:
+    """How many executions have come to this step."""
+    return sum(int(at) == step for _, _, at in shell.executed())
+
+
+def _unreachable(batch: Any) -> str:
+    """What the launcher publishes of a backend that it waits for."""
+    return str(read_observations(open_store(batch.root), "toys").unreachable)
 
 
 def _attempts(shell: Any) -> set[tuple[str, str]]:
@@ -113,6 +126,52 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
     streams = "\n".join(_backend(batch).logs(f"{run}-a1"))
     assert "attempt 1, in" in streams
     assert "attempt 2, in" in streams
+
+
+def test_a_host_is_lost_and_batch_does_not_answer(shell: Any, batch: Any) -> None:
+    """For longer than a lease, and it is not to start jobs again by itself. Its words are all that
+    tells of the one whose host was terminated; the others go on to their ends."""
+    more = ("launch.aws_batch.retries_on_interruption=0", "mode=resume:first:holds-3")
+    launcher = shell.start("launch", "grid.yaml", *more, "--wait")
+    shell.until(lambda: _at_step(shell, 2) == 3)
+    jobs = _jobs_by_run(batch)
+    lost, *others = jobs
+    saved = f"toys/runs/{lost}.1/checkpoints.jsonl.parts"
+    shell.until(lambda: list(open_store(batch.root).names(saved)))
+    batch.silent = True
+    batch.interrupt(jobs[lost].job_id)
+    shell.until(lambda: "ServiceUnavailable" in _unreachable(batch))
+    shell.until(lambda: len(jobs[lost].attempts) == 1)
+    time.sleep(18)  # a lease is 15 s
+    assert shell.run_states() == {"running": 3}  # nobody can say whether one is gone
+    Path(f"{shell.ledger}.go").touch()
+    shell.until(lambda: _at_step(shell, 9) == 2)
+    batch.silent = False
+    output, errors = launcher.communicate(timeout=90)
+    assert launcher.returncode == 0, output + errors
+    shell.judge()
+    events = read_events(open_store(batch.root), "toys")
+    assert {(1, Event.PREEMPTED), (2, Event.SUBMITTED), (2, Event.SUCCEEDED)} <= events[lost]
+    assert all({attempt for attempt, _ in events[run]} == {1} for run in others)
+    ends = {event for found in events.values() for _, event in found}
+    assert not ends & {Event.FAILED, Event.LOST}
+    assert min(int(step) for _, attempt, step in shell.executed() if attempt == "2") > 0
+    assert [len(job.attempts) for job in _jobs(batch)] == [1, 1, 1, 1]
+
+
+def test_many_quick_runs(shell: Any, batch: Any) -> None:
+    """And a launcher that is killed among them."""
+    values = json.dumps(list(range(MANY)))
+    more = (f"x={values}", "seconds=0.01", "launch.max_parallel=30")
+    launcher = shell.start("launch", "grid.yaml", *more, "--wait")
+    shell.until(lambda: _at_step(shell, 9) > MANY // 20)
+    launcher.send_signal(signal.SIGKILL)
+    launcher.communicate()
+    launcher = shell.start("launch", "grid.yaml", *more, "--wait")
+    output, errors = launcher.communicate(timeout=1200)
+    assert launcher.returncode == 0, output + errors
+    shell.judge(once=True)
+    assert len(_jobs(batch)) == MANY  # nothing was submitted twice
 
 
 def test_an_array_with_failures(shell: Any, batch: Any) -> None:

@@ -9,6 +9,7 @@ otherwise, the variables of a job, retries by `evaluateOnExit`, SIGTERM before S
         batch.lose_replies = 1        # the next job is accepted, and nobody told
         batch.late_listings = 1       # and the next listing does not have it yet
         batch.refused["submitjob"] = "why"
+        batch.silent = True           # nothing of Batch's answers
         batch.held = True             # nothing starts
         batch.open(False)             # the queue takes no jobs
 """
@@ -119,6 +120,7 @@ class Batch:
     def recover(self) -> None:
         """Do everything as it should be done, from now on."""
         self.lose_replies = self.late_listings = 0
+        self.silent = False
         self.throttle.clear()
         self.refused.clear()
         self.open(True)
@@ -202,7 +204,7 @@ class Batch:
         short = models.Job.describe_short
         self._set(models.Job, "describe_short", lambda job: _shortened(job, short(job)))
         asked = ("registerjobdefinition", "submitjob", "listjobs", "describejobs", "terminatejob")
-        for name in asked:
+        for name in (*asked, "describejobqueues", "describejobdefinitions"):
             self._set(BatchResponse, name, self._answering(name, getattr(BatchResponse, name)))
 
     def _answering(self, name: str, answer: Any) -> Any:
@@ -210,6 +212,8 @@ class Batch:
 
         def answered(response: Any) -> str:
             batch.requests.append(name)
+            if batch.silent:
+                raise Broken("ServiceUnavailable", "it is away")
             if batch.throttle[name] > 0:
                 batch.throttle[name] -= 1
                 raise TooManyRequests("TooManyRequestsException", "slow down")
