@@ -88,6 +88,18 @@ def test_what_a_sweep_that_was_there_before_has_left(ray: Any, tmp_path: Path) -
     later.cancel(tokens)
 
 
+def test_what_a_job_left_that_is_forgotten_is_gone(ray: Any, tmp_path: Path) -> None:
+    backend = open_backend("ray", "sweep", str(tmp_path / "sweep"), ray.options)
+    job = a_job(1, "sh", "-c", "echo said; exit 3")
+    backend.submit([job])
+    assert until_state(backend, job.token, JobState.ENDED).code == 3
+    assert list(backend.logs(job.token)) == ["said"]
+    backend.forget([job.token])
+    found = backend.poll([job.token])[job.token]
+    assert (found.state, found.code) == (JobState.ENDED, None)
+    assert list(backend.logs(job.token)) == []
+
+
 SECRET = "a-value-that-must-be-seen-nowhere"
 
 

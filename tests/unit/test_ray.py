@@ -3,14 +3,16 @@ does not answer."""
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sweeper.backends import backend_type, capabilities_of, helper
 from sweeper.backends.base import JobSpec, JobState, JobStatus
-from sweeper.backends.ray.actor import resolved
+from sweeper.backends.ray.actor import ENDS, resolved
 from sweeper.backends.ray.backend import RayBackend, lacking, status_of
+from sweeper.backends.ray.driver import Cluster
 from sweeper.errors import EnvironmentFailure, GridError, Unreachable, UsageError
 from sweeper.grid import parse_grid
 
@@ -202,6 +204,45 @@ def test_a_driver_that_is_silent_is_ended_and_left_alone(
     driven.driver._patience.succeeded()
     with pytest.raises(Unreachable, match="cut off"):
         driven.driver.ask("find")
+
+
+class Table:
+    """What a driver looks at, in Ray's place: actors, of which one leaves after the second look,
+    and the store of ends."""
+
+    def __init__(self) -> None:
+        self.kept = {name.encode(): b'{"code": 0, "tail": []}' for name in ("leaving", "gone")}
+        self.looks = 0
+
+    def actors(self) -> dict[str, dict[str, Any]]:
+        self.looks += 1
+        states = {"going": "ALIVE", "leaving": "ALIVE" if self.looks < 3 else "DEAD"}
+        about = {
+            "Address": {"NodeID": "n"},
+            "DeathCause": SimpleNamespace(WhichOneof=lambda _: None),
+        }
+        return {name: {"Name": name, "State": state, **about} for name, state in states.items()}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return []
+
+    def internal_kv_multi_get(
+        self, keys: list[bytes], namespace: bytes, timeout: float
+    ) -> dict[bytes, bytes]:
+        assert namespace == ENDS
+        return {key: self.kept[key] for key in keys if key in self.kept}
+
+    def internal_kv_del(self, key: bytes, by_prefix: bool, namespace: bytes) -> None:
+        assert namespace == ENDS and not by_prefix and self.looks >= 3
+        del self.kept[key]
+
+
+def test_what_jobs_left_of_their_ends_is_removed_once_they_are_gone() -> None:
+    table, cluster = Table(), object.__new__(Cluster)
+    cluster._state = cluster._kept = cluster._ray = table
+    table.kept[b"another"] = b"{}"
+    cluster.forget(["going", "leaving", "gone", "never was"])
+    assert set(table.kept) == {b"another"}
 
 
 def test_a_head_that_is_not_there(tmp_path: Path) -> None:

@@ -89,6 +89,10 @@ class RayBackend(Backend):
         names = {self._name(token): token for token in tokens}
         return [names[name] for name in self.driver.ask("cancel", names=list(names))]
 
+    def forget(self, tokens: Sequence[str]) -> None:
+        if tokens:
+            self.driver.ask("forget", names=[self._name(token) for token in tokens])
+
     def logs(self, token: str) -> Iterator[str]:
         return iter(self.driver.ask("logs", name=self._name(token)))
 

@@ -5,6 +5,7 @@ import ipaddress
 import json
 import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -127,6 +128,20 @@ class Cluster:
             _, unheard = self._ray.wait(list(asked), num_returns=len(asked), timeout=_STOP_SECONDS)
             not_yet += [asked[reference] for reference in unheard]
         return not_yet
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Remove what the actors of jobs that have ended left of their ends, once they are gone
+        themselves. Ray's table has those until it has no room."""
+        until = time.monotonic() + _STOP_SECONDS
+        known = self.poll(names)
+        while any("end" in about and about["state"] != "DEAD" for about in known.values()):
+            if time.monotonic() > until:
+                break
+            time.sleep(0.2)
+            known = self.poll(names)
+        for name, about in known.items():
+            if "end" in about and about["state"] == "DEAD":
+                self._kept.internal_kv_del(name.encode(), False, ENDS)
 
     def logs(self, name: str) -> list[str]:
         """What a job's worker printed last."""
