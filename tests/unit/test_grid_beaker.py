@@ -1,14 +1,15 @@
 """`launch.beaker`: what a grid may say of Beaker, its mistakes, the experiment that it becomes."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.beaker import BACKEND, SECTION
-from sweeper.backends.beaker.spec import Names, merged, spec
+from sweeper.backends.beaker.options import Options, options_of
+from sweeper.backends.beaker.spec import Names, spec
 from sweeper.errors import GridError
 from sweeper.fields import nodes
 from sweeper.grid import parse_grid
@@ -75,9 +76,10 @@ def _data(text: str) -> object:
 
 def _made(section: str, **run: Any) -> dict[str, Any]:
     options = parse_grid(_grid(section), "g.yaml").launch.options["beaker"]
+    whole = cast(Options, {**SECTION.defaults(), **options})
     argv = ["python", "-c", "$(HOME)", "0123456789ab-a1"]
     job = JobSpec(argv[-1], "x=1", argv, "/", {}, grace_s=44.5)
-    return spec(job, merged({**SECTION.defaults(), **options}, run), Names("s", "/nowhere/s"))
+    return spec(job, options_of(whole, run), Names("s", "/nowhere/s"))
 
 
 @pytest.mark.parametrize("section", RIGHT)

@@ -4,10 +4,10 @@ launched there."""
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import cast
 
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
-from sweeper.backends.beaker.spec import APART, merged
+from sweeper.backends.beaker.options import APART, Options, merged, options_of
 from sweeper.backends.references import NO_VALUE, names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields import kinds
@@ -45,7 +45,7 @@ def _check(reading: Reading) -> None:
             reading.problem(one, f"{reading.path(one)} and {other} do not go together")
 
 
-def _both(keys: tuple[str, str]) -> dict[str, Any]:
+def _both(keys: tuple[str, str]) -> dict[str, object]:
     given = {key: {"not": {"type": "null"}} for key in keys}
     return {"type": "object", "required": list(keys), "properties": given}
 
@@ -85,13 +85,13 @@ SECTION = Section(
 )
 
 
-def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.beaker.backend import open_backend
 
     return open_backend(sweep, folder, _whole(options))
 
 
-def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(given: Mapping[str, object]) -> Options:
     """The options with their defaults. Raises `UsageError` for lack of an image."""
     found = SECTION.with_defaults(given)
     if "image" not in found and "docker_image" not in found:
@@ -100,10 +100,10 @@ def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
             '(or docker_image) in the grid, or image = "OWNER/NAME" below [beaker] in sweeper\'s '
             "config.toml"
         )
-    return found
+    return cast(Options, found)
 
 
-def _capabilities(given: Mapping[str, Any]) -> Capabilities:
+def _capabilities(given: Mapping[str, object]) -> Capabilities:
     """Jobs run on other machines, and have nothing of this one."""
     return Capabilities(
         here=False,
@@ -114,14 +114,14 @@ def _capabilities(given: Mapping[str, Any]) -> Capabilities:
     )
 
 
-def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     from sweeper.backends.beaker.doctor import checks
 
-    return checks(SECTION.with_defaults(options))
+    return checks(cast(Options, SECTION.with_defaults(options)))
 
 
 def _manifests(
-    sweep: str, folder: str, options: Mapping[str, Any], batches: Batches
+    sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
     """An experiment for each, whose name is no part of its spec."""
     from sweeper.backends.beaker.spec import Names, spec
@@ -130,7 +130,7 @@ def _manifests(
     names.identity.foreseen()
     for job in chain.from_iterable(batches):
         about = f"{names.name(job.token)}: {job.title}"
-        yield Manifest(about, spec(job, merged(given, job.resources), names))
+        yield Manifest(about, spec(job, options_of(given, job.resources), names))
 
 
 BACKEND = BackendType(

@@ -7,15 +7,19 @@ node, and why it waits or has ended, is asked for when the experiment's word has
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.beaker.client import Refused, Service
-from sweeper.backends.beaker.spec import Names, merged, spec
+from sweeper.backends.beaker.options import Options, options_of
+from sweeper.backends.beaker.spec import Names, spec
 from sweeper.backends.beaker.status import ENDS, WAITS, is_over, status_of, word
 from sweeper.errors import EnvironmentFailure
+
+if TYPE_CHECKING:
+    from beaker.beaker_pb2 import Job, Workload
 
 __all__ = ["BeakerBackend", "open_backend"]
 
@@ -29,7 +33,7 @@ _ROOM_SECONDS = 5.0, 60.0
 """When a submission is tried again for which there was no room: at first, and at most."""
 _ALONE = 20
 """So many experiments are asked for by their names; more by a listing of all."""
-_NEWEST: Mapping[str, Any] = {"sort_order": "SORT_ORDER_DESCENDING", "created": {}}
+_NEWEST: Mapping[str, object] = {"sort_order": "SORT_ORDER_DESCENDING", "created": {}}
 
 
 class Detail(NamedTuple):
@@ -38,10 +42,10 @@ class Detail(NamedTuple):
 
     said: str
     at: float
-    job: Any
+    job: "Job | None"
 
 
-def open_backend(sweep: str, folder: str, options: Mapping[str, Any]) -> "BeakerBackend":
+def open_backend(sweep: str, folder: str, options: Options) -> "BeakerBackend":
     """The backend for one sweep. Raises `EnvironmentFailure` where no workspace is to be had."""
     backend = BeakerBackend(Service(options.get("workspace")), options, sweep, folder)
     backend.find([])
@@ -53,12 +57,12 @@ class BeakerBackend(Backend):
 
     name = "beaker"
 
-    def __init__(
-        self, service: Service, options: Mapping[str, Any], sweep: str, folder: str
-    ) -> None:
+    def __init__(self, service: Service, options: Options, sweep: str, folder: str) -> None:
         self._service, self._options = service, options
         self._names = Names(sweep, folder)
-        self._there: dict[str, Any] = {}  # by token, as of the last look; None: there is none
+        self._there: dict[
+            str, Workload | None
+        ] = {}  # by token, as of the last look; None: there is none
         self._details: dict[str, Detail] = {}
         self._nodes: dict[str, str] = {}
         self._over: dict[str, JobStatus] = {}
@@ -69,12 +73,12 @@ class BeakerBackend(Backend):
     def location(self) -> dict[str, str]:
         return {"server": self._service.host, "workspace": self._service.workspace}
 
-    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
         """Look for all that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.beaker.doctor import checks
 
         for one in asked:
-            require(checks(merged(self._options, one), self._service), self.name)
+            require(checks(options_of(self._options, one), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
@@ -120,7 +124,7 @@ class BeakerBackend(Backend):
     def _create(self, job: JobSpec) -> None:
         self._over.pop(job.token, None)
         name = self._names.name(job.token)
-        made = spec(job, merged(self._options, job.resources), self._names)
+        made = spec(job, options_of(self._options, job.resources), self._names)
         try:
             self._service.create(name, made)
         except Refused as error:
@@ -168,7 +172,7 @@ class BeakerBackend(Backend):
         begun = time.monotonic()
         if anew or begun - self._looked > max(_FRESH_SECONDS, _SHARE * self._took):
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
-            self._there = self._listed(statuses=going)
+            self._there = {**self._listed(statuses=going)}
             self._looked = time.monotonic()
             self._took = self._looked - begun
         missing = [t for t in wanted if t not in self._there and t not in self._over]
@@ -179,10 +183,12 @@ class BeakerBackend(Backend):
             self._there |= {token: self._listed(token).get(token) for token in missing}
         self._ids |= {t: one.experiment.id for t, one in self._there.items() if one}
 
-    def _listed(self, token: str = "", *, anyones: bool = False, **more: Any) -> dict[str, Any]:
+    def _listed(
+        self, token: str = "", *, anyones: bool = False, **more: object
+    ) -> "dict[str, Workload]":
         """The sweep's experiments by their tokens: all of them, or those whose token begins so.
         `anyones`: those of sweeps that were in the same folder before, too."""
-        begins, found = self._names.name(token), dict[str, Any]()
+        begins, found = self._names.name(token), dict[str, "Workload"]()
         where = {
             "workspace_id": self._service.workspace_id,
             "name_or_description_substring": begins,
@@ -199,7 +205,7 @@ class BeakerBackend(Backend):
         """Ask for the jobs of those of which it is time to."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
-        asked = [(token, self._there[token]) for _, token in due[:_MOST]]
+        asked = [(token, one) for _, token in due[:_MOST] if (one := self._there[token])]
         jobs = self._jobs([one for _, one in asked])
         for (token, one), job in zip(asked, jobs, strict=True):
             self._details[token] = Detail(word(one, "status"), now, job)
@@ -218,9 +224,9 @@ class BeakerBackend(Backend):
         waits = said in WAITS and now - known.at > _WHY_SECONDS
         return known.at if waits or (said in ENDS and not is_over(known.job)) else None
 
-    def _jobs(self, workloads: Sequence[Any]) -> list[Any]:
+    def _jobs(self, workloads: "Sequence[Workload]") -> "list[Job | None]":
         """The newest job of each, None where it has none."""
-        newest: dict[str, Any] = {"sort_clause": _NEWEST, "page_size": 1}
+        newest: dict[str, object] = {"sort_clause": _NEWEST, "page_size": 1}
         newest |= self._service.organization
         tasks = [one.experiment.tasks[0].id for one in workloads]
         requests = [{"options": {"task_id": task, **newest}} for task in tasks]

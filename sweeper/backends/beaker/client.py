@@ -14,10 +14,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from sweeper.backends.backoff import Patience
 from sweeper.errors import EnvironmentFailure, Unreachable
+
+if TYPE_CHECKING:
+    from beaker import Beaker
 
 __all__ = ["Refused", "Service"]
 
@@ -34,6 +38,13 @@ _HTTP = {
     **{400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"},
     **{404: "NOT_FOUND", 409: "ALREADY_EXISTS", 429: "RESOURCE_EXHAUSTED"},
 }
+
+
+class _How(TypedDict):
+    """What each call of a stub is given beside its message."""
+
+    timeout: float
+    metadata: list[tuple[str, str]]
 
 
 class Refused(Unreachable):
@@ -91,12 +102,12 @@ class Service:
         answer = self.ask(f"Resolve{kind}Name", **{holder: owner, f"{key}_name": rest})
         return getattr(answer, f"{key}_id")
 
-    def ask(self, method: str, /, **fields: Any) -> Any:
+    def ask(self, method: str, /, **fields: object) -> Any:
         """The answer to one request. Raises `Unreachable`, or `Refused`."""
         (found,) = self.ask_each(method, [fields])
         return found
 
-    def ask_each(self, method: str, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
+    def ask_each(self, method: str, requests: Sequence[Mapping[str, object]]) -> list[Any]:
         """The answers to many, several at a time. What may be too much for now is asked again:
         whatever is asked here may be done twice."""
         self._patience.check()
@@ -115,16 +126,16 @@ class Service:
                 time.sleep(0.2 * 2**attempt)
         raise AssertionError  # the last try returned or raised
 
-    def pages(self, method: str, /, **options: Any) -> Iterator[Any]:
+    def pages(self, method: str, /, **options: object) -> Iterator[Any]:
         """The answers that a listing comes in, page by page."""
-        asked: dict[str, Any] = {"options": {**self.organization, "page_size": _PAGE, **options}}
+        asked: dict[str, object] = {"options": {**self.organization, "page_size": _PAGE, **options}}
         while asked:
             answer = self.ask(method, **asked)
             yield answer
             again = answer.next_page_token
             asked = {"next_page_token": again} if again else {}
 
-    def create(self, name: str, experiment: Mapping[str, Any]) -> None:
+    def create(self, name: str, experiment: Mapping[str, object]) -> None:
         """Create an experiment. It is asked for once. Raises `Unreachable`, or `Refused`, whose
         status is ALREADY_EXISTS where there is one of that name."""
         self._patience.check()
@@ -141,12 +152,13 @@ class Service:
         """What a job has printed, as it is now."""
         request, client = self._messages.StreamJobLogsRequest(job_id=job), self._client
         try:
-            for log in client.service.StreamJobLogs(request, **self._how()):
+            stubs: Any = client.service  # generated, without types
+            for log in stubs.StreamJobLogs(request, **self._how()):
                 yield log.message
         except self._errors as error:
             raise self._told(*_of_grpc(error), client) from error
 
-    def _answers(self, client: Any, method: str, messages: Sequence[Any]) -> list[Any]:
+    def _answers(self, client: "Beaker", method: str, messages: Sequence[object]) -> list[Any]:
         stub, found = getattr(client.service, method), list[Any]()
         for start in range(0, len(messages), _ABREAST):
             some = messages[start : start + _ABREAST]
@@ -155,11 +167,11 @@ class Service:
         self._patience.succeeded()
         return found
 
-    def _how(self) -> dict[str, Any]:
+    def _how(self) -> _How:
         token = f"bearer {self._config.user_token}"
         return {"timeout": _SECONDS, "metadata": [("authorization", token)]}
 
-    def _told(self, status: str, message: str, client: Any) -> Unreachable:
+    def _told(self, status: str, message: str, client: "Beaker") -> Unreachable:
         """What a user is told, in one line, of what `client` has met."""
         said = _line(message.replace(str(self._config.user_token), "***"))
         if status == "UNAUTHENTICATED":
@@ -181,13 +193,13 @@ class Service:
         return failure
 
 
-def _client() -> tuple[Callable[[], Any], Any, tuple[type[Exception], ...]]:
+def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception], ...]]":
     """What makes an official client; its messages, and what its stubs raise."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it has to say is told by us
     try:
-        beaker: Any = import_module("beaker")
-        messages: Any = import_module("beaker.beaker_pb2")
-        grpc: Any = import_module("grpc")
+        import beaker.beaker_pb2 as messages
+        import grpc
+        from beaker import Beaker
     except ImportError as error:
         raise EnvironmentFailure(
             "beaker: its client is not installed: pip install 'sweeper[beaker]'"
@@ -202,9 +214,9 @@ def _client() -> tuple[Callable[[], Any], Any, tuple[type[Exception], ...]]:
             "`beaker account login`"
         ) from error
 
-    def made() -> Any:
-        client = beaker.Beaker(config, check_for_upgrades=False)
-        client.MAX_RETRIES = 1
+    def made() -> Beaker:
+        client: Any = Beaker(config, check_for_upgrades=False)
+        client.MAX_RETRIES = 1  # of this one alone: it is the class that declares it
         return client
 
     return made, messages, (grpc.RpcError, ValueError)  # the latter where a channel is closed
@@ -225,7 +237,7 @@ def _of_http(error: Exception) -> tuple[str, str]:
     code = re.match(r"\[code=(\d{3})\] ?(.*)", str(error), re.DOTALL)
     if code:
         return _HTTP.get(int(code[1]), "FAILED_PRECONDITION"), code[2]
-    answer: Any = getattr(error, "response", None)
+    answer: object = getattr(error, "response", None)
     status = int(getattr(answer, "status_code", 0) or 0)
     return _HTTP.get(status, "UNAVAILABLE"), str(error)
 

@@ -2,11 +2,13 @@
 clusters and what their nodes have, datasets, secrets. Only reads; what may not be looked at is told
 as that, and stops nothing where it is only a hint."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from sweeper.backends.base import Check
 from sweeper.backends.beaker.client import Refused, Service
+from sweeper.backends.beaker.options import Options
 from sweeper.backends.beaker.status import word
 
 __all__ = ["checks"]
@@ -15,7 +17,6 @@ _DIGEST = "@sha256:"
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _MAY_NOT = "WORKSPACE_PERMISSION_NONE", "WORKSPACE_PERMISSION_READ"
 _LEVELS = ("low", "normal", "high", "urgent", "immediate")
-Options = Mapping[str, Any]
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
@@ -42,15 +43,15 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
         Check("image", "docker_image" not in options, asked(_image)),
     ]
     if "priority" in options:
-        found.append(Check("priority", True, asked(_priority)))
+        found.append(Check("priority", True, of(_priority, options["priority"])))
     named = [name for name in options.get("clusters", ()) if "*" not in name]
     found += [Check(f"cluster {name}", True, of(_cluster, name)) for name in named]
-    if options.get("hostnames"):
-        found.append(Check("nodes", True, asked(_nodes)))
+    if hostnames := options.get("hostnames"):
+        found.append(Check("nodes", True, asked(partial(_nodes, hostnames))))
     for path, name in sorted(options.get("datasets", {}).items()):
         found.append(Check(f"dataset {path}", True, of(_dataset, name)))
-    for variable in sorted(options.get("secrets", {})):
-        found.append(Check(f"secret {variable}", True, of(_secret, variable)))
+    for variable, name in sorted(options.get("secrets", {}).items()):
+        found.append(Check(f"secret {variable}", True, asked(partial(_secret, variable, name))))
     return found
 
 
@@ -115,15 +116,15 @@ def _image(service: Service, options: Options) -> str:
     return address
 
 
-def _priority(service: Service, options: Options) -> str:
+def _priority(service: Service, options: Options, level: str) -> str:
+    del options
     workspace = service.ask("GetWorkspace", workspace_id=service.workspace_id).workspace
     most = word(workspace, "maximum_workload_priority").rpartition("_")[2]
-    if most.lower() in _LEVELS and _LEVELS.index(options["priority"]) > _LEVELS.index(most.lower()):
+    if most.lower() in _LEVELS and _LEVELS.index(level) > _LEVELS.index(most.lower()):
         raise LookupError(
-            f"the workspace {service.workspace} takes priorities up to {most.lower()}, "
-            f"not {options['priority']}"
+            f"the workspace {service.workspace} takes priorities up to {most.lower()}, not {level}"
         )
-    return options["priority"]
+    return level
 
 
 def _cluster(service: Service, options: Options, name: str) -> str:
@@ -146,11 +147,12 @@ def _cluster(service: Service, options: Options, name: str) -> str:
     return f"{name}: {cluster.node_count} nodes of {shape.cpu_count} CPUs, {shape.gpu_count} GPUs"
 
 
-def _nodes(service: Service, options: Options) -> str:
+def _nodes(hostnames: Sequence[str], service: Service, options: Options) -> str:
+    del options
     pages = service.pages("ListNodes")
     known = {node.hostname for page in pages for node in page.nodes}
-    _none_missing([name for name in options["hostnames"] if name not in known])
-    return ", ".join(options["hostnames"])
+    _none_missing([name for name in hostnames if name not in known])
+    return ", ".join(hostnames)
 
 
 def _none_missing(missing: Sequence[str]) -> None:
@@ -170,9 +172,9 @@ def _committed(service: Service, kind: str, name: str) -> str:
     return name
 
 
-def _secret(service: Service, options: Options, variable: str) -> str:
+def _secret(variable: str, name: str, service: Service, options: Options) -> str:
     """What does not exist may be the secret itself, and is not repeated."""
-    name = options["secrets"][variable]
+    del options
     try:
         service.ask("GetSecret", workspace_id=service.workspace_id, secret_name=name)
     except Refused as error:

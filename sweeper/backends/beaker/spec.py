@@ -8,16 +8,13 @@ first, so that the next attempt is the launcher's to submit.
 
 import hashlib
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from sweeper.backends.base import JobSpec
+from sweeper.backends.beaker.options import Options
 from sweeper.backends.identity import Identity
 
-__all__ = ["APART", "Names", "merged", "spec"]
+__all__ = ["Names", "spec"]
 
-APART = ("image", "docker_image"), ("min_runtime", "preemptible")
-"""Fields of which one takes the place of the other."""
 _SWEEP = re.compile(r"sweeper ([0-9a-f]{16}): ")
 
 
@@ -43,14 +40,7 @@ class Names:
         return found is None or found[1] == self.identity.known()
 
 
-def merged(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options over others: what is given stands for what it does not go together with, too."""
-    keys = {key.removesuffix("_s") for key in given}
-    gone = {key for pair in APART if not keys.isdisjoint(pair) for key in pair}
-    return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(given)
-
-
-def spec(job: JobSpec, asked: Mapping[str, Any], names: Names) -> dict[str, Any]:
+def spec(job: JobSpec, asked: Options, names: Names) -> dict[str, object]:
     """The experiment. `asked` are the options of this run."""
     secrets, timeout = sorted(asked.get("secrets", {}).items()), asked.get("timeout_s")
     task = {
@@ -78,15 +68,15 @@ def spec(job: JobSpec, asked: Mapping[str, Any], names: Names) -> dict[str, Any]
     )
 
 
-def _mounts(asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _mounts(asked: Options) -> list[dict[str, object]]:
     return [
         {"mountPath": path, "source": {source: name}}
-        for source, key in (("beaker", "datasets"), ("weka", "weka"))
-        for path, name in sorted(asked.get(key, {}).items())
+        for source, mounts in (("beaker", asked.get("datasets")), ("weka", asked.get("weka")))
+        for path, name in sorted((mounts or {}).items())
     ]
 
 
-def _preemption(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _preemption(asked: Options) -> dict[str, object]:
     """Beaker takes either the one or the others."""
     if asked.get("preemptible") is False:
         return {"preemptible": False}
@@ -97,5 +87,5 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _given(**values: object) -> dict[str, object]:
     return {key: value for key, value in values.items() if value not in (None, [], {})}

@@ -1,9 +1,14 @@
 """What has become of an experiment: by its own word, and by what its job says."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.exit_codes import of_process
+
+if TYPE_CHECKING:
+    from beaker.beaker_pb2 import Job
+    from beaker.beaker_pb2 import JobStatus as Told
+    from google.protobuf.message import Message
 
 __all__ = ["ENDS", "WAITS", "is_over", "status_of", "word"]
 
@@ -18,19 +23,21 @@ _TAKEN = (
 _ENDED = JobStatus(JobState.ENDED)
 
 
-def word(message: Any, field: str) -> str:
+def word(message: "Message", field: str) -> str:
     """What Beaker calls the value of a field: `STATUS_RUNNING`; one of a newer Beaker's by its
     number."""
-    value, known = getattr(message, field), message.DESCRIPTOR.fields_by_name[field].enum_type
-    return known.values_by_number[value].name if value in known.values_by_number else str(value)
+    value, kind = getattr(message, field), message.DESCRIPTOR.fields_by_name[field].enum_type
+    if kind is None or value not in kind.values_by_number:
+        return str(value)
+    return kind.values_by_number[value].name
 
 
-def is_over(job: Any) -> bool:
+def is_over(job: "Job | None") -> bool:
     """Whether a job has no processes any more; None is one that was never made."""
     return job is None or job.status.HasField("finalized") or job.status.HasField("exited")
 
 
-def status_of(said: str, job: Any, node: str | None) -> JobStatus:
+def status_of(said: str, job: "Job | None", node: str | None) -> JobStatus:
     """The status of an experiment whose word is `said`. `job` is its newest, None before there is
     one; `node` is the machine that it is on."""
     if said in WAITS:
@@ -44,7 +51,7 @@ def status_of(said: str, job: Any, node: str | None) -> JobStatus:
     return JobStatus(JobState.RUNNING, node=node)
 
 
-def _ended(status: Any) -> JobStatus:
+def _ended(status: "Told") -> JobStatus:
     why = _line(status.canceled_for or status.message)
     cancelled = word(status, "canceled_code").removeprefix("CANCELATION_CODE_")
     if cancelled in _TAKEN:
@@ -59,13 +66,13 @@ def _ended(status: Any) -> JobStatus:
     return _ENDED._replace(reason=why)
 
 
-def _why(said: str, job: Any) -> str | None:
+def _why(said: str, job: "Job | None") -> str | None:
     """What a job waits for."""
     told = "" if job is None else job.status.failed_scheduling_message or job.status.message
     return _line(told) or ("initializing" if said == "STATUS_INITIALIZING" else None)
 
 
-def _at(job: Any, what: str) -> str | None:
+def _at(job: "Job | None", what: str) -> str | None:
     if job is None or not job.status.HasField(what):
         return None
     return f"{getattr(job.status, what).ToDatetime():%Y-%m-%dT%H:%M:%SZ}"

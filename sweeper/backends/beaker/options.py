@@ -1,0 +1,45 @@
+"""What a plan says of Beaker (`launch.beaker`), as the fields of its section read it."""
+
+from collections.abc import Mapping
+from typing import Required, TypedDict, cast
+
+__all__ = ["APART", "Options", "merged", "options_of"]
+
+APART = ("image", "docker_image"), ("min_runtime", "preemptible")
+"""Fields of which one takes the place of the other."""
+
+
+class Options(TypedDict, total=False):
+    """The section with its defaults; times in seconds. `secrets` maps variables to the names of
+    secrets, `datasets` and `weka` map paths in the container to what is there."""
+
+    image: str
+    docker_image: str
+    secrets: Mapping[str, str]
+    workspace: str
+    budget: str
+    clusters: list[str]
+    hostnames: list[str]
+    priority: str
+    preemptible: bool
+    min_runtime_s: float
+    python: Required[str]
+    cpus: Required[float]
+    memory: Required[str]
+    gpus: int
+    shared_memory: str
+    datasets: Mapping[str, str]
+    weka: Mapping[str, str]
+    timeout_s: float
+
+
+def merged(before: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
+    """Options over others: what is given stands for what it does not go together with, too."""
+    keys = {key.removesuffix("_s") for key in given}
+    gone = {key for pair in APART if not keys.isdisjoint(pair) for key in pair}
+    return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(given)
+
+
+def options_of(whole: Options, resources: Mapping[str, object]) -> Options:
+    """Those of one run, whose plan says `resources` beside the whole."""
+    return cast(Options, merged(whole, resources))
