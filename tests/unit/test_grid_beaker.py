@@ -147,6 +147,10 @@ def test_what_does_not_go_together_takes_the_place_of_the_other() -> None:
     assert task["context"] == {"minRuntime": 60 * 10**9, "autoResume": False}
 
 
+def test_its_document_has_each_field() -> None:
+    assert Options.__annotations__.keys() == {field.key or field.name for field in SECTION}
+
+
 def test_the_documentation_is_right() -> None:
     text = (ROOT / "docs" / "beaker.md").read_text()
     grid = text.split("```yaml\n")[1].split("```")[0]

@@ -2,12 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.modal import BACKEND, SECTION
+from sweeper.backends.modal.options import Options
 from sweeper.backends.modal.spec import Names, spec
 from sweeper.errors import GridError
 from sweeper.grid import parse_grid
@@ -77,11 +78,12 @@ def test_what_only_the_reader_refuses(section: str, told: str) -> None:
 def test_what_is_given_arrives() -> None:
     options = parse_grid(_grid(WHOLE), "g.yaml").launch.options["modal"]
     job = JobSpec("0123456789ab-a1", "x=1, y", ["python", "-m", "x"], "/", {})
-    made = spec(job, {**SECTION.defaults(), **options}, Names("s", "/nowhere/s"))
+    whole = cast(Options, {**SECTION.defaults(), **options})
+    made = spec(job, whole, Names("s", "/nowhere/s"))
     assert len(made["name"]) <= 63
-    assert made.pop("name").endswith(job.token)
-    assert made.pop("tags")["run"] == "x_1__y"
-    assert made == {
+    assert made["name"].endswith(job.token)
+    assert made["tags"]["run"] == "x_1__y"
+    assert {key: value for key, value in made.items() if key not in ("name", "tags")} == {
         "args": ["python", "-m", "x"],
         "image": "registry/sweeper@sha256:00",
         "secrets": ["keys", "tinker"],
@@ -91,6 +93,10 @@ def test_what_is_given_arrives() -> None:
         "region": ["us-east", "eu"],
         "cloud": "aws",
     }
+
+
+def test_its_document_has_each_field() -> None:
+    assert Options.__annotations__.keys() == {field.key or field.name for field in SECTION}
 
 
 def test_the_documentation_is_right() -> None:

@@ -4,9 +4,10 @@ launched there."""
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import cast
 
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
+from sweeper.backends.modal.options import Options, options_of
 from sweeper.backends.references import NO_VALUE, names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import Duration, Integer, Item, Matching, Number, Text, Texts
@@ -63,13 +64,13 @@ SECTION = Section(
 )
 
 
-def _open(sweep: str, folder: str, options: Mapping[str, Any]) -> Backend:
+def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.modal.backend import open_backend
 
     return open_backend(sweep, folder, _whole(options))
 
 
-def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(given: Mapping[str, object]) -> Options:
     """The options with their defaults. Raises `UsageError` for lack of an image."""
     found = SECTION.with_defaults(given)
     if "image" not in found:
@@ -77,10 +78,10 @@ def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
             "modal: nothing says what jobs run in: write `launch: {modal: {image: IMAGE}}` in the "
             'grid, or image = "IMAGE" below [modal] in sweeper\'s config.toml'
         )
-    return found
+    return cast(Options, found)
 
 
-def _capabilities(given: Mapping[str, Any]) -> Capabilities:
+def _capabilities(given: Mapping[str, object]) -> Capabilities:
     """Jobs run on other machines, and have nothing of this one."""
     return Capabilities(
         here=False,
@@ -91,14 +92,14 @@ def _capabilities(given: Mapping[str, Any]) -> Capabilities:
     )
 
 
-def _checks(options: Mapping[str, Any]) -> Iterable[Check]:
+def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     from sweeper.backends.modal.doctor import checks
 
-    return checks(SECTION.with_defaults(options))
+    return checks(cast(Options, SECTION.with_defaults(options)))
 
 
 def _manifests(
-    sweep: str, folder: str, options: Mapping[str, Any], batches: Batches
+    sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
     """What `modal.Sandbox.create` would be given for each."""
     from sweeper.backends.modal.spec import Names, spec
@@ -106,7 +107,8 @@ def _manifests(
     names, given = Names(sweep, folder), _whole(options)
     names.identity.foreseen()
     for job in chain.from_iterable(batches):
-        yield Manifest(f"Sandbox.create: {job.title}", spec(job, {**given, **job.resources}, names))
+        made = spec(job, options_of(given, job.resources), names)
+        yield Manifest(f"Sandbox.create: {job.title}", made)
 
 
 BACKEND = BackendType(

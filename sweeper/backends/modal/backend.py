@@ -11,15 +11,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.modal import stop
 from sweeper.backends.modal.client import Refused, Service, official
+from sweeper.backends.modal.options import Options, options_of
 from sweeper.backends.modal.spec import Names, required, spec
 from sweeper.backends.modal.status import ended
+
+if TYPE_CHECKING:
+    from modal import App, Client, Image
 
 __all__ = ["ModalBackend", "open_backend"]
 
@@ -35,7 +39,7 @@ _STOP = inspect.getsource(stop)
 _RUNS, _ABSENT = JobStatus(JobState.RUNNING), JobStatus(JobState.ABSENT)
 
 
-def open_backend(sweep: str, folder: str, options: Mapping[str, Any]) -> "ModalBackend":
+def open_backend(sweep: str, folder: str, options: Options) -> "ModalBackend":
     """The backend for one sweep. Raises `EnvironmentFailure` where Modal does not answer."""
     service = Service(options["app"], options.get("environment"))
     backend = ModalBackend(service, options, sweep, folder)
@@ -48,13 +52,11 @@ class ModalBackend(Backend):
 
     name = "modal"
 
-    def __init__(
-        self, service: Service, options: Mapping[str, Any], sweep: str, folder: str
-    ) -> None:
+    def __init__(self, service: Service, options: Options, sweep: str, folder: str) -> None:
         self._service, self._options, self._folder = service, options, folder
         self._names = Names(sweep, folder)
         self._modal = official()
-        self._image: Any = None
+        self._image: Image | None = None
         self._app_id = ""
         self._going: set[str] = set()  # ids of those that run, as of the last look
         self._ids: dict[str, str | None] = {}  # by token; None: as of that look there is none
@@ -67,12 +69,12 @@ class ModalBackend(Backend):
         # It is of one environment of one workspace.
         return {"app": self._app_id or self._service.app}
 
-    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
         """Look for all that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.modal.doctor import checks
 
         for one in asked:
-            require(checks({**self._options, **one}, self._service), self.name)
+            require(checks(options_of(self._options, one), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
@@ -125,37 +127,37 @@ class ModalBackend(Backend):
         if not identity:
             return
 
-        async def read(client: Any, app: Any) -> list[str]:
+        async def read(client: "Client", app: "App") -> list[str]:
             del app
             found = await self._modal.Sandbox.from_id.aio(identity, client=client)
             return [entry.message async for entry in found.logs.tail.aio(_LINES)]
 
         yield from "".join(self._service.ask(read)).splitlines()
 
-    def _had_image(self) -> Any:
+    def _had_image(self) -> "Image":
         """The image of the jobs, which a launch has tried."""
         try:
-            return self._service.image(self._options["image"])
+            return self._service.image(self._options.get("image", ""))
         except Refused as error:
             raise error.settled() from None
 
     def _create(self, job: JobSpec) -> None:
         self._over.pop(job.token, None)
-        asked = {**self._options, **job.resources}
-        given = spec(job, asked, self._names)
+        made = spec(job, options_of(self._options, job.resources), self._names)
         of = self._options.get("secrets", {})
         from_name = partial(
             self._modal.Secret.from_name, environment_name=self._service.environment
         )
         secrets = [
-            from_name(name, required_keys=required(of, name)) for name in given.pop("secrets", ())
+            from_name(name, required_keys=required(of, name)) for name in made.get("secrets", ())
         ]
-        argv, given["image"] = given.pop("args"), self._image
+        given = {key: value for key, value in made.items() if key not in ("args", "secrets")}
+        given["image"] = self._image
 
-        async def create(client: Any, app: Any) -> str:
+        async def create(client: "Client", app: "App") -> str:
             make = self._modal.Sandbox.create.aio
-            made = await make(*argv, app=app, secrets=secrets, client=client, **given)
-            return str(made.object_id)
+            there = await make(*made["args"], app=app, secrets=secrets, client=client, **given)
+            return str(there.object_id)
 
         try:
             self._ids[job.token] = self._service.ask(create)
@@ -178,7 +180,7 @@ class ModalBackend(Backend):
         """Ask how one has ended that is not listed; it may have begun since."""
         identity = self._ids[token]
 
-        async def ask(client: Any, app: Any) -> JobStatus | None:
+        async def ask(client: "Client", app: "App") -> JobStatus | None:
             del app
             found = await self._modal.Sandbox.from_id.aio(identity, client=client)
             return await ended(self._modal, found)
@@ -199,7 +201,7 @@ class ModalBackend(Backend):
         identity, python = self._ids[token], self._options["python"]
         argv = [python, "-P", "-c", _STOP, token, self._folder]
 
-        async def tell(client: Any, app: Any) -> int | None:
+        async def tell(client: "Client", app: "App") -> int | None:
             del app
             with suppress(TimeoutError):  # it is being started
                 async with asyncio.timeout(seconds):
@@ -231,7 +233,7 @@ class ModalBackend(Backend):
         """The app's id, and the ids of what runs of the sweep."""
         tags = self._names.tags
 
-        async def ask(client: Any, app: Any) -> tuple[str, set[str]]:
+        async def ask(client: "Client", app: "App") -> tuple[str, set[str]]:
             listed = self._modal.Sandbox.list.aio(app_id=app.app_id, tags=tags, client=client)
             return str(app.app_id), {str(one.object_id) async for one in listed}
 
@@ -240,7 +242,7 @@ class ModalBackend(Backend):
     def _ask_id(self, token: str) -> None:
         """Ask for the id of one that there is, or was, of no sweep before in the same folder."""
 
-        async def ask(client: Any, app: Any) -> tuple[str, dict[str, str]]:
+        async def ask(client: "Client", app: "App") -> tuple[str, dict[str, str]]:
             del app
             found = await self._modal.Sandbox.from_name.aio(
                 self._service.app,

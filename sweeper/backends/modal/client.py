@@ -13,14 +13,20 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.backends.backoff import Patience
 from sweeper.errors import EnvironmentFailure, Unreachable
 
+if TYPE_CHECKING:
+    from modal import App, Client, Image
+
 __all__ = ["Refused", "Service", "official"]
 
 T = TypeVar("T")
+Question = Callable[["Client", "App"], Awaitable[T]]
+"""What asks by the client, for one app."""
 _SECONDS = 20.0
 _AGAIN_SECONDS = 1.0, 15.0
 """When one that did not answer is asked again: at first, and at most."""
@@ -60,8 +66,8 @@ class Service:
         self._modal = official()
         self._patience = Patience(*_AGAIN_SECONDS)
         self._renewing, self._connecting = threading.Lock(), asyncio.Lock()
-        self._client: Any = None
-        self._app: Any = None
+        self._client: Client | None = None
+        self._app: App | None = None
         self.app, self.environment = app, environment
 
     @property
@@ -69,7 +75,7 @@ class Service:
         """The address of Modal."""
         return str(self._modal.config.config["server_url"])
 
-    def ask(self, question: Callable[[Any, Any], Awaitable[T]], seconds: float = 0.0) -> T:
+    def ask(self, question: "Question[T]", seconds: float = 0.0) -> T:
         """The answer to a question, which is given the client and the app. Raises `Unreachable`
         where there is none in so many seconds (0: as usual), or `Refused`."""
         self._patience.check()
@@ -87,29 +93,29 @@ class Service:
         self._patience.succeeded()
         return found
 
-    def image(self, address: str, seconds: float = 0.0) -> Any:
+    def image(self, address: str, seconds: float = 0.0) -> "Image":
         """An image of a registry, which Modal has fetched when this returns. Raises as `ask`."""
         made = self._modal.Image.from_registry(address)
 
-        async def build(client: Any, app: Any) -> Any:
+        async def build(client: "Client", app: "App") -> "Image":
             del client
             return await made.build.aio(app)
 
         return self.ask(build, seconds)
 
-    async def _put(self, question: Callable[[Any, Any], Awaitable[T]], seconds: float) -> T:
+    async def _put(self, question: "Question[T]", seconds: float) -> T:
         async with asyncio.timeout(seconds):
             async with self._connecting:
-                if self._client is None:
-                    self._client = await self._connected()
-                if self._app is None:
-                    lookup = self._modal.App.lookup.aio
-                    given = {"environment_name": self.environment, "client": self._client}
-                    self._app = await lookup(self.app, create_if_missing=True, **given)
                 client, app = self._client, self._app
+                if client is None:
+                    client = self._client = await self._connected()
+                if app is None:
+                    lookup = self._modal.App.lookup.aio
+                    given = {"environment_name": self.environment, "client": client}
+                    app = self._app = await lookup(self.app, create_if_missing=True, **given)
             return await question(client, app)
 
-    async def _connected(self) -> Any:
+    async def _connected(self) -> "Client":
         """A client of our own, where a token is in the configuration: others may be closed by
         whoever has them. Else the one of this process, which says what is missing."""
         given = self._modal.config.config
@@ -118,7 +124,7 @@ class Service:
             return await self._modal.Client.from_credentials.aio(*token)
         return await self._modal.Client.from_env.aio()
 
-    def _told(self, error: Exception, client: Any) -> Unreachable:
+    def _told(self, error: Exception, client: "Client | None") -> Unreachable:
         """What a user is told, in one line. Raises what is no affair of Modal's."""
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next((name for name in names if name in _REFUSALS), None)
@@ -135,14 +141,14 @@ class Service:
     def _silent(self, said: str) -> Unreachable:
         return Unreachable(f"modal: {self.server} does not answer: {said}")
 
-    def _left_alone(self, failure: Unreachable, client: Any) -> Unreachable:
+    def _left_alone(self, failure: Unreachable, client: "Client | None") -> Unreachable:
         """The same, which is raised: nobody is asked for a while, and then by a new connection."""
         with self._renewing:
             self._forget(client)
         self._patience.failed(failure)
         return failure
 
-    def _forget(self, client: Any) -> None:
+    def _forget(self, client: "Client | None") -> None:
         """Have the next question ask for a client anew; another thread may have done so already."""
         if client is None:  # it was made for the question that has failed
             client = self._client
@@ -158,7 +164,7 @@ class Service:
         asyncio.run_coroutine_threadsafe(close(), _loop())
 
 
-def official() -> Any:
+def official() -> ModuleType:
     """The official client's module. Raises `EnvironmentFailure` where it is not installed, or its
     configuration is not one that sweeper can do with."""
     try:

@@ -1,20 +1,23 @@
 """Looks at Modal before the first job: who asks, the app, the image and the secrets. A launch has
 the image fetched by this."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweeper.backends.base import Check
 from sweeper.backends.modal.client import Refused, Service, official
+from sweeper.backends.modal.options import Options
 from sweeper.backends.modal.spec import required
+
+if TYPE_CHECKING:
+    from modal import App, Client
 
 __all__ = ["checks"]
 
 _BUILD_SECONDS = 900.0
 """How long a launch waits until Modal has fetched an image that it did not have."""
 _DIGEST = "@sha256:"
-Options = Mapping[str, Any]
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
@@ -35,21 +38,24 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
         Check("image", True, asked(_image)),
         Check("image's digest", False, asked(_digest)),
     ]
-    for name in sorted(set(options.get("secrets", {}).values())):
-        of = ", ".join(required(options["secrets"], name))
-        found.append(Check(f"secret {of}", True, asked(partial(_secret, name))))
+    secrets = options.get("secrets", {})
+    for name in sorted(set(secrets.values())):
+        wanted = required(secrets, name)
+        look = asked(partial(_secret, name, wanted))
+        found.append(Check(f"secret {', '.join(wanted)}", True, look))
     return found
 
 
 def _account(service: Service, options: Options) -> str:
-    async def hello(client: Any, app: Any) -> str:
+    async def hello(client: Any, app: "App") -> str:
         await client.hello.aio()
         return str(app.app_id)
 
     try:
         app = service.ask(hello)
     except Refused as error:
-        place = f", environment {options['environment']}" if options.get("environment") else ""
+        environment = options.get("environment")
+        place = f", environment {environment}" if environment else ""
         raise LookupError(f"the app {service.app}{place}: {_said(error)}") from error
     return f"{service.server}, app {service.app} ({app})"
 
@@ -73,12 +79,13 @@ def _digest(service: Service, options: Options) -> str:
     return "it has one"
 
 
-def _secret(name: str, service: Service, options: Options) -> str:
-    """What does not exist may be the secret itself, and is not repeated."""
-    wanted = required(options["secrets"], name)
+def _secret(name: str, wanted: Sequence[str], service: Service, options: Options) -> str:
+    """What does not exist may be the secret itself, and is not repeated. `wanted` are the variables
+    that it has to hold."""
+    del options
     variables = ", ".join(wanted)
 
-    async def look(client: Any, app: Any) -> None:
+    async def look(client: "Client", app: "App") -> None:
         del app
         given = {"environment_name": service.environment, "required_keys": wanted}
         await official().Secret.from_name(name, **given).hydrate.aio(client)

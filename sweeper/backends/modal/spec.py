@@ -7,14 +7,30 @@ of those that were in the folder, and tell which of its sandboxes run.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Required, TypedDict, cast
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.identity import Identity
+from sweeper.backends.modal.options import Options
 
-__all__ = ["Names", "required", "spec"]
+__all__ = ["Names", "Sandbox", "required", "spec"]
 
 _IDENTITY = "sweeper-identity"
+
+
+class Sandbox(TypedDict, total=False):
+    """What `modal.Sandbox.create` takes; its image and its secrets by their names."""
+
+    args: Required[list[str]]
+    name: Required[str]
+    tags: Required[dict[str, str]]
+    image: str
+    secrets: list[str]
+    timeout: Required[int]
+    cpu: float
+    memory: int
+    region: list[str]
+    cloud: str
 
 
 class Names:
@@ -40,14 +56,13 @@ class Names:
         return f"sweeper-{self._mark}-{token}"
 
 
-def spec(job: JobSpec, asked: Mapping[str, Any], names: Names) -> dict[str, Any]:
-    """What a sandbox is made of, as `modal.Sandbox.create` takes it; its image and its secrets by
-    their names. `asked` are the options of this run."""
+def spec(job: JobSpec, asked: Options, names: Names) -> Sandbox:
+    """What a sandbox is made of. `asked` are the options of this run."""
     made = {
         "args": list(job.argv),
         "name": names.name(job.token),
         "tags": {**names.tags, "sweep": _tag(names.sweep), "run": _tag(job.title)},
-        "image": asked["image"],
+        "image": asked.get("image"),
         "secrets": sorted(set(asked.get("secrets", {}).values())),
         "timeout": round(asked["timeout_s"]),
         "cpu": asked["cpus"],
@@ -55,7 +70,7 @@ def spec(job: JobSpec, asked: Mapping[str, Any], names: Names) -> dict[str, Any]
         "region": asked.get("region"),
         "cloud": asked.get("cloud"),
     }
-    return {key: value for key, value in made.items() if value not in (None, [])}
+    return cast(Sandbox, {key: value for key, value in made.items() if value not in (None, [])})
 
 
 def _tag(text: str) -> str:

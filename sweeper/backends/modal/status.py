@@ -1,6 +1,7 @@
 """How a sandbox has ended: by its exit code, and by what Modal says of it."""
 
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 from sweeper.backends.base import JobState, JobStatus
@@ -27,7 +28,7 @@ _SAYS = {
 _PREFIX = "GENERIC_STATUS_"
 
 
-async def ended(modal: Any, sandbox: Any) -> JobStatus | None:
+async def ended(modal: ModuleType, sandbox: Any) -> JobStatus | None:
     """How this sandbox has ended, by the client `modal`; None: it has not."""
     code = await sandbox.poll.aio()
     if code is None:
@@ -51,9 +52,9 @@ def _result(sandbox: Any) -> tuple[str, str]:
     """The name of its status and what Modal says beside it, one line. The client has both, and no
     public name for them: where they are not to be found, the exit code has to do."""
     with suppress(AttributeError, ValueError):
-        inner: Any = sandbox._sync_synchronizer._translate_in(sandbox)
-        result: Any = inner._impl.result if hasattr(inner, "_impl") else inner._result
-        of: Any = result.__class__
+        inner = sandbox._sync_synchronizer._translate_in(sandbox)
+        result = inner._impl.result if hasattr(inner, "_impl") else inner._result
+        of = result.__class__
         kind = str(of.GenericStatus.Name(result.status)).removeprefix(_PREFIX)
         return kind, " ".join(str(result.exception).split())[:200]
     return "", ""
