@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from sweeper.backends.base import JobSpec
 from sweeper.backends.kubernetes import BACKEND, SECTION
 from sweeper.backends.kubernetes.manifest import Names, manifest
+from sweeper.backends.kubernetes.options import Options
 from sweeper.errors import GridError
 from sweeper.grid import parse_grid
 
@@ -65,7 +66,8 @@ def _made(section: str) -> dict[str, Any]:
     options = parse_grid(_grid(section), "g.yaml").launch.options["kubernetes"]
     argv = ["python", "-c", "$(HOME)", "0123456789ab-a1"]
     job = JobSpec(argv[-1], "x=1", argv, "/", {}, grace_s=44.5)
-    return manifest(job, {**SECTION.defaults(), **options}, Names("s", "/nowhere/s"), "one")
+    whole = cast(Options, {**SECTION.defaults(), **options})
+    return manifest(job, whole, Names("s", "/nowhere/s"), "one")
 
 
 @pytest.mark.parametrize("section", RIGHT)
@@ -116,6 +118,10 @@ def test_what_is_given_arrives() -> None:
         {"key": "lab", "operator": "Exists", "effect": "NoExecute"},
     ]
     assert len(job["metadata"]["name"]) <= 63
+
+
+def test_its_document_has_each_field() -> None:
+    assert Options.__annotations__.keys() == {field.key or field.name for field in SECTION}
 
 
 def test_the_documentation_is_right() -> None:

@@ -4,9 +4,10 @@ sweep is launched there."""
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import cast
 
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
+from sweeper.backends.kubernetes.options import Options, options_of
 from sweeper.backends.references import names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import (
@@ -130,7 +131,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     return open_backend(sweep, folder, _whole(options))
 
 
-def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(given: Mapping[str, object]) -> Options:
     """The options with their defaults. Raises `UsageError` for lack of an image."""
     found = SECTION.with_defaults(given)
     if "image" not in found:
@@ -138,10 +139,10 @@ def _whole(given: Mapping[str, Any]) -> dict[str, Any]:
             "kubernetes: nothing says what jobs run in: write `launch: {kubernetes: {image: IMAGE}}"
             '` in the grid, or image = "IMAGE" below [kubernetes] in sweeper\'s config.toml'
         )
-    return found
+    return cast(Options, found)
 
 
-def _capabilities(given: Mapping[str, Any]) -> Capabilities:
+def _capabilities(given: Mapping[str, object]) -> Capabilities:
     """Jobs run on other machines, and have nothing of this one."""
     return Capabilities(
         here=False,
@@ -155,11 +156,11 @@ def _capabilities(given: Mapping[str, Any]) -> Capabilities:
 def _checks(options: Mapping[str, object]) -> Iterable[Check]:
     from sweeper.backends.kubernetes.doctor import checks
 
-    return checks(SECTION.with_defaults(options))
+    return checks(cast(Options, SECTION.with_defaults(options)))
 
 
 def _manifests(
-    sweep: str, folder: str, options: Mapping[str, Any], batches: Batches
+    sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
     """A Job for each."""
     from sweeper.backends.identity import NOT_YET
@@ -168,7 +169,8 @@ def _manifests(
     names, given = Names(sweep, folder), _whole(options)
     names.identity.foreseen()
     for job in chain.from_iterable(batches):
-        yield Manifest(job.title, manifest(job, {**given, **job.resources}, names, NOT_YET))
+        made = manifest(job, options_of(given, job.resources), names, NOT_YET)
+        yield Manifest(job.title, made)
 
 
 BACKEND = BackendType(

@@ -11,14 +11,16 @@ that have not. A Job that is on neither is asked for by its name.
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TypeVar
 from uuid import uuid4
 
 from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.kubernetes.client import JOBS, METADATA, PODS, Cluster, Refused
-from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest
+from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest, pod_spec
+from sweeper.backends.kubernetes.objects import Event, Job, Pod, Workload
+from sweeper.backends.kubernetes.options import Options, options_of
 from sweeper.backends.kubernetes.status import is_over, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.storage.layout import attempt_of
@@ -33,12 +35,13 @@ _ROOM_SECONDS = 5.0, 60.0
 """When a submission is tried again that a quota had no room for: at first, and at most."""
 _ALONE = 20
 """So many jobs are asked for by their names; more by a listing of all."""
+_EVENTS = "/api/v1/namespaces/{}/events"
 _WORKLOADS = "/apis/kueue.x-k8s.io/{}/namespaces/{{}}/workloads"
+T = TypeVar("T", Job, Pod)
 _TRIAL = JobSpec("000000000000-a1", "trial", ["true"], "/", {})
-Thing = Mapping[str, Any]
 
 
-def open_backend(sweep: str, folder: str, options: Mapping[str, Any]) -> "KubernetesBackend":
+def open_backend(sweep: str, folder: str, options: Options) -> "KubernetesBackend":
     """The backend for one sweep. Raises `EnvironmentFailure` where no cluster answers."""
     cluster = Cluster(options.get("context"), options.get("namespace"))
     backend = KubernetesBackend(cluster, options, sweep, folder)
@@ -51,13 +54,11 @@ class KubernetesBackend(Backend):
 
     name = "kubernetes"
 
-    def __init__(
-        self, cluster: Cluster, options: Mapping[str, Any], sweep: str, folder: str
-    ) -> None:
+    def __init__(self, cluster: Cluster, options: Options, sweep: str, folder: str) -> None:
         self._cluster, self._options = cluster, options
         self._names = Names(sweep, folder)
-        self._jobs: dict[str, Thing | None] = {}  # by token, as of the last look
-        self._pods: dict[str, list[Thing]] = {}
+        self._jobs: dict[str, Job | None] = {}  # by token, as of the last look
+        self._pods: dict[str, list[Pod]] = {}
         self._over: dict[str, JobStatus] = {}
         self._withdrawn: set[str] = set()
         self._looked = self._took = self._asked_why = float("-inf")
@@ -67,12 +68,13 @@ class KubernetesBackend(Backend):
     def location(self) -> dict[str, str]:
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}
 
-    def preflight(self, asked: Sequence[Mapping[str, Any]]) -> None:
+    def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
         """Have the server try a job and its pod without making them, and look for the secrets."""
         for one in asked:
-            job = manifest(_TRIAL, {**self._options, **one}, self._names, "trial")
+            options = options_of(self._options, one)
+            job = manifest(_TRIAL, options, self._names, "trial")
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "sweeper-"}}
-            pod["spec"] = job["spec"]["template"]["spec"]
+            pod |= {"spec": pod_spec(_TRIAL, options)}
             for path, body in ((JOBS, job), (PODS, pod)):
                 try:
                     self._cluster.call("POST", path, body, dryRun="All")
@@ -135,21 +137,23 @@ class KubernetesBackend(Backend):
 
     def logs(self, token: str) -> Iterator[str]:
         """What the pod printed, as it is now; nothing of one that is gone."""
-        found = self._cluster.items(PODS, labelSelector=f"{self._names.selector},{TOKEN}={token}")
-        for pod in found:
+        ours = f"{self._names.selector},{TOKEN}={token}"
+        pods: Iterator[Pod] = self._cluster.items(PODS, labelSelector=ours)
+        for pod in pods:
             with suppress(Refused):  # it has not begun, or its node is away
                 yield from self._cluster.text(f"{PODS}/{pod['metadata']['name']}/log").splitlines()
 
     def _submit(self, job: JobSpec, submission: str) -> None:
         self._over.pop(job.token, None)
         self._withdrawn.discard(job.token)
-        made = manifest(job, {**self._options, **job.resources}, self._names, submission)
+        asked = options_of(self._options, job.resources)
+        made = manifest(job, asked, self._names, submission)
         try:
             self._cluster.call("POST", JOBS, made)
         except Refused as error:
             if error.reason != "AlreadyExists":
                 raise error.settled() from None
-            if self._is_in_the_way(made["metadata"]["name"], submission):
+            if self._is_in_the_way(self._names.name(job.token), submission):
                 self._cluster.call("POST", JOBS, made)
 
     def _is_in_the_way(self, name: str, submission: str) -> bool:
@@ -172,12 +176,12 @@ class KubernetesBackend(Backend):
         self._delete(there, "Background")
         return True
 
-    def _withdraw(self, token: str, job: Thing) -> None:
+    def _withdraw(self, token: str, job: Job) -> None:
         """Its pod is told to stop, whatever it is at, and the job is there until that has ended."""
         self._delete(job, "Foreground")
         self._withdrawn.add(token)
 
-    def _delete(self, job: Thing, way: str) -> None:
+    def _delete(self, job: Job, way: str) -> None:
         how = {"propagationPolicy": way, "preconditions": {"uid": job["metadata"]["uid"]}}
         try:
             self._cluster.call("DELETE", f"{JOBS}/{job['metadata']['name']}", how)
@@ -204,10 +208,10 @@ class KubernetesBackend(Backend):
         begun = time.monotonic()
         if anew or begun - self._looked > max(_FRESH_SECONDS, _SHARE * self._took):
             ours = self._names.selector
-            jobs = self._cluster.items(
+            jobs: Iterator[Job] = self._cluster.items(
                 JOBS, labelSelector=ours, fieldSelector="status.successful=0"
             )
-            pods = self._cluster.items(
+            pods: Iterator[Pod] = self._cluster.items(
                 PODS, labelSelector=ours, fieldSelector="status.phase!=Succeeded"
             )
             self._jobs, self._pods = dict(_by_token(jobs)), {}
@@ -217,18 +221,17 @@ class KubernetesBackend(Backend):
             self._took = self._looked - begun
         missing = [t for t in wanted if t not in self._jobs and t not in self._over]
         if len(missing) > _ALONE:
-            everything = dict(
-                _by_token(self._cluster.items(JOBS, labelSelector=self._names.selector))
-            )
+            known: Iterator[Job] = self._cluster.items(JOBS, labelSelector=self._names.selector)
+            everything = dict(_by_token(known))
             self._jobs |= {token: everything.get(token) for token in missing}
         else:
             self._jobs |= {token: self._ours(token) for token in missing}
 
-    def _ours(self, token: str) -> Thing | None:
+    def _ours(self, token: str) -> Job | None:
         found = self._get(self._names.name(token))
         return found if found is not None and self._names.is_ours(found) else None
 
-    def _get(self, name: str) -> Thing | None:
+    def _get(self, name: str) -> Job | None:
         try:
             return self._cluster.call("GET", f"{JOBS}/{name}")
         except Refused as error:
@@ -242,14 +245,15 @@ class KubernetesBackend(Backend):
             return
         self._asked_why, self._whys = time.monotonic(), {}
         with suppress(Refused):
-            events = "involvedObject.kind=Job,reason=FailedCreate"
-            for event in self._cluster.items("/api/v1/namespaces/{}/events", fieldSelector=events):
-                self._whys[event["involvedObject"]["name"]] = " ".join(event["message"].split())[
-                    :200
-                ]
+            which = "involvedObject.kind=Job,reason=FailedCreate"
+            events: Iterator[Event] = self._cluster.items(_EVENTS, fieldSelector=which)
+            for event in events:
+                why = " ".join(event["message"].split())[:200]
+                self._whys[event["involvedObject"]["name"]] = why
         for version in ("v1beta2", "v1beta1") if self._options.get("queue") else ():
             with suppress(Refused):
-                for one in self._cluster.items(_WORKLOADS.format(version)):
+                workloads: Iterator[Workload] = self._cluster.items(_WORKLOADS.format(version))
+                for one in workloads:
                     for owner in one["metadata"].get("ownerReferences", ()):
                         for said in one.get("status", {}).get("conditions", ()):
                             if said["type"] == "QuotaReserved" and said["status"] != "True":
@@ -257,5 +261,5 @@ class KubernetesBackend(Backend):
                 break
 
 
-def _by_token(things: Iterable[Thing]) -> Iterator[tuple[str, Thing]]:
+def _by_token(things: Iterable[T]) -> Iterator[tuple[str, T]]:
     return ((thing["metadata"]["labels"][TOKEN], thing) for thing in things)

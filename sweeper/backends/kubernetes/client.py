@@ -59,22 +59,22 @@ class Cluster:
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, object] | None = None,
         accept: str = "application/json",
         **query: object,
-    ) -> dict[str, Any]:
-        """The answer to a request below `path`, in which `{}` is the namespace. What may be too
-        much for now is asked again, later and later: whatever is asked here may be done twice.
-        Raises `Unreachable`, or what is known better."""
+    ) -> Any:
+        """The answer, an object, to a request below `path`, in which `{}` is the namespace. What
+        may be too much for now is asked again, later and later: whatever is asked here may be done
+        twice. Raises `Unreachable`, or what is known better."""
         return json.loads(self._answered(method, path, body, accept, query))
 
     def text(self, path: str, **query: object) -> str:
         """The same for what is no JSON."""
         return self._answered("GET", path, None, "*/*", query).decode(errors="replace")
 
-    def items(self, path: str, **query: object) -> Iterator[dict[str, Any]]:
+    def items(self, path: str, **query: object) -> Iterator[Any]:
         """A listing, page by page, from its beginning again where the server has forgotten it."""
-        pages: list[list[dict[str, Any]]] = []
+        pages: list[list[object]] = []
         again = ""
         while True:
             more = {"continue": again} if again else {}
@@ -127,13 +127,13 @@ class Cluster:
 def _client(context: str | None) -> tuple[Any, str]:
     """The official client, and the namespace that its configuration says."""
     try:
-        config: Any = import_module("kubernetes.config")
-        client: Any = import_module("kubernetes.client")
+        config = import_module("kubernetes.config")
+        client = import_module("kubernetes.client")
     except ImportError as error:
         raise EnvironmentFailure(
             "kubernetes: its client is not installed: pip install 'sweeper[kubernetes]'"
         ) from error
-    made: Any = client.Configuration()
+    made = client.Configuration()
     made.retries = False  # what may be asked again is known here
     file = os.environ.get("KUBECONFIG") or None  # the client knows it from when it was imported
     try:

@@ -2,11 +2,11 @@
 secrets, the account, the class, the queue, the nodes. Only reads; what may not be looked at is told
 as that, and stops nothing where it is only a hint."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from sweeper.backends.base import Check
 from sweeper.backends.kubernetes.client import JOBS, METADATA, Cluster, Refused
+from sweeper.backends.kubernetes.options import Options
 
 __all__ = ["NEEDED", "OF_USE", "checks"]
 
@@ -26,7 +26,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _DIGEST = "@sha256:"
 
 
-def checks(options: Mapping[str, Any]) -> list[Check]:
+def checks(options: Options) -> list[Check]:
     """What `sweeper doctor --backend kubernetes` looks at; `options` are whole."""
     made: list[Cluster] = []
 
@@ -35,7 +35,7 @@ def checks(options: Mapping[str, Any]) -> list[Check]:
             made.append(Cluster(options.get("context"), options.get("namespace")))
         return made[0]
 
-    def asked(look: Callable[[Cluster, Mapping[str, Any]], str]) -> Callable[[], str]:
+    def asked(look: Callable[[Cluster, Options], str]) -> Callable[[], str]:
         return lambda: look(cluster(), options)
 
     found = [
@@ -73,7 +73,7 @@ def checks(options: Mapping[str, Any]) -> list[Check]:
     return found
 
 
-def _server(cluster: Cluster, options: Mapping[str, object]) -> str:
+def _server(cluster: Cluster, options: Options) -> str:
     del options
     version = cluster.call("GET", "/version")["gitVersion"]
     return f"{cluster.host}, {version}, namespace {cluster.namespace}"
@@ -92,7 +92,7 @@ def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
     return bool(cluster.call("POST", _REVIEWS, body)["status"]["allowed"])
 
 
-def _permissions(cluster: Cluster, options: Mapping[str, object]) -> str:
+def _permissions(cluster: Cluster, options: Options) -> str:
     del options
     lacking = [f"{v} {r}" for v, g, r in NEEDED if not _allowed(cluster, (v, g, r))]
     if lacking:
@@ -101,7 +101,7 @@ def _permissions(cluster: Cluster, options: Mapping[str, object]) -> str:
     return ", ".join(f"{verb} {resource}" for verb, _, resource in NEEDED)
 
 
-def _of_use(cluster: Cluster, options: Mapping[str, object]) -> str:
+def _of_use(cluster: Cluster, options: Options) -> str:
     wanted = (*OF_USE, _KUEUE) if options.get("queue") else OF_USE
     for (verb, group, resource), without in wanted:
         if not _allowed(cluster, (verb, group, resource)):
@@ -109,7 +109,7 @@ def _of_use(cluster: Cluster, options: Mapping[str, object]) -> str:
     return ", ".join(f"{verb} {resource}" for (verb, _, resource), _ in wanted)
 
 
-def _image(cluster: Cluster, options: Mapping[str, Any]) -> str:
+def _image(cluster: Cluster, options: Options) -> str:
     del cluster
     if "image" not in options:
         raise LookupError("there is none: launch.kubernetes.image; or give the grid: --grid GRID")
@@ -121,7 +121,7 @@ def _image(cluster: Cluster, options: Mapping[str, Any]) -> str:
     return options["image"]
 
 
-def _nodes(cluster: Cluster, options: Mapping[str, Any]) -> str:
+def _nodes(cluster: Cluster, options: Options) -> str:
     selector = options.get("node_selector", {})
     wanted = ",".join(f"{key}={value}" for key, value in selector.items())
     found = list(cluster.items("/api/v1/nodes", labelSelector=wanted))

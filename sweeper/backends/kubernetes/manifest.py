@@ -10,12 +10,14 @@ next attempt is the launcher's to submit. What took its machine away is written 
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.identity import Identity
+from sweeper.backends.kubernetes.objects import Job
+from sweeper.backends.kubernetes.options import Options
 
-__all__ = ["IDENTITY", "SUBMISSION", "TOKEN", "Names", "manifest"]
+__all__ = ["IDENTITY", "SUBMISSION", "TOKEN", "Names", "manifest", "pod_spec"]
 
 SWEEP, TOKEN, SUBMISSION = "sweeper/sweep", "sweeper/token", "sweeper/submission"
 IDENTITY = "sweeper/identity"
@@ -37,7 +39,7 @@ class Names:
         not."""
         return f"{SWEEP}={self.mark},{IDENTITY}={self.identity.known()}"
 
-    def is_ours(self, job: Mapping[str, Any]) -> bool:
+    def is_ours(self, job: Job) -> bool:
         """Whether a job has these labels."""
         return job["metadata"]["labels"].get(IDENTITY) == self.identity.known()
 
@@ -46,14 +48,12 @@ class Names:
         return f"sweeper-{self.mark}-{token}"
 
 
-def manifest(
-    job: JobSpec, asked: Mapping[str, Any], names: Names, submission: str
-) -> dict[str, Any]:
+def manifest(job: JobSpec, asked: Options, names: Names, submission: str) -> dict[str, object]:
     """The Job. `asked` are the options of this run; `submission` tells one try from another."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
     labels = {**asked.get("labels", {}), **ours, IDENTITY: names.identity.known()}
     queue = asked.get("queue")
-    spec: dict[str, Any] = {
+    spec: dict[str, object] = {
         "backoffLimit": 0,
         "completions": 1,
         "parallelism": 1,
@@ -67,10 +67,10 @@ def manifest(
             ]
         },
         "ttlSecondsAfterFinished": round(asked["ttl_s"]),
-        "template": {"metadata": {"labels": labels}, "spec": _pod(job, asked)},
+        "template": {"metadata": {"labels": labels}, "spec": pod_spec(job, asked)},
     }
-    if asked.get("timeout_s"):
-        spec["activeDeadlineSeconds"] = math.ceil(asked["timeout_s"])
+    if timeout := asked.get("timeout_s"):
+        spec["activeDeadlineSeconds"] = math.ceil(timeout)
     if queue:
         spec["suspend"] = True  # until Kueue lets it go
     return {
@@ -89,18 +89,20 @@ def manifest(
     }
 
 
-def _pod(job: JobSpec, asked: Mapping[str, Any]) -> dict[str, Any]:
+def pod_spec(job: JobSpec, asked: Options) -> dict[str, object]:
+    """The pod of the Job."""
     more = dict(asked.get("pod") or {})
-    container: dict[str, Any] = {
+    of_container = cast(Mapping[str, object] | None, more.pop("container", None))
+    container: dict[str, object] = {
         "name": "run",
-        "image": asked["image"],
+        "image": asked.get("image"),
         # `$(NAME)` in a command is Kubernetes' to replace, unless it is `$$(NAME)`.
         "command": [argument.replace("$", "$$") for argument in job.argv],
         "env": [_secret(*pair) for pair in sorted(asked.get("secrets", {}).items())],
         "resources": _resources(asked),
-        **(more.pop("container", None) or {}),
+        **(of_container or {}),
     }
-    pod: dict[str, Any] = {
+    pod: dict[str, object] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(job.grace_s) + _MARGIN_SECONDS,
         "automountServiceAccountToken": "service_account" in asked,
@@ -123,11 +125,11 @@ def _secret(variable: str, reference: str) -> dict[str, object]:
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
 
-def _resources(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _resources(asked: Options) -> dict[str, object]:
     """What a job asks for, and may not exceed: of processors it may have what nobody wants."""
     limits = {"memory": asked["memory"], **asked.get("resources", {})}
-    if asked.get("gpus"):
-        limits[_GPU] = str(asked["gpus"])
+    if gpus := asked.get("gpus"):
+        limits[_GPU] = str(gpus)
     return {"requests": {"cpu": f"{asked['cpus']:g}", **limits}, "limits": limits}
 
 

@@ -3,10 +3,18 @@
 import time
 from calendar import timegm
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.exit_codes import of_process
+from sweeper.backends.kubernetes.objects import (
+    Condition,
+    ContainerState,
+    Job,
+    Pod,
+    PodStatus,
+    Waiting,
+)
 
 __all__ = ["is_over", "status_of"]
 
@@ -16,33 +24,33 @@ _STARTING = (None, "ContainerCreating", "PodInitializing")
 _PLAIN = (None, "Error", "Completed")
 _ENDED = JobStatus(JobState.ENDED)
 _STOPPING = JobStatus(JobState.STOPPING)
-_NOTHING: Mapping[str, Any] = {}
-Thing = Mapping[str, Any]
+_NO_WHYS: Mapping[str, str] = MappingProxyType({})
 
 
-def is_over(job: Thing) -> bool:
+def is_over(job: Job) -> bool:
     """Whether the Job has ended, and has no processes any more."""
     return not _conditions(job).keys().isdisjoint(("Complete", "Failed"))
 
 
 def status_of(
-    job: Thing, pods: Sequence[Thing], now: float, whys: Mapping[str, str] = _NOTHING
+    job: Job, pods: Sequence[Pod], now: float, whys: Mapping[str, str] = _NO_WHYS
 ) -> JobStatus:
     """The status of a Job with these pods. `now` is the server's time; `whys` says, by their names,
     what jobs wait for that have no pod."""
-    pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=_NOTHING)
+    pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
     found = _ended(job, pod, now) or _stopping(job, pod) or _waiting(job, pod, whys)
     found = found or JobStatus(JobState.RUNNING)
-    return found._replace(node=_part(pod, "spec").get("nodeName"))
+    spec = pod.get("spec") if pod else None
+    return found._replace(node=spec.get("nodeName") if spec else None)
 
 
-def _ended(job: Thing, pod: Thing, now: float) -> JobStatus | None:
-    told, phase = _conditions(job), _part(pod, "status").get("phase")
+def _ended(job: Job, pod: Pod | None, now: float) -> JobStatus | None:
+    told, phase = _conditions(job), _told(pod).get("phase")
     if "Complete" in told:
         return _ENDED._replace(code=0)
     if "Failed" in told or phase == "Failed":
-        return _failed(told.get("Failed") or told.get("FailureTarget") or _NOTHING, pod)
-    gone = _part(pod, "metadata").get("deletionTimestamp")
+        return _failed(told.get("Failed") or told.get("FailureTarget"), pod)
+    gone = pod["metadata"].get("deletionTimestamp") if pod else None
     if gone and now > _seconds(gone) + _LOST_SECONDS:
         return _ENDED._replace(reason="its node does not answer", preempted=True)
     # Each change of a Job is a generation: the second let it go, and then it was taken back.
@@ -51,15 +59,16 @@ def _ended(job: Thing, pod: Thing, now: float) -> JobStatus | None:
     return None
 
 
-def _failed(told: Thing, pod: Thing) -> JobStatus:
+def _failed(told: Condition | None, pod: Pod | None) -> JobStatus:
     """Of a Job that failed, as `told` has it, or whose pod has."""
-    why, disrupted = told.get("message"), _conditions(pod).get("DisruptionTarget")
-    if disrupted or told.get("reason") == "PodFailurePolicy":
-        said = _line(disrupted["message"] if disrupted else why)
+    failure, why = (told.get("reason"), told.get("message")) if told else (None, None)
+    disrupted = _conditions(pod).get("DisruptionTarget")
+    if disrupted or failure == "PodFailurePolicy":
+        said = _line(disrupted.get("message") if disrupted else why)
         return _ENDED._replace(reason=said, preempted=True)
-    if told.get("reason") == "DeadlineExceeded":
+    if failure == "DeadlineExceeded":
         return _ENDED._replace(reason="timeout")
-    end = _container(pod, "terminated")
+    end = _container(pod).get("terminated") or {}
     code, kind = end.get("exitCode"), end.get("reason")
     if code is not None:
         why, code = None, of_process(code)
@@ -67,55 +76,57 @@ def _failed(told: Thing, pod: Thing) -> JobStatus:
         why = "oom"
     elif kind not in _PLAIN:
         why = f"{kind}: {end.get('message', '')}"  # StartError: there is no such program
-    return _ENDED._replace(code=code, reason=_line(_part(pod, "status").get("message") or why))
+    return _ENDED._replace(code=code, reason=_line(_told(pod).get("message") or why))
 
 
-def _stopping(job: Thing, pod: Thing) -> JobStatus | None:
+def _stopping(job: Job, pod: Pod | None) -> JobStatus | None:
     ends = "deletionTimestamp" in job["metadata"] or "FailureTarget" in _conditions(job)
-    if "deletionTimestamp" in _part(pod, "metadata"):
-        why = _conditions(pod).get("DisruptionTarget", _NOTHING).get("message")
-        return _STOPPING._replace(reason=_line(why))
+    if pod and "deletionTimestamp" in pod["metadata"]:
+        disrupted = _conditions(pod).get("DisruptionTarget")
+        return _STOPPING._replace(reason=_line(disrupted.get("message") if disrupted else None))
     if pod and job["spec"].get("suspend"):
         return _STOPPING._replace(reason="suspended")
     return _STOPPING if ends else None
 
 
-def _waiting(job: Thing, pod: Thing, whys: Mapping[str, str]) -> JobStatus | None:
+def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | None:
     """For what refused a pod, for a queue, a node, an image or a secret."""
     meta, reason = job["metadata"], None
     if not pod:
-        queue = _part(meta, "labels").get("kueue.x-k8s.io/queue-name")
+        queue = (meta.get("labels") or {}).get("kueue.x-k8s.io/queue-name")
         reason = f"waits in Kueue's queue {queue}" if queue else "suspended"
         reason = whys.get(meta["name"]) or (reason if job["spec"].get("suspend") else None)
-    elif _part(pod, "status").get("phase", "Pending") != "Pending":
+    elif _told(pod).get("phase", "Pending") != "Pending":
         return None
     else:
-        waits = _container(pod, "waiting")
-        if waits.get("reason") in _STARTING:
-            found = _part(pod, "status").get("conditions") or ()
+        waits: Waiting | Condition | None = _container(pod).get("waiting")
+        if waits is None or waits.get("reason") in _STARTING:
+            found = _told(pod).get("conditions") or ()
             unscheduled = (
                 c for c in found if (c["type"], c["status"]) == ("PodScheduled", "False")
             )
-            waits = next(unscheduled, _NOTHING)
-        reason = _line(f"{waits['reason']}: {waits.get('message', '')}") if waits else None
+            waits = next(unscheduled, None)
+        if waits:
+            reason = _line(f"{waits.get('reason', '')}: {waits.get('message', '')}")
     return JobStatus(JobState.PENDING, None, reason, since=meta["creationTimestamp"])
 
 
-def _part(thing: Thing, key: str) -> Thing:
-    found: Thing | None = thing.get(key)
-    return found or _NOTHING
+def _told(pod: Pod | None) -> PodStatus:
+    """What has become of a pod, if there is one."""
+    return (pod.get("status") if pod else None) or {}
 
 
-def _conditions(thing: Thing) -> dict[str, Thing]:
+def _conditions(thing: Job | Pod | None) -> dict[str, Condition]:
     """Those that hold, by their type."""
-    found = _part(thing, "status").get("conditions") or ()
+    status = thing.get("status") if thing else None
+    found = (status.get("conditions") if status else None) or ()
     return {one["type"]: one for one in found if one["status"] == "True"}
 
 
-def _container(pod: Thing, state: str) -> Thing:
-    """What is known of the pod's one container, in this state."""
-    found: Sequence[Thing] = _part(pod, "status").get("containerStatuses") or ()
-    return _part(_part(found[0], "state"), state) if found else _NOTHING
+def _container(pod: Pod | None) -> ContainerState:
+    """How the pod's one container stands, as far as that is known."""
+    found = _told(pod).get("containerStatuses") or ()
+    return (found[0].get("state") if found else None) or {}
 
 
 def _seconds(stamp: str) -> float:
