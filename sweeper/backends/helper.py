@@ -32,7 +32,7 @@ class Helper:
     answer. `what` is the platform's name, `opening` what the first request says."""
 
     def __init__(
-        self, what: str, module: str, opening: Mapping[str, Any], environment: Mapping[str, str]
+        self, what: str, module: str, opening: Mapping[str, object], environment: Mapping[str, str]
     ) -> None:
         self._what, self._opening = what, {"do": "open", **opening}
         self._argv = [sys.executable, "-P", "-m", module]
@@ -41,7 +41,7 @@ class Helper:
         self._patience = Patience(*_AGAIN_SECONDS)
         self._rest = b""
 
-    def ask(self, do: str, **about: Any) -> Any:
+    def ask(self, do: str, **about: object) -> Any:
         """Its answer. Raises `Unreachable` where there is none, `EnvironmentFailure` for what the
         platform refuses for good."""
         if self._process is None:
@@ -77,7 +77,9 @@ class Helper:
 
     def _ask(self, request: Mapping[str, object]) -> object:
         try:
-            said: dict[str, Any] = json.loads(self._exchange(json.dumps(request).encode() + b"\n"))
+            said: dict[str, object] = json.loads(
+                self._exchange(json.dumps(request).encode() + b"\n")
+            )
         except (OSError, ValueError) as error:
             self.end()
             failure = Unreachable(f"{self._what}: {error}")
@@ -110,14 +112,14 @@ class Helper:
         return answer
 
 
-def serve(opened: Callable[..., Any]) -> None:
+def serve(opened: Callable[..., object]) -> None:
     """Be the process: `opened` makes the object whose methods are asked for. Ends with its
     input."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the client prints is no answer
-    at_work: Any = None
+    at_work: object = None
     for line in sys.stdin:
-        said: dict[str, Any]
+        said: dict[str, object]
         try:
             request: dict[str, Any] = json.loads(line)
             verb = request.pop("do")

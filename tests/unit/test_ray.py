@@ -13,11 +13,12 @@ from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.backends.ray.actor import ENDS, resolved
 from sweeper.backends.ray.backend import RayBackend, lacking, status_of
 from sweeper.backends.ray.driver import Cluster
+from sweeper.backends.ray.messages import About, Node, Options
 from sweeper.errors import EnvironmentFailure, GridError, Unreachable, UsageError
 from sweeper.grid import parse_grid
 
 ENDED = JobState.ENDED
-STATUSES: list[tuple[dict[str, Any], JobStatus]] = [
+STATUSES: list[tuple[About, JobStatus]] = [
     ({"state": "PENDING_CREATION"}, JobStatus(JobState.PENDING, None, "resources")),
     ({"state": "ALIVE", "node": "n1"}, JobStatus(JobState.RUNNING, node="n1")),
     (
@@ -62,13 +63,18 @@ STATUSES: list[tuple[dict[str, Any], JobStatus]] = [
 
 
 @pytest.mark.parametrize(("about", "expected"), STATUSES)
-def test_what_becomes_of_an_actor(about: dict[str, Any], expected: JobStatus) -> None:
+def test_what_becomes_of_an_actor(about: About, expected: JobStatus) -> None:
     assert status_of(about) == expected
 
 
-NODES = [
-    {"name": "a", "has": {"CPU": 8.0, "memory": 16.0 * 2**30}},
-    {"name": "b", "has": {"CPU": 2.0, "GPU": 4.0, "memory": 4.0 * 2**30, "disk": 2.0}},
+NODES: list[Node] = [
+    {"name": "a", "id": "1", "labels": {}, "has": {"CPU": 8.0, "memory": 16.0 * 2**30}},
+    {
+        "name": "b",
+        "id": "2",
+        "labels": {},
+        "has": {"CPU": 2.0, "GPU": 4.0, "memory": 4.0 * 2**30, "disk": 2.0},
+    },
 ]
 
 
@@ -124,6 +130,11 @@ def test_mistakes(line: str, told: str, tmp_path: Path) -> None:
     (said,) = str(caught.value).splitlines()
     assert told in said and said.startswith(f"{tmp_path}/g.yaml:2:")
     assert "hunter2" not in said
+
+
+def test_its_document_has_each_field() -> None:
+    declared = {field.key or field.name for field in backend_type("ray").section}
+    assert Options.__annotations__.keys() == declared | {"overrides"}
 
 
 def test_what_jobs_can_do() -> None:

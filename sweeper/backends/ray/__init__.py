@@ -2,9 +2,10 @@
 launched there; Ray itself only by the driver, a process of its own, and on the nodes."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import cast
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, Check
+from sweeper.backends.ray.messages import Options
 from sweeper.backends.references import names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import Amounts, Choice, Flag, Integer, Matching, Names, Number, Text
@@ -77,8 +78,9 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     return open_backend(folder, options)
 
 
-def _capabilities(options: Mapping[str, Any]) -> Capabilities:
+def _capabilities(given: Mapping[str, object]) -> Capabilities:
     """Jobs run elsewhere, with this machine's folders or without. Raises `UsageError`."""
+    options = cast(Options, given)
     for override in options.get("overrides") or ():
         for key in _OF_ALL:
             if key in override:

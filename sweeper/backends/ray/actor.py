@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
 
 __all__ = ["ENDS", "Job", "resolved"]
 
@@ -42,9 +41,9 @@ class Job:
     """The actor of one job, which Ray knows by its name. `key` is where its end is kept."""
 
     def __init__(self, key: str, argv: Sequence[str], cwd: str, secrets: Mapping[str, str]) -> None:
-        ray: object = import_module("ray")
+        ray = import_module("ray")
         self._key = key.encode()
-        self._me: Any = ray.get_runtime_context().current_actor
+        self._me = ray.get_runtime_context().current_actor
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._process: subprocess.Popen[str] | None = None
         with suppress(Exception):  # the end of another, submitted twice
@@ -92,7 +91,7 @@ class Job:
             code = self._process.wait()
             reading.join(1.0)  # what it has left behind may hold its output open
         end = json.dumps({"code": code, "tail": list(self._lines)}).encode()
-        kept: Any = import_module("ray.experimental.internal_kv")
+        kept = import_module("ray.experimental.internal_kv")
         while True:  # the head may be away
             with suppress(Exception):
                 kept._internal_kv_put(self._key, end, namespace=ENDS)

@@ -7,11 +7,12 @@ import importlib.util
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import cast
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.helper import Helper
 from sweeper.backends.identity import Identity
+from sweeper.backends.ray.messages import About, Asked, Death, Described, Node, Options
 from sweeper.errors import EnvironmentFailure, UsageError
 
 __all__ = ["RayBackend", "lacking", "open_backend", "status_of"]
@@ -37,8 +38,8 @@ class RayBackend(Backend):
 
     name = "ray"
 
-    def __init__(self, folder: str, options: Mapping[str, Any]) -> None:
-        self._options = options
+    def __init__(self, folder: str, given: Mapping[str, object]) -> None:
+        self._options = options = cast(Options, given)
         self._mark = f"sweeper-{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
         self._identity = Identity(folder)
         address = str(options.get("address") or os.environ.get("RAY_ADDRESS") or "auto")
@@ -70,9 +71,14 @@ class RayBackend(Backend):
         if jobs:
             self._identity.made()
         described = [
-            {"name": self._name(job.token), "token": job.token}
-            | {"argv": list(job.argv), "cwd": job.cwd}
-            | {"secrets": secrets, "asked": _asked(job.resources)}
+            Described(
+                name=self._name(job.token),
+                token=job.token,
+                argv=list(job.argv),
+                cwd=job.cwd,
+                secrets=secrets,
+                asked=_asked(job.resources),
+            )
             for job in jobs
         ]
         if described:
@@ -96,9 +102,9 @@ class RayBackend(Backend):
     def logs(self, token: str) -> Iterator[str]:
         return iter(self.driver.ask("logs", name=self._name(token)))
 
-    def _known(self, tokens: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def _known(self, tokens: Sequence[str]) -> dict[str, About]:
         names = {self._name(token): token for token in tokens}
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, About] = {}
         if names:
             found = self.driver.ask("poll", names=list(names))
         return {names[name]: about for name, about in found.items()}
@@ -107,24 +113,31 @@ class RayBackend(Backend):
         return f"{self._mark}-{self._identity.known()}-{token}"
 
 
-def _asked(resources: Mapping[str, Any]) -> dict[str, Any]:
+def _asked(resources: Mapping[str, object]) -> Asked:
     """What an actor asks for, as Ray takes it."""
-    found = {
-        "num_cpus": resources.get("num_cpus", 1),
-        "num_gpus": resources.get("num_gpus"),
-        "resources": resources.get("resources"),
-        "label_selector": resources.get("labels"),
-        "memory": resources.get("memory", 0) * _MEBIBYTE,
-        "scheduling_strategy": "SPREAD" if resources.get("placement") == "spread" else None,
-    }
-    return {key: value for key, value in found.items() if value or key == "num_cpus"}
+    given = cast(Options, resources)
+    found = Asked(num_cpus=given.get("num_cpus", 1))
+    if gpus := given.get("num_gpus"):
+        found["num_gpus"] = gpus
+    if others := given.get("resources"):
+        found["resources"] = others
+    if labels := given.get("labels"):
+        found["label_selector"] = labels
+    if memory := given.get("memory", 0) * _MEBIBYTE:
+        found["memory"] = memory
+    if given.get("placement") == "spread":
+        found["scheduling_strategy"] = "SPREAD"
+    return found
 
 
-def lacking(resources: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str | None:
+def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | None:
     """What of the amounts that a job asks for no node has; None where one has all."""
     asked = _asked(resources)
-    called = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
-    wanted: dict[str, float] = {name: asked[key] for name, key in called.items() if key in asked}
+    wanted: dict[str, float] = {"CPU": asked["num_cpus"]}
+    if "num_gpus" in asked:
+        wanted["GPU"] = asked["num_gpus"]
+    if "memory" in asked:
+        wanted["memory"] = asked["memory"]
     wanted |= asked.get("resources", {})
     if any(all(node["has"].get(k, 0) >= v for k, v in wanted.items()) for node in nodes):
         return None
@@ -138,11 +151,11 @@ def lacking(resources: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) ->
     )
 
 
-def status_of(about: Mapping[str, Any]) -> JobStatus:
+def status_of(about: About) -> JobStatus:
     """What the driver tells of a job, as a launcher takes it."""
     state, node = about["state"], about.get("node")
     end = about.get("end")
-    death: Mapping[str, Any] = about.get("death") or {}
+    death: Death = about.get("death") or {}
     gone = death.get("reason") == "NODE_DIED"
     # A node that goes down kills a worker before its actor: which it was, the actor's end tells.
     killed = end is not None and end["code"] == -signal.SIGKILL and (gone or state != "DEAD")

@@ -4,10 +4,10 @@ takes such jobs. Only asks; nothing is submitted."""
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from sweeper.backends.base import Check
 from sweeper.backends.ray.backend import RayBackend, lacking, open_backend
+from sweeper.backends.ray.messages import Node
 
 __all__ = ["checks"]
 
@@ -23,7 +23,7 @@ def checks(options: Mapping[str, object]) -> list[Check]:
         met.append(backend)
         return f"{hello['address']}, Ray {hello['version']}"
 
-    def then(look: Callable[[Sequence[Mapping[str, Any]]], str]) -> Callable[[], str]:
+    def then(look: Callable[[Sequence[Node]], str]) -> Callable[[], str]:
         def looked() -> str:
             if not met:
                 raise LookupError("not known: the head did not answer")
@@ -58,14 +58,14 @@ def _token() -> str:
     )
 
 
-def _nodes(nodes: Sequence[Mapping[str, Any]]) -> str:
+def _nodes(nodes: Sequence[Node]) -> str:
     if not nodes:
         raise LookupError("none is alive")
     amounts = [(sum(node["has"].get(key, 0) for node in nodes), key) for key in ("CPU", "GPU")]
     return f"{len(nodes)}, " + ", ".join(f"{amount:g} {key}" for amount, key in amounts if amount)
 
 
-def _room(options: Mapping[str, object], nodes: Sequence[Mapping[str, object]]) -> str:
+def _room(options: Mapping[str, object], nodes: Sequence[Node]) -> str:
     why = lacking(options, nodes)
     if why is None:
         return "there is one"

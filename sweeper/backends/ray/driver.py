@@ -12,6 +12,7 @@ from typing import Any
 
 from sweeper.backends.helper import serve
 from sweeper.backends.ray.actor import ENDS, Job
+from sweeper.backends.ray.messages import About, Described, Node
 
 __all__ = ["Cluster"]
 
@@ -29,12 +30,12 @@ class Cluster:
                 if ipaddress.ip_address(met.getpeername()[0]).is_loopback:
                     # Ray would take this machine's other address, where such a head is not.
                     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        self._ray: Any = import_module("ray")
-        self._state: Any = import_module("ray._private.state")
+        self._ray = import_module("ray")
+        self._state = import_module("ray._private.state")
         self._namespace = namespace
         self._ray.init(address, namespace=namespace, log_to_driver=False, logging_level="error")
-        self._kept: Any = import_module("ray.experimental.internal_kv").internal_kv_get_gcs_client()
-        self._job: Any = self._ray.remote(Job)
+        self._kept = import_module("ray.experimental.internal_kv").internal_kv_get_gcs_client()
+        self._job = self._ray.remote(Job)
 
     def hello(self) -> dict[str, str]:
         """Where this is."""
@@ -43,7 +44,7 @@ class Cluster:
             "version": self._ray.__version__,
         }
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[Node]:
         """The nodes that live, and what each has in all."""
         return [
             {"name": node["NodeManagerHostname"], "id": node["NodeID"], "has": node["Resources"],
@@ -52,7 +53,7 @@ class Cluster:
             if node["Alive"]
         ]  # fmt: skip
 
-    def submit(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+    def submit(self, jobs: Sequence[Described]) -> None:
         """Make an actor of each, unless there is one of its name. It is on record when this
         returns. Raises `RuntimeError` where one of a sweep that was in the same folder is at
         work."""
@@ -90,10 +91,10 @@ class Cluster:
                 found[name.removeprefix(ours).partition("-")[2]] = name
         return found
 
-    def poll(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def poll(self, names: Sequence[str]) -> dict[str, About]:
         """What is known of the jobs: of each that is known."""
         wanted = set(names)
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, About] = {}
         for actor in self._state.actors().values():
             name = actor["Name"]
             live = actor["State"] != "DEAD"
@@ -110,7 +111,7 @@ class Cluster:
     def cancel(self, names: Sequence[str]) -> list[str]:
         """Withdraw what waits, tell the others to stop. Returns those that have not heard it."""
         known = self.poll(names)
-        asked: dict[Any, str] = {}
+        asked: dict[object, str] = {}
         not_yet: list[str] = []
         for name, about in known.items():
             if about["state"] == "DEAD" or "end" in about:
@@ -145,22 +146,22 @@ class Cluster:
 
     def logs(self, name: str) -> list[str]:
         """What a job's worker printed last."""
-        about = self.poll([name]).get(name, {})
-        if "end" in about:
+        about = self.poll([name]).get(name)
+        if about is not None and "end" in about:
             return about["end"]["tail"]
-        if about.get("state") != "ALIVE":
+        if about is None or about["state"] != "ALIVE":
             return []
         actor = self._ray.get_actor(name, namespace=self._namespace)
         return self._ray.get(actor.tail.remote(), timeout=_STOP_SECONDS)
 
 
-def _told(actor: Mapping[str, Any]) -> dict[str, Any]:
+def _told(actor: Mapping[str, Any]) -> About:
     """An actor as Ray's table has it, in plain words."""
-    about: dict[str, Any] = {"state": actor["State"], "node": actor["Address"]["NodeID"]}
-    cause: Any = actor["DeathCause"]
+    about: About = {"state": actor["State"], "node": actor["Address"]["NodeID"]}
+    cause = actor["DeathCause"]
     which = cause.WhichOneof("context") if actor["State"] == "DEAD" else None
     if which is not None:
-        context: Any = getattr(cause, which)
+        context = getattr(cause, which)
         message = getattr(context, "error_message", "") or getattr(
             context, "formatted_exception_string", ""
         )

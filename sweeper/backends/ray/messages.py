@@ -1,0 +1,80 @@
+"""What the launcher and the driver tell each other, and what a plan says of Ray."""
+
+from collections.abc import Mapping, Sequence
+from typing import NotRequired, Required, TypedDict
+
+__all__ = ["About", "Asked", "Death", "Described", "End", "Node", "Options"]
+
+
+class Options(TypedDict, total=False):
+    """A plan's `launch.ray`, as the fields of its section read it; `memory` in MiB. `secrets` maps
+    variables to `env:NAME` or `file:/path` of a node."""
+
+    address: str
+    python: str
+    num_cpus: float
+    num_gpus: float
+    memory: int
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+    placement: str
+    files: bool
+    wait_for_nodes: bool
+    secrets: Mapping[str, str]
+    overrides: Sequence[Mapping[str, object]]
+
+
+class Asked(TypedDict, total=False):
+    """What an actor asks for, as Ray takes it; `memory` in bytes."""
+
+    num_cpus: Required[float]
+    num_gpus: float
+    resources: Mapping[str, float]
+    label_selector: Mapping[str, str]
+    memory: int
+    scheduling_strategy: str
+
+
+class Described(TypedDict):
+    """A job to submit."""
+
+    name: str
+    token: str
+    argv: list[str]
+    cwd: str
+    secrets: Mapping[str, str]
+    asked: Asked
+
+
+class Node(TypedDict):
+    """A node that lives; `has` are its amounts in all, of memory in bytes."""
+
+    name: str
+    id: str
+    has: Mapping[str, float]
+    labels: Mapping[str, str]
+
+
+class End(TypedDict):
+    """How a worker has ended (None: it never began), and what it printed last."""
+
+    code: int | None
+    tail: list[str]
+
+
+class Death(TypedDict, total=False):
+    """Why an actor is gone, in Ray's words."""
+
+    kind: str
+    message: str
+    reason: str
+
+
+class About(TypedDict):
+    """What is known of a job: Ray's word for its actor's state, the node that it is or was on, how
+    its worker ended, and why the actor is gone."""
+
+    state: str
+    node: NotRequired[str | None]
+    end: NotRequired[End]
+    death: NotRequired[Death]
