@@ -29,6 +29,11 @@ def test_a_configuration_that_is_nested_too_deep(
     assert "recursion" in str(problems.error())
 
 
+def test_its_document_has_each_field() -> None:
+    declared = {field.key or field.name for field in slurm.BACKEND.section}
+    assert slurm_options.Asked.__annotations__.keys() == declared
+
+
 def test_options() -> None:
     asked = {"partition": "gpu", "cpus": 4, "time_s": 5400.0, "extra": ["--nice=3"]}
     assert slurm_options.options(asked) == [

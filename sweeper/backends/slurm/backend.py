@@ -12,13 +12,12 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.commands import Closed, Full, Job, Slurm, status_of
-from sweeper.backends.slurm.options import options, requeues, script
+from sweeper.backends.slurm.options import Asked, asked_of, options, requeues, script
 from sweeper.backends.slurm.submission import alike, arguments
 from sweeper.backends.slurm.tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
@@ -53,7 +52,7 @@ class SlurmBackend(Backend):
     name = "slurm"
 
     def __init__(
-        self, slurm: Slurm, sweep: str, folder: str, defaults: Mapping[str, Any] | None = None
+        self, slurm: Slurm, sweep: str, folder: str, defaults: Mapping[str, object] | None = None
     ) -> None:
         self._slurm = slurm
         self._sweep = sweep
@@ -108,7 +107,7 @@ class SlurmBackend(Backend):
     def trial(self, asked: Mapping[str, object]) -> None:
         """Have Slurm try a job with these resources, without submitting it. Raises
         `EnvironmentFailure` for whatever it says against it."""
-        given: dict[str, Any] = {**self._defaults, **asked}
+        given = asked_of(self._defaults, asked)
         self._slurm.submit(["--test-only", *options(given)], script((), ""))
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
@@ -132,15 +131,13 @@ class SlurmBackend(Backend):
 
     def _submit_alike(self, group: Sequence[JobSpec], room: Patience) -> None:
         """Jobs that ask for the same, in as few arrays as may be."""
-        asked: dict[str, Any] = {**self._defaults, **group[0].resources}
+        asked = asked_of(self._defaults, group[0].resources)
         size = self._slurm.largest_array() if len(group) > 1 else 1
         size = min(size, asked.get("array") or size)
         for start in range(0, len(group), size):
             self._hand_in(group[start : start + size], asked, room)
 
-    def _hand_in(
-        self, jobs: Sequence[JobSpec], asked: Mapping[str, object], room: Patience
-    ) -> None:
+    def _hand_in(self, jobs: Sequence[JobSpec], asked: Asked, room: Patience) -> None:
         """In halves where there is no room for all at once: but each would have the whole of a
         throttle."""
         tokens = {job.token for job in jobs}
@@ -163,7 +160,7 @@ class SlurmBackend(Backend):
             room.succeeded()
             self._accounting.there(tokens)
 
-    def _submit(self, jobs: Sequence[JobSpec], asked: Mapping[str, Any]) -> None:
+    def _submit(self, jobs: Sequence[JobSpec], asked: Asked) -> None:
         name = self._tables.write(jobs, requeue=requeues(asked))
         given = arguments(self._sweep, self._tables, name, jobs, asked)
         text = script(asked.get("setup", ()), self._tables.path(name))

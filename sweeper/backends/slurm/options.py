@@ -10,23 +10,48 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypedDict, cast
 
 from sweeper.backends.slurm.section import SECTION
 
-__all__ = ["options", "requeues", "script"]
+__all__ = ["Asked", "asked_of", "options", "requeues", "script"]
 
 _PLAIN = ("partition", "account", "qos", "mem", "gres", "constraint")
 _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
-def options(asked: Mapping[str, Any]) -> list[str]:
+class Asked(TypedDict, total=False):
+    """The section, as its fields read it; times in seconds."""
+
+    partition: str
+    account: str
+    qos: str
+    mem: str
+    gres: str
+    constraint: str
+    time_s: float
+    cpus: int
+    extra: list[str]
+    setup: list[str]
+    requeue: bool
+    signal_s: float
+    throttle: int | None
+    array: int | None
+
+
+def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Asked:
+    """What is asked for: what is given, and the defaults where nothing is."""
+    return cast(Asked, {**defaults, **given})
+
+
+def options(asked: Mapping[str, object]) -> list[str]:
     """The options of sbatch that say what a job gets."""
-    said = SECTION.with_defaults(asked)
-    given = [f"--{name}={said[name]}" for name in _PLAIN if name in said]
+    said = cast(Asked, SECTION.with_defaults(asked))
+    texts = {name: said.get(name) for name in _PLAIN}
+    given = [f"--{name}={text}" for name, text in texts.items() if text is not None]
     if "cpus" in said:
         given.append(f"--cpus-per-task={said['cpus']}")
-    before, limit = said["signal_s"], said.get("time_s")
+    before, limit = said.get("signal_s", 0.0), said.get("time_s")
     if limit is not None:
         given.append(f"--time={_clock(limit)}")
         # They may come from different places, of which none sees the other.
@@ -36,7 +61,7 @@ def options(asked: Mapping[str, Any]) -> list[str]:
     return [*given, *said.get("extra", ())]
 
 
-def requeues(asked: Mapping[str, Any]) -> bool:
+def requeues(asked: Mapping[str, object]) -> bool:
     """Whether a job is started again that was preempted, lost its node or ran out of time."""
     return SECTION.with_defaults(asked)["requeue"] is not False
 

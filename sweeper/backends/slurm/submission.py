@@ -2,10 +2,9 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from sweeper.backends.base import Batches, JobSpec, Manifest
-from sweeper.backends.slurm.options import options, script
+from sweeper.backends.slurm.options import Asked, asked_of, options, script
 from sweeper.backends.slurm.tables import Tables
 
 __all__ = ["alike", "arguments", "manifests"]
@@ -24,7 +23,7 @@ def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
 
 
 def arguments(
-    sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], asked: Mapping[str, Any]
+    sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], asked: Asked
 ) -> list[str]:
     """Those of sbatch, for jobs that all ask for the same and are listed in `table`."""
     given = [
@@ -42,21 +41,19 @@ def arguments(
 
 
 def manifests(
-    sweep: str, folder: str, defaults: Mapping[str, Any], batches: Batches
+    sweep: str, folder: str, defaults: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
     """Each call of sbatch, as a shell would make it. How many tasks an array may have at most, the
     cluster alone knows: only `launch.slurm.array` counts here."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):
-        asked: dict[str, Any] = {**defaults, **group[0].resources}
+        asked = asked_of(defaults, group[0].resources)
         size = asked.get("array") or len(group)
         for start in range(0, len(group), size):
             yield _manifest(sweep, tables, group[start : start + size], asked)
 
 
-def _manifest(
-    sweep: str, tables: Tables, jobs: Sequence[JobSpec], asked: Mapping[str, Any]
-) -> Manifest:
+def _manifest(sweep: str, tables: Tables, jobs: Sequence[JobSpec], asked: Asked) -> Manifest:
     given = shlex.join(["sbatch", *arguments(sweep, tables, _TABLE, jobs, asked)])
     text = script(asked.get("setup", ()), tables.path(_TABLE))
     tasks = [f"# task {index}: {shlex.join(job.argv)}" for index, job in enumerate(jobs)]
