@@ -1,7 +1,7 @@
 """How long one leaves alone what has not answered, or has refused."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from sweeper.errors import Unreachable
@@ -28,7 +28,7 @@ class Patience:
             raise self._failure.with_traceback(None)  # else it grows with every call
 
     @contextmanager
-    def tried(self, *failures: type[Unreachable]) -> Iterator[None]:
+    def tried(self, *failures: type[Unreachable]) -> Generator[None]:
         """A try in a block: it has failed if one of these is raised in it, which goes on."""
         try:
             yield

@@ -249,7 +249,8 @@ class Table:
 
 
 def test_what_jobs_left_of_their_ends_is_removed_once_they_are_gone() -> None:
-    table, cluster = Table(), object.__new__(Cluster)
+    table = Table()
+    cluster: Any = object.__new__(Cluster)
     cluster._state = cluster._kept = cluster._ray = table
     table.kept[b"another"] = b"{}"
     cluster.forget(["going", "leaving", "gone", "never was"])
