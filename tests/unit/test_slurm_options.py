@@ -51,7 +51,9 @@ def test_a_default_that_is_declared_is_asked_for(
 ) -> None:
     given = slurm_options.options({key: value})
     assert given != slurm_options.options({key: None})
-    monkeypatch.setitem(slurm_options._DEFAULTS, key, value)
+    section = slurm.BACKEND.section
+    declared = {**section.defaults(), key: value}
+    monkeypatch.setattr(section, "defaults", lambda: declared)
     assert slurm_options.options({}) == slurm_options.options({key: None}) == given
     assert "--signal=B:TERM@30" in slurm_options.options({"signal_s": 30.0})
     # A signal of the configuration file's, with a time of the grid's.
