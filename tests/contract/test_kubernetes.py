@@ -28,20 +28,32 @@ def _set_up(kube: Any, what: Mapping[str, Any]) -> None:
         setattr(kube, name, value)
 
 
+NO_KUEUE = {"missing_kinds": {"localqueues"}}
+NO_PODS = {"denied": {("create", "pods")}}  # nobody tries one
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"namespace": "nowhere"}, {}, 'namespaces "nowhere" not found'),
+    ({"context": "other"}, {}, 'namespaces "nowhere" not found'),
     ({"context": "mars"}, {}, "no cluster to ask .*kubectl config get-contexts"),
     ({"secrets": {"A": "keys/a"}}, {}, 'secrets "keys" not found: see launch.kubernetes.secrets'),
+    ({"pull_secrets": ["hub"]}, {}, 'secrets "hub" not found: see launch.kubernetes.pull_secrets'),
+    ({"queue": "nobody"}, {}, 'localqueues "nobody" not found: see launch.kubernetes.queue'),
+    ({"queue": "team"}, NO_KUEUE, "no Kueue, so that no job would start: launch.kubernetes.queue"),
     ({"service_account": "runs"}, {}, 'serviceaccounts: "runs" not found'),
     ({"priority_class": "low"}, {}, 'priorityclasses: "low" not found'),
     ({"resources": {"gpu": "1"}}, {}, "must be a standard resource type"),
     ({"pod": {"hostNetwrk": True}}, {}, "'hostNetwrk' was unexpected"),
     ({"pod": {"volumes": "none"}}, {}, "is not of type"),
     ({"pod": {"container": {"volumeMounts": [{"name": "x"}]}}}, {}, "'mountPath' is a required"),
+    ({"pod": {"hostNetwork": "yes"}}, {}, "is not of type 'boolean'"),
+    ({"pod": {"volumes": [{"emptyDir": {}}]}}, {}, "'name' is a required property"),
     ({}, {"restricted": True}, 'violates PodSecurity "restricted:latest"'),
     ({}, {"denied": {("create", "jobs")}}, 'jobs is forbidden: User "me" cannot create'),
     ({}, {"denied": {("list", "jobs")}}, 'jobs is forbidden: User "me" cannot list'),
     ({}, {"denied": {("list", "pods")}}, 'pods is forbidden: User "me" cannot list'),
+    ({}, {"denied": {("get", "jobs")}}, "not allowed in namespace research: get jobs"),
+    ({}, {"denied": {("delete", "jobs")}}, "not allowed in namespace research: delete jobs"),
+    ({"service_account": "runs"}, NO_PODS, "not found: see launch.kubernetes.service_account"),
+    ({"priority_class": "low"}, NO_PODS, "not found: see launch.kubernetes.priority_class"),
     ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
 ]
 
@@ -89,9 +101,13 @@ def test_who_cannot_be_asked(kube: Any, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_may_not_be_looked_at_stops_nothing(kube: Any, tmp_path: Path) -> None:
-    """Whoever may make jobs need not be let make pods, or see secrets; a quota has room later."""
+    """Whoever may make jobs need not be let make pods, or see what they name; a quota has room
+    later."""
     kube.denied = {("create", "pods"), ("get", "secrets"), ("list", "events")}
-    _open(kube, tmp_path, secrets={"A": "keys/a"}).preflight([{}])
+    kube.denied |= {("create", "selfsubjectaccessreviews"), ("get", "localqueues")}
+    kube.denied |= {("get", "serviceaccounts"), ("get", "priorityclasses")}
+    named = {"queue": "nobody", "service_account": "runs", "priority_class": "low"}
+    _open(kube, tmp_path, secrets={"A": "keys/a"}, **named).preflight([{}])
     kube.recover()
     kube.quota = kube.most_jobs = 0
     _open(kube, tmp_path).preflight([{}])

@@ -16,13 +16,13 @@ from uuid import uuid4
 
 from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
-from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
-from sweeper.backends.kubernetes.client import JOBS, METADATA, PODS, Cluster, Refused
+from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
+from sweeper.backends.kubernetes.client import JOBS, KUEUES, PODS, Cluster, Refused
 from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest, pod_spec
 from sweeper.backends.kubernetes.objects import Event, Job, Pod, Workload
 from sweeper.backends.kubernetes.options import Options, options_of
 from sweeper.backends.kubernetes.status import is_over, status_of
-from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.errors import Unreachable
 from sweeper.storage.layout import attempt_of
 
 __all__ = ["KubernetesBackend", "open_backend"]
@@ -69,30 +69,28 @@ class KubernetesBackend(Backend):
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}
 
     def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
-        """Have the server try a job and its pod without making them, and look for the secrets."""
+        """Have the server try a job and its pod without making them, and look for all that they
+        name, as `doctor` does."""
+        from sweeper.backends.kubernetes.doctor import checks
+
         for one in asked:
             options = options_of(self._options, one)
-            job = manifest(_TRIAL, options, self._names, "trial")
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "sweeper-"}}
-            pod |= {"spec": pod_spec(_TRIAL, options)}
-            for path, body in ((JOBS, job), (PODS, pod)):
-                try:
-                    self._cluster.call("POST", path, body, dryRun="All")
-                except Refused as error:
-                    # A quota is only full for now, and who launches need not be let make pods.
-                    if "exceeded quota" not in str(error) and not (
-                        path is PODS and "cannot create resource" in str(error)
-                    ):
-                        raise error.settled() from None
-        for reference in sorted(set(self._options.get("secrets", {}).values())):
-            name = reference.partition("/")[0]
+            self._try(options)
+            require(checks(options, self._cluster), self.name)
+
+    def _try(self, options: Options) -> None:
+        job = manifest(_TRIAL, options, self._names, "trial")
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "sweeper-"}}
+        pod |= {"spec": pod_spec(_TRIAL, options)}
+        for path, body in ((JOBS, job), (PODS, pod)):
             try:
-                self._cluster.call(
-                    "GET", f"/api/v1/namespaces/{{}}/secrets/{name}", accept=METADATA
-                )
+                self._cluster.call("POST", path, body, dryRun="All")
             except Refused as error:
-                if error.status == 404:
-                    raise EnvironmentFailure(f"{error}: see launch.kubernetes.secrets") from error
+                # A quota is only full for now, and who launches need not be let make pods.
+                if "exceeded quota" not in str(error) and not (
+                    path is PODS and "cannot create resource" in str(error)
+                ):
+                    raise error.settled() from None
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
@@ -250,7 +248,7 @@ class KubernetesBackend(Backend):
             for event in events:
                 why = " ".join(event["message"].split())[:200]
                 self._whys[event["involvedObject"]["name"]] = why
-        for version in ("v1beta2", "v1beta1") if self._options.get("queue") else ():
+        for version in KUEUES if self._options.get("queue") else ():
             with suppress(Refused):
                 workloads: Iterator[Workload] = self._cluster.items(_WORKLOADS.format(version))
                 for one in workloads:

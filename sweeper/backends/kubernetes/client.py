@@ -12,9 +12,11 @@ from typing import Any
 
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["JOBS", "PODS", "Cluster", "Refused"]
+__all__ = ["JOBS", "KUEUES", "METADATA", "PODS", "Cluster", "Refused"]
 
 JOBS, PODS = "/apis/batch/v1/namespaces/{}/jobs", "/api/v1/namespaces/{}/pods"
+KUEUES = ("v1beta2", "v1beta1")
+"""Versions of Kueue's objects, the newest first."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """What to accept of an object whose content is nobody's business."""
 _TRIES = 4

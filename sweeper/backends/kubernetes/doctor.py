@@ -2,10 +2,10 @@
 secrets, the account, the class, the queue, the nodes. Only reads; what may not be looked at is told
 as that, and stops nothing where it is only a hint."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sweeper.backends.base import Check
-from sweeper.backends.kubernetes.client import JOBS, METADATA, Cluster, Refused
+from sweeper.backends.kubernetes.client import JOBS, KUEUES, METADATA, Cluster, Refused
 from sweeper.backends.kubernetes.options import Options
 
 __all__ = ["NEEDED", "OF_USE", "checks"]
@@ -22,13 +22,15 @@ OF_USE = (
     (("list", "", "events"), "why a job has no pod is not told"),
 )
 _KUEUE = ("list", "kueue.x-k8s.io", "workloads"), "what Kueue waits for is not told"
+_KUEUE_API, _QUEUES = "/apis/kueue.x-k8s.io", "namespaces/{}/localqueues"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _DIGEST = "@sha256:"
 
 
-def checks(options: Options) -> list[Check]:
-    """What `sweeper doctor --backend kubernetes` looks at; `options` are whole."""
-    made: list[Cluster] = []
+def checks(options: Options, known: Cluster | None = None) -> list[Check]:
+    """What `sweeper doctor --backend kubernetes` looks at, and a launch before it begins; `options`
+    are whole."""
+    made = [known] if known is not None else []
 
     def cluster() -> Cluster:
         if not made:
@@ -45,32 +47,27 @@ def checks(options: Options) -> list[Check]:
         Check("image", "image" not in options, asked(_image)),
         Check("nodes", False, asked(_nodes)),
     ]
-    named = (
-        (
-            "service account",
-            options.get("service_account"),
-            "/api/v1/namespaces/{{}}/serviceaccounts/{}",
-        ),
-        (
-            "priority class",
-            options.get("priority_class"),
-            "/apis/scheduling.k8s.io/v1/priorityclasses/{}",
-        ),
-        (
-            "Kueue's queue",
-            options.get("queue"),
-            "/apis/kueue.x-k8s.io/v1beta1/namespaces/{{}}/localqueues/{}",
-        ),
-    )
-    for what, name, path in named:
-        if name:
-            found.append(Check(what, True, lambda n=name, p=path: _there(cluster(), p, n)))
+    if options.get("queue"):
+        found.append(Check("Kueue's queue", True, asked(_queue)))
+    for what, key, path in _named(options):
+        found.append(Check(what, True, lambda p=path, k=key: _there(cluster(), p, k)))
+    return found
+
+
+def _named(options: Options) -> Iterator[tuple[str, str, str]]:
+    """What jobs name: what it is called, the option that does, and where it is to be found."""
+    namespace = "/api/v1/namespaces/{}"
+    if "service_account" in options:
+        account = f"{namespace}/serviceaccounts/{options['service_account']}"
+        yield "service account", "service_account", account
+    if "priority_class" in options:
+        priority = f"/apis/scheduling.k8s.io/v1/priorityclasses/{options['priority_class']}"
+        yield "priority class", "priority_class", priority
+    for name in options.get("pull_secrets", ()):
+        yield f"secret {name}", "pull_secrets", f"{namespace}/secrets/{name}"
     for variable, reference in sorted(options.get("secrets", {}).items()):
         secret = reference.partition("/")[0]
-        path = "/api/v1/namespaces/{{}}/secrets/{}"
-        look: Callable[[], str] = lambda s=secret, p=path: _there(cluster(), p, s)  # noqa: E731
-        found.append(Check(f"secret {variable}", True, look))
-    return found
+        yield f"secret {variable}", "secrets", f"{namespace}/secrets/{secret}"
 
 
 def _server(cluster: Cluster, options: Options) -> str:
@@ -89,14 +86,22 @@ def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": asked},
     }
-    return bool(cluster.call("POST", _REVIEWS, body)["status"]["allowed"])
+    try:
+        return bool(cluster.call("POST", _REVIEWS, body)["status"]["allowed"])
+    except Refused as error:
+        if error.status != 403:
+            raise
+        return True  # whoever may not ask is told when it is needed
 
 
 def _permissions(cluster: Cluster, options: Options) -> str:
     del options
     lacking = [f"{v} {r}" for v, g, r in NEEDED if not _allowed(cluster, (v, g, r))]
     if lacking:
-        raise LookupError(f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}")
+        raise LookupError(
+            f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}: "
+            "docs/kubernetes.md has a role"
+        )
     next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)  # and it really answers
     return ", ".join(f"{verb} {resource}" for verb, _, resource in NEEDED)
 
@@ -132,11 +137,30 @@ def _nodes(cluster: Cluster, options: Options) -> str:
     return f"{len(found)} with {wanted}" if wanted else f"{len(found)}"
 
 
-def _there(cluster: Cluster, path: str, name: str) -> str:
+def _queue(cluster: Cluster, options: Options) -> str:
+    """Without it a job would stay suspended for ever."""
+    name = options.get("queue", "")
+    for version in KUEUES:
+        try:
+            return _there(cluster, f"{_KUEUE_API}/{version}/{_QUEUES}/{name}", "queue")
+        except LookupError as error:
+            if f'"{name}" not found' in str(error):
+                raise
+    raise LookupError(
+        "the cluster has no Kueue, so that no job would start: launch.kubernetes.queue"
+    )
+
+
+def _there(cluster: Cluster, path: str, key: str) -> str:
+    """The name of what is at a path, of which the option `key` says that it is there."""
+    name = path.rpartition("/")[2]
     try:
-        cluster.call("GET", path.format(name), accept=METADATA)
+        cluster.call("GET", path, accept=METADATA)
     except Refused as error:
         if error.status == 403:
             return f"{name}: not to be looked at: {error}"
-        raise LookupError(str(error)) from error
+        if error.status != 404:
+            raise
+        said = str(error).removeprefix("kubernetes: ")
+        raise LookupError(f"{said}: see launch.kubernetes.{key}") from error
     return name
