@@ -12,24 +12,33 @@ import posixpath
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, Required, TypedDict, TypeVar
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.storage.files import Entry
 
 __all__ = ["RemoteStore", "open_remote", "packages_of"]
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+
+class _Listed(TypedDict, total=False):
+    """What a listing tells of a file or a folder, beside what only `_stamp` looks at."""
+
+    name: Required[str]
+    type: str
+    size: int | None
 
 
 class _Kind(NamedTuple):
     """A filesystem that can create exclusively: the package that has it, fsspec's options."""
 
     package: str
-    options: dict[str, Any]
+    options: dict[str, object]
 
 
 _S3 = _Kind(
@@ -105,9 +114,9 @@ class RemoteStore:
         self.root = f"{scheme}://{rest}"
         self._lock = _memory if scheme == "memory" else contextlib.nullcontext()
         try:
-            fsspec: Any = import_module("fsspec")  # has no types
+            fsspec = import_module("fsspec")  # has no types
             # Not one from fsspec's own cache: it may have another endpoint's, or a closed session.
-            self._fs: Any = fsspec.filesystem(
+            self._fs = fsspec.filesystem(
                 scheme, skip_instance_cache=scheme != "memory", **kind.options
             )
         except ImportError as error:
@@ -116,7 +125,7 @@ class RemoteStore:
             ) from error
         except Exception as error:
             raise StoreError(f"{self.root}: {_told(error)}") from error
-        self._whole: dict[str, Any] = {}
+        self._whole: dict[str, int] = {}
         if kind is _S3:
             self._fs.retries = 2
             self._whole = {"max_concurrency": 1}  # else it asks for the size first, each time
@@ -184,7 +193,7 @@ class RemoteStore:
     def list(self, prefix: str) -> Iterator[Entry]:
         full = self._full(prefix)
         try:
-            found: dict[str, dict[str, Any]]
+            found: dict[str, _Listed]
             found = self._do(prefix, lambda: self._fs.find(full, detail=True))
         except NotFound as error:
             if not self._bucketed:
@@ -200,7 +209,7 @@ class RemoteStore:
 
     def folders_with(self, name: str) -> Iterator[str]:
         try:
-            found: list[dict[str, Any]]
+            found: list[_Listed]
             found = self._do("", lambda: self._fs.ls(self._base, detail=True, **self._fresh()))
         except NotFound:
             if self._bucketed and not self.exists(""):
@@ -260,14 +269,14 @@ class RemoteStore:
     def _fresh(self) -> dict[str, bool]:
         return {"refresh": True} if self._bucketed else {}
 
-    def _each(self, action: Callable[[Any], T], over: Iterable[Any]) -> "list[T]":
+    def _each(self, action: Callable[[S], T], over: Iterable[S]) -> "list[T]":
         chosen = list(over)
         if len(chosen) < 2:
             return [action(one) for one in chosen]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(action, chosen))
 
-    def _do(self, path: str, action: Callable[[], Any], *, writing: bool = False) -> Any:
+    def _do(self, path: str, action: Callable[[], T], *, writing: bool = False) -> T:
         try:
             with self._lock:
                 return action()
@@ -287,7 +296,7 @@ class RemoteStore:
 def _code(error: BaseException) -> str:
     """What S3 calls the error; nothing for others."""
     for one in (error, error.__cause__):
-        response: Any = getattr(one, "response", None)
+        response: object = getattr(one, "response", None)
         if isinstance(response, dict):
             return str(response.get("Error", {}).get("Code", ""))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     return ""
@@ -319,7 +328,7 @@ def _told(error: BaseException) -> str:
     return f"{name}: {line}"[:300] if line else name
 
 
-def _stamp(about: dict[str, Any]) -> int:
+def _stamp(about: Mapping[str, object]) -> int:
     """A number that changes with the content, as far as the listing tells."""
     keys = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated")
     told = [str(about.get(key)) for key in (*keys, "mtime", "created") if key in about]

@@ -3,6 +3,7 @@ what training clients hold, so that is no fault of the recipe's."""
 
 from sweeper.model.job import Job
 from sweeper.model.states import Event
+from sweeper.worker.outcome import Judged
 
 __all__ = ["blame"]
 
@@ -10,7 +11,7 @@ _REASONS = frozenset({"error", "incomplete", "timeout"})
 _ASK_SECONDS = 5.0
 
 
-def blame(job: Job, outcome: dict[str, object]) -> dict[str, object]:
+def blame(job: Job, outcome: Judged) -> Judged:
     """Correct a failed attempt's outcome: if its engine has gone away since it began, or was
     started anew, the reason becomes `service`."""
     began = job.engine
@@ -23,4 +24,4 @@ def blame(job: Job, outcome: dict[str, object]) -> dict[str, object]:
     if started == began.started:
         return outcome
     how = "does not answer any more" if started is None else "was started again meanwhile"
-    return outcome | {"reason": "service", "detail": f"the engine at {url} {how}"}
+    return {**outcome, "reason": "service", "detail": f"the engine at {url} {how}"}

@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
 from sweeper.limits import crowding, when_there_is_room
@@ -39,7 +39,7 @@ from sweeper.worker.claim import claim, newer_attempt, with_retries
 from sweeper.worker.engine import blame
 from sweeper.worker.guard import Guard
 from sweeper.worker.job import Prepared, prepare, read_environment, usage_folder
-from sweeper.worker.outcome import Ending, MemoryKills, crowded_out, failure, judge
+from sweeper.worker.outcome import Ending, Judged, MemoryKills, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
 from sweeper.worker.rate_limits import Pauses
 from sweeper.worker.requeue import reopen, restarts
@@ -117,19 +117,19 @@ class Worker:
             outcome = self._broken_off(error)
         if outcome["detail"]:
             outcome["detail"] = self._redactor.text(outcome["detail"])
-        event: Event = outcome.pop("event")
+        event, wall_s = outcome["event"], self._up_seconds()
         body = (
             {
                 "schema": SCHEMA,
                 "time": timestamp(),
                 "started": started,
                 "ended": timestamp(),
-                "wall_s": self._up_seconds(),
+                "wall_s": wall_s,
                 "paused_s": self._paused_seconds(),
                 "max_rss_bytes": None,
                 "host": os.uname().nodename,
             }
-            | outcome
+            | {key: value for key, value in outcome.items() if key != "event"}
             | self._used()
         )
         self._record(event, body)
@@ -137,13 +137,13 @@ class Worker:
             self._syncing.forget(succeeded=event is Event.SUCCEEDED)
         reason = f" ({outcome['reason']})" if outcome["reason"] else ""
         detail = f": {outcome['detail']}" if outcome["detail"] else ""
-        say(f"sweeper: {event.value}{reason} after {body['wall_s']:.1f} s{detail}")
+        say(f"sweeper: {event.value}{reason} after {wall_s:.1f} s{detail}")
         last_word(f"{event.value}{reason}")
         if event is Event.PREEMPTED and outcome["reason"] == "terminated":
             return os.EX_TEMPFAIL  # a backend that can may start the job again
         return 0 if event is Event.SUCCEEDED else 1
 
-    def _execute(self, job: Job) -> dict[str, Any]:
+    def _execute(self, job: Job) -> Judged:
         """Run the recipe to its end. Returns the outcome."""
         self._look_for_requests()
         if self._stopped_at:
@@ -184,8 +184,11 @@ class Worker:
         unsynced = self._sync(prepared)
         if unsynced is not None:  # perhaps since the run was cancelled meanwhile
             ending = ending._replace(cancelled=self._cancelled, unsynced=unsynced)
-        lost = {"log_lost_bytes": output.lost} if output.lost else {}
-        return blame(job, judge(ending)) | {"max_rss_bytes": memory} | lost
+        judged = blame(job, judge(ending))
+        judged["max_rss_bytes"] = memory
+        if output.lost:
+            judged["log_lost_bytes"] = output.lost
+        return judged
 
     def _begin_recipe(self, job: Job, prepared: Prepared) -> Guard:
         """Start the recipe, forked from what has its imports where that can be. Returns what guards
@@ -219,7 +222,7 @@ class Worker:
         before = self.attempt - 1
         return before > 0 and self.store.exists(self.layout.event(self.run, before, Event.FAILED))
 
-    def _broken_off(self, error: Exception) -> dict[str, Any]:
+    def _broken_off(self, error: Exception) -> Judged:
         """Kill the recipe after an error of ours or of the machine. Returns the outcome."""
         self._signal(signal.SIGKILL)
         if self._child is not None:
@@ -344,7 +347,7 @@ class Worker:
     def _paused_seconds(self) -> float:
         return round(self._pauses.seconds(), 3) if self._pauses else 0.0
 
-    def _used(self) -> dict[str, Any]:
+    def _used(self) -> dict[str, object]:
         """What the recipe has used of its service until now; nothing is said of nothing."""
         usage = NO_USAGE if self._usage is None else self._usage.read()
         if self._usage is not None and self._pauses is not None:
@@ -434,7 +437,7 @@ class Worker:
         spooled = Spooled(self.store, place, self.layout, self.run, self.attempt)
         self._syncing = start_syncing(spooled, job.sync_s, say)
 
-    def _record(self, event: Event, body: dict[str, Any]) -> None:
+    def _record(self, event: Event, body: dict[str, object]) -> None:
         """Record an event, and wait for as long as the store does not answer: a run whose outcome
         is not written is lost."""
         delay = 1.0

@@ -12,13 +12,13 @@ keyboard.
 
 import os
 import signal
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 from sweeper.cause import cause
 from sweeper.model.states import Event
 from sweeper.worker.rate_limits import is_quota_error
 
-__all__ = ["LIMIT", "Ending", "MemoryKills", "crowded_out", "failure", "judge"]
+__all__ = ["LIMIT", "Ending", "Judged", "MemoryKills", "crowded_out", "failure", "judge"]
 
 LIMIT = "limit"
 """The reason of an attempt that the machine had no room for, which is no fault of the run's."""
@@ -53,9 +53,24 @@ class Ending(NamedTuple):
         )
 
 
-def judge(ending: Ending) -> dict[str, Any]:
-    """Make the outcome: `event`, `code`, `signal`, `reason`, `detail`, and `unsynced` if anything
-    is."""
+class Judged(TypedDict):
+    """The outcome of an attempt: its event, and what is written with it. `code` or `signal` as the
+    recipe ended (None: it never started), `detail` in a sentence; `unsynced` where something is.
+    `max_rss_bytes` is the most memory that it had, `log_lost_bytes` what of its output was not
+    kept."""
+
+    event: Event
+    code: int | None
+    signal: str | None
+    reason: str | None
+    detail: str | None
+    unsynced: NotRequired[str]
+    max_rss_bytes: NotRequired[int | None]
+    log_lost_bytes: NotRequired[int]
+
+
+def judge(ending: Ending) -> Judged:
+    """Make the outcome."""
     code = ending.code
     # A recipe that was asked to stop and exits with 0 is done only if its records say so too.
     done = code == 0 and (ending.final or (ending.final is None and not ending.asked))
@@ -72,7 +87,7 @@ def judge(ending: Ending) -> dict[str, Any]:
     return outcome
 
 
-def _stopped(ending: Ending) -> dict[str, Any]:
+def _stopped(ending: Ending) -> Judged:
     if ending.superseded:
         return _outcome(Event.PREEMPTED, ending.code, "superseded")
     if ending.cancelled:
@@ -85,7 +100,7 @@ def _stopped(ending: Ending) -> dict[str, Any]:
     return _outcome(Event.PREEMPTED, ending.code, "terminated")
 
 
-def _failed(ending: Ending) -> dict[str, Any]:
+def _failed(ending: Ending) -> Judged:
     code = ending.code
     if code == 0:
         detail = "exit 0, but the last record in checkpoints.jsonl is not final"
@@ -103,7 +118,7 @@ def _failed(ending: Ending) -> dict[str, Any]:
 
 def _outcome(
     event: Event, code: int | None, reason: str | None, detail: str | None = None
-) -> dict[str, Any]:
+) -> Judged:
     name = None
     if code is not None and code < 0:
         code, name = None, _signal_name(-code)
@@ -117,12 +132,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def failure(reason: str, detail: str) -> dict[str, Any]:
+def failure(reason: str, detail: str) -> Judged:
     """The outcome of an attempt that could not start, or that broke sweeper itself."""
     return _outcome(Event.FAILED, None, reason, detail)
 
 
-def crowded_out(detail: str) -> dict[str, Any]:
+def crowded_out(detail: str) -> Judged:
     """The outcome of an attempt for which its machine had no room."""
     return _outcome(Event.PREEMPTED, None, LIMIT, detail)
 

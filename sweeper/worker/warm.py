@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from sweeper import paths
 from sweeper.command import BOOTSTRAP
@@ -411,15 +411,24 @@ class Servers(NamedTuple):
     refused: str | None
 
 
+class _Record(TypedDict):
+    """What a fork server says of itself, in the file of its name."""
+
+    pid: int
+    modules: int
+    import_s: float
+    refused: str | None
+
+
 def at_work(root: str | None = None) -> Servers:
     """The fork servers that this home has."""
     folder = paths.warm(root)
-    found: list[dict[str, Any]] = []
+    found: list[_Record] = []
     with suppress(OSError):
         for name in os.listdir(folder):
             if name.endswith(".json"):
                 with suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:
-                    document = json.load(file)
+                    document: _Record = json.load(file)
                     if os.path.exists(f"/proc/{int(document['pid'])}"):
                         found.append(document)
     return Servers(
