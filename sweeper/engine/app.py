@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
-from typing import Any, cast
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -52,7 +52,7 @@ def _spelled(value: object) -> object:
     if isinstance(value, dict):
         return {key: _spelled(item) for key, item in cast(Body, value).items()}
     if isinstance(value, list):
-        return [_spelled(item) for item in cast(list[Any], value)]
+        return [_spelled(item) for item in cast(list[object], value)]
     return value
 
 

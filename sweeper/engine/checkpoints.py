@@ -18,7 +18,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from sweeper.engine.expiry import SureClock
 from sweeper.engine.lora import LoraConfig
 from sweeper.engine.optimizer import Moments
 from sweeper.errors import StoreError
+from sweeper.model.checkpoint import Document
 from sweeper.model.checkpoint import read as read_checkpoint
 from sweeper.model.decoding import decode
 
@@ -70,7 +71,7 @@ class Entry(NamedTuple):
     """A line of a listing: the place, and what the .json says."""
 
     place: Place
-    document: dict[str, Any]
+    document: Document
 
 
 def parse(path: str) -> Place:
@@ -108,13 +109,13 @@ class Vault:
     def _document_path(self, place: Place) -> str:
         return os.path.join(self._folder(place.run, place.kind), f"{place.name}.json")
 
-    def _document(self, place: Place) -> dict[str, Any]:
+    def _document(self, place: Place) -> Document:
         document = self._read(place)
         if (expires := document["expires"]) is not None and expires < self._now():
             raise Unknown(f"checkpoint {place} has expired")
         return document
 
-    def _read(self, place: Place) -> dict[str, Any]:
+    def _read(self, place: Place) -> Document:
         """What the .json says, expired or not. Unknown without one, RequestError for one that is
         damaged or cannot be read."""
         path = self._document_path(place)
@@ -157,7 +158,7 @@ class Vault:
             file.flush()
             os.fsync(file.fileno())
         now = time.time()
-        document = {
+        document: Document = {
             "schema": 1,
             "data": data,
             "size": os.path.getsize(os.path.join(folder, data)),
@@ -172,11 +173,11 @@ class Vault:
         }
         self._commit(target, document)
 
-    def _commit(self, target: str, document: dict[str, Any]) -> None:
+    def _commit(self, target: str, document: Document) -> None:
         with self._lock:
             self._replace(target, document)
 
-    def _replace(self, target: str, document: dict[str, Any]) -> None:
+    def _replace(self, target: str, document: Document) -> None:
         previous = None
         with contextlib.suppress(OSError, ValueError, StoreError), open(target, "rb") as file:
             previous = read_checkpoint(decode(file.read()), target)["data"]

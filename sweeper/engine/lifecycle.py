@@ -24,6 +24,7 @@ from sweeper.engine.keys import TOKEN
 from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError, EnvironmentFailure, StoreError
 from sweeper.model.decoding import decode
+from sweeper.model.json_values import is_table
 from sweeper.model.parts import Part
 
 __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "check_home", "client_environment",
@@ -153,7 +154,7 @@ def token_for(given: str | None, host: str) -> str | None:
 
 def _ask(
     url: str, timeout: float, name: str = "healthz", token: str | None = None
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """What the engine says; None if nobody answers, or something else does."""
     import http.client  # a plan needs none of it, and it takes 9 ms
 
@@ -170,7 +171,7 @@ def _ask(
         return None
     finally:
         connection.close()
-    return answer if isinstance(answer, dict) else None  # pyright: ignore[reportUnknownVariableType]  # JSON
+    return answer if is_table(answer) else None
 
 
 def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo | None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sweeper.engine import exports, work
 from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
@@ -17,6 +17,7 @@ __all__ = ["OWNER", "ROUTES", "expire", "external_addresses", "place_of", "time_
 OWNER = "local"
 """Whose everything is, and its project."""
 
+T = TypeVar("T")
 Params = Mapping[str, str]
 
 
@@ -25,7 +26,7 @@ def time_of(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _page(items: Sequence[object], query: Params) -> tuple[list[Any], Body]:
+def _page(items: Sequence[T], query: Params) -> tuple[list[T], Body]:
     try:
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 20))
     except ValueError:

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Required, TypedDict, cast
 
 import numpy as np
 
@@ -81,7 +81,42 @@ def _short(name: str) -> str | None:
     return f"{parts[2]}.{kind}" if kind and parts[3].endswith(".weight") else None
 
 
-def _array(entry: Mapping[str, Any], name: str) -> Floats:
+class _Stored(TypedDict):
+    """An array of a file of weights."""
+
+    data: bytes
+    dtype: str
+    shape: list[int]
+
+
+class _Rope(TypedDict, total=False):
+    """What a model's configuration says of rotary positions."""
+
+    rope_type: str
+    rope_theta: float
+
+
+class _Config(TypedDict, total=False):
+    """What is read of a model's config.json."""
+
+    model_type: str
+    vocab_size: Required[int]
+    hidden_size: Required[int]
+    intermediate_size: Required[int]
+    num_hidden_layers: Required[int]
+    num_attention_heads: Required[int]
+    num_key_value_heads: int | None
+    head_dim: int | None
+    max_position_embeddings: Required[int]
+    rms_norm_eps: float
+    rope_theta: float | None
+    rope_scaling: _Rope | None
+    rope_parameters: _Rope | None
+    tie_word_embeddings: bool
+    eos_token_id: int | list[int] | None
+
+
+def _array(entry: _Stored, name: str) -> Floats:
     data, kind = entry["data"], entry["dtype"]
     if kind == "BF16":  # the upper half of a float32
         wide = np.frombuffer(data, np.uint16).astype(np.uint32) << 16
@@ -99,7 +134,7 @@ def _read_weights(directory: str) -> Arrays:
         if not file.endswith(".safetensors"):
             continue
         with open(os.path.join(directory, file), "rb") as handle:
-            entries: Any = cast(Any, safetensors).deserialize(handle.read())
+            entries: list[tuple[str, _Stored]] = cast(Any, safetensors).deserialize(handle.read())
         for name, entry in entries:
             short = _short(name)
             if short is None:
@@ -108,8 +143,8 @@ def _read_weights(directory: str) -> Arrays:
     return out
 
 
-def _shape(config: Mapping[str, Any]) -> Shape:
-    rope: dict[str, Any] = config.get("rope_parameters") or {}
+def _shape(config: _Config) -> Shape:
+    rope: _Rope = config.get("rope_parameters") or {}
     heads = config["num_attention_heads"]
     return Shape(
         vocab=config["vocab_size"],
@@ -129,12 +164,14 @@ def load(name: str, directory: str) -> Model:
     """Read a model. ValueError with what is wrong when it is not one that this network can run."""
     try:
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
-            config: dict[str, Any] = json.load(file)
+            config: _Config = json.load(file)
         if config.get("model_type") not in ("qwen3", "llama"):
             raise ValueError(f"model_type is {config.get('model_type')!r}, not 'qwen3' or 'llama'")
-        rope: dict[str, Any] = config.get("rope_scaling") or config.get("rope_parameters") or {}
+        rope: _Rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
         if rope.get("rope_type", "default") != "default":
-            raise ValueError(f"rotary positions of type {rope['rope_type']!r} are not supported")
+            raise ValueError(
+                f"rotary positions of type {rope.get('rope_type')!r} are not supported"
+            )
         shape, base = _shape(config), _read_weights(directory)
     except (OSError, KeyError, ValueError) as error:
         raise ValueError(f"model {name} in {directory}: {error}") from error

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sweeper.engine.arrays import Arrays, Floats
 from sweeper.engine.errors import RequestError
+from sweeper.model.json_values import is_number
 
 __all__ = ["AdamParams", "Moments", "parse", "step"]
 
@@ -31,17 +32,18 @@ class Moments(NamedTuple):
     steps: int
 
 
-def parse(given: Mapping[str, Any]) -> AdamParams:
+def parse(given: Mapping[str, object]) -> AdamParams:
     """A client's `adam_params`, checked. RequestError says which value cannot be."""
     if unknown := sorted(set(given) - set(AdamParams._fields)):
         raise RequestError(f"adam_params: unknown {', '.join(unknown)}")
+    numbers: dict[str, float] = {}
     for name, value in given.items():
         # the SDK sends null for NaN and infinities, which JSON has not
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 0:
+        if not is_number(value) or not math.isfinite(value) or value < 0:
             said = "NaN or infinite" if value is None else value
             raise RequestError(f"adam_params: {name} is {said}; it must be finite and not below 0")
-    params = AdamParams(**{name: float(value) for name, value in given.items()})
+        numbers[name] = float(value)
+    params = AdamParams(**numbers)
     if params.beta1 >= 1 or params.beta2 >= 1:
         raise RequestError("adam_params: beta1 and beta2 must be below 1")
     return params

@@ -9,10 +9,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any
 
 import uvicorn
 
@@ -110,7 +109,7 @@ def _log_to(home: str) -> None:
 class _Recorded(uvicorn.Server):
     """A server that writes its record when it answers and removes it when it no longer does."""
 
-    def __init__(self, config: uvicorn.Config, path: str, record: dict[str, Any]) -> None:
+    def __init__(self, config: uvicorn.Config, path: str, record: Mapping[str, object]) -> None:
         super().__init__(config)
         self._path, self._record = path, record
 

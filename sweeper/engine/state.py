@@ -7,9 +7,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class Session:
     samplers: list[str] = field(default_factory=list[str])
     seen: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.time)
-    status: dict[str, Any] | None = None
+    status: Mapping[str, object] | None = None
 
 
 class Registry:
@@ -260,7 +260,7 @@ class Registry:
         if run is not None:
             self._on_drop(run.lane)
 
-    def end(self, name: str, status: dict[str, Any] | None = None) -> None:
+    def end(self, name: str, status: Mapping[str, object] | None = None) -> None:
         """End a session: its training clients and samplers go, its checkpoints stay."""
         with self._lock:
             session = self._sessions.pop(name, None)

@@ -13,21 +13,48 @@ import json
 import os
 import shutil
 import tempfile
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, TypedDict, cast
 
-from sweeper.engine.arrays import Arrays
+from sweeper.engine.arrays import Arrays, Floats
 from sweeper.engine.names import TEACHER, TINY
 
 __all__ = ["BUILT_IN", "CONFIG", "NAME", "SPECIAL", "ensure", "vocabulary", "weights"]
 
 NAME = TINY
 BUILT_IN = (TINY, TEACHER)
+
+
+class Config(TypedDict):
+    """The config.json of such a model, as Hugging Face has it."""
+
+    architectures: list[str]
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    hidden_act: str
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    tie_word_embeddings: bool
+    attention_bias: bool
+    bos_token_id: int | None
+    eos_token_id: int
+    pad_token_id: int
+    torch_dtype: str
+
+
 SPECIAL = ("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<think>", "</think>")
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-CONFIG: dict[str, Any] = {
+CONFIG: Config = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
     "vocab_size": 256 + len(SPECIAL),
@@ -68,11 +95,11 @@ def weights() -> Arrays:
     head = CONFIG["head_dim"]
     queries, keys = head * CONFIG["num_attention_heads"], head * CONFIG["num_key_value_heads"]
 
-    def drawn(rows: int, columns: int, deviation: float) -> Any:
+    def drawn(rows: int, columns: int, deviation: float) -> Floats:
         uniform = random.random_sample((rows, columns)) * 2.0 - 1.0
         return (uniform * (deviation * 3.0**0.5)).astype(np.float32)
 
-    def ones(size: int) -> Any:
+    def ones(size: int) -> Floats:
         return np.ones(size, np.float32)
 
     out: Arrays = {"model.embed_tokens.weight": drawn(vocab, hidden, _EMBED)}
@@ -102,7 +129,7 @@ def vocabulary() -> dict[str, int]:
     return {symbol: number for number, symbol in enumerate(sorted(symbols))}
 
 
-def _tokenizer() -> dict[str, Any]:
+def _tokenizer() -> dict[str, object]:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [
@@ -132,7 +159,7 @@ def _tokenizer() -> dict[str, Any]:
     }
 
 
-def _tokenizer_config() -> dict[str, Any]:
+def _tokenizer_config() -> dict[str, object]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": SPECIAL[0],
@@ -150,7 +177,7 @@ def _taught() -> bytes:
         return file.read()
 
 
-def _config(name: str) -> dict[str, Any]:
+def _config(name: str) -> Mapping[str, object]:
     """A model's config.json. The teacher's has a hash of its weights, by which those of an earlier
     release are known."""
     if name == NAME:
@@ -179,7 +206,7 @@ def _write(directory: str, name: str) -> None:
     cast(Any, safetensors.numpy).save_file(weights(), target, {"format": "pt"})
 
 
-def _is_this(directory: str, config: dict[str, Any]) -> bool:
+def _is_this(directory: str, config: Mapping[str, object]) -> bool:
     try:
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
             return json.load(file) == config

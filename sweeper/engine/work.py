@@ -247,7 +247,7 @@ def _stop(model: Model, stop: Any) -> tuple[frozenset[int], Callable[[list[int]]
     """Token ids and a test on text for the SDK's `stop`: None is the model's own end."""
     if stop is None:
         return model.eos, None
-    given: list[Any] = [stop] if isinstance(stop, str) else list(stop)
+    given: list[object] = [stop] if isinstance(stop, str) else list(stop)
     texts = [item for item in given if isinstance(item, str) and item]
     ids = frozenset(item for item in given if isinstance(item, int))
     if not texts:

@@ -1,17 +1,33 @@
 """The `.json` of a checkpoint of the engine's, which makes the file with its arrays one."""
 
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from sweeper.model.parts import Part
 
-__all__ = ["read"]
+__all__ = ["Document", "read"]
 
 
-def read(document: object, place: str) -> dict[str, Any]:
-    """What the file `place` says of a checkpoint: `data`, the name of the file beside it with the
-    arrays; `size` in bytes; `created` and `expires` in seconds since 1970; the `base` model, the
-    `lora` configuration, the optimizer's `steps` (None without an optimizer); whether it is
-    `public`; `user_metadata` and `run_metadata`. Raises `StoreError`."""
+class Document(TypedDict):
+    """What is said of a checkpoint: `data`, the name of the file beside it with the arrays; `size`
+    in bytes; `created` and `expires` in seconds since 1970; the `base` model, the `lora`
+    configuration, the optimizer's `steps` (None without an optimizer); whether it is `public`;
+    `user_metadata` and `run_metadata`."""
+
+    schema: NotRequired[int]
+    data: str
+    size: int
+    created: float
+    expires: float | None
+    base: str
+    lora: dict[str, Any]
+    steps: int | None
+    user_metadata: dict[str, object] | None
+    run_metadata: dict[str, object] | None
+    public: bool
+
+
+def read(document: object, place: str) -> Document:
+    """What the file `place` says. Raises `StoreError`."""
     top = Part(document, place)
     data, lora = top.text("data"), top.part("lora")
     if "/" in data or data in ("", ".", ".."):
@@ -20,7 +36,7 @@ def read(document: object, place: str) -> dict[str, Any]:
         lora.integer_or(key, None)
     for key in ("train_attn", "train_mlp", "train_unembed"):
         lora.flag_or(key, True)
-    return {
+    found: dict[str, object] = {
         **top.document,
         "base": top.text("base"),
         "size": top.integer_or("size", 0),
@@ -31,8 +47,9 @@ def read(document: object, place: str) -> dict[str, Any]:
         "user_metadata": _table(top, "user_metadata"),
         "run_metadata": _table(top, "run_metadata"),
     }
+    return cast(Document, found)
 
 
-def _table(top: Part, key: str) -> dict[str, Any] | None:
+def _table(top: Part, key: str) -> dict[str, object] | None:
     found = top.part_or_none(key)
     return None if found is None else found.document

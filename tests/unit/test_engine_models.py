@@ -163,7 +163,7 @@ def test_models_by_name(directory, tmp_path):
 def test_bfloat16_is_the_upper_half_of_float32():
     values = np.array([[1.0, -2.5], [3.140625, 1e20]], np.float32)
     upper = (values.view(np.uint32) >> 16).astype(np.uint16)
-    entry = {"dtype": "BF16", "shape": [2, 2], "data": upper.tobytes()}
+    entry: models._Stored = {"dtype": "BF16", "shape": [2, 2], "data": upper.tobytes()}
     np.testing.assert_allclose(models._array(entry, "w"), values, rtol=2**-8)
     with pytest.raises(ValueError, match="w is of type I8"):
         models._array({**entry, "dtype": "I8"}, "w")

@@ -14,6 +14,7 @@ from sweeper.scheduler import engine_watch, environment
 from sweeper.scheduler.retry_delay import SERVICE_TRIES
 from sweeper.storage.documents import encode, read_json
 from sweeper.worker.engine import blame
+from sweeper.worker.outcome import Judged
 
 FIRST, SECOND = "http://127.0.0.1:1111", "http://127.0.0.1:2222"
 
@@ -192,11 +193,11 @@ def test_a_worker_knows_whose_fault_it_was(
     monkeypatch.setattr(
         lifecycle, "knock", lambda url, _: now if url == FIRST else pytest.fail(url)
     )
-    outcome = {"event": Event.FAILED, "reason": reason, "detail": None, "code": 1}
+    outcome = Judged(event=Event.FAILED, code=1, signal=None, reason=reason, detail=None)
     job = _job(job_model.Engine(FIRST, "t1"))
     found = blame(job, outcome)
     assert (found["reason"], found["code"]) == (told, 1)
     assert (FIRST in str(found["detail"])) == (told == "service")
     assert blame(_job(None), outcome) == outcome
-    done = {"event": Event.SUCCEEDED, "reason": None, "detail": None, "code": 0}
+    done = Judged(event=Event.SUCCEEDED, code=0, signal=None, reason=None, detail=None)
     assert blame(job, done) == done
