@@ -60,9 +60,8 @@ class BeakerBackend(Backend):
     def __init__(self, service: Service, options: Options, sweep: str, folder: str) -> None:
         self._service, self._options = service, options
         self._names = Names(sweep, folder)
-        self._there: dict[
-            str, Workload | None
-        ] = {}  # by token, as of the last look; None: there is none
+        # By token, as of the last look; None: there is none.
+        self._there: dict[str, Workload | None] = {}
         self._details: dict[str, Detail] = {}
         self._nodes: dict[str, str] = {}
         self._over: dict[str, JobStatus] = {}
