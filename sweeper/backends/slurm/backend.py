@@ -32,6 +32,8 @@ _ROOM_SECONDS = 30.0, 300.0
 """When sbatch is called again that had no room, or did not answer: at first, and at most."""
 _LATER = re.compile("nodes are busy|Required node not available|eservation")
 """Refusals of a trial of what a submission would have wait."""
+_OWN = ("--signal=", "--requeue", "--no-requeue")
+"""Options that say nothing of what a job asks for."""
 _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
 """What is printed into a job without a control group: its state is FAILED then (OverMemoryKill)."""
 
@@ -106,9 +108,16 @@ class SlurmBackend(Backend):
 
     def trial(self, asked: Mapping[str, object]) -> None:
         """Have Slurm try a job with these resources, without submitting it. Raises
-        `EnvironmentFailure` for whatever it says against it."""
-        given = asked_of(self._defaults, asked)
-        self._slurm.submit(["--test-only", *options(given)], script((), ""))
+        `EnvironmentFailure` for whatever it says against it, with what it was asked for."""
+        given = options(asked_of(self._defaults, asked))
+        try:
+            self._slurm.submit(["--test-only", *given], script((), ""))
+        except EnvironmentFailure as error:
+            if isinstance(error, Unreachable) and not isinstance(error, Closed):
+                raise
+            theirs = " ".join(option for option in given if not option.startswith(_OWN))
+            told = f"{error}: a job asks for {theirs or 'nothing'} (launch.slurm)"
+            raise type(error)(told) from error
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         return {token: job.id for token, job in self._jobs(tokens).items()}
