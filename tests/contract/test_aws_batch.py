@@ -1,66 +1,59 @@
-"""What AWS Batch in particular has to do, beside the contract: on an emulation with real
-processes."""
+"""What AWS Batch (emulated) refuses, before anything is submitted."""
 
-import shutil
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
 
-from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
-from sweeper.backends.base import JobSpec, JobState
-from sweeper.errors import Unreachable
+from sweeper.backends import open_backend
+from sweeper.errors import SweeperError
 
-
-def _long(number: int, began: Path) -> JobSpec:
-    """A job that may be an array's: its last word is its token. It writes when it has begun."""
-    job = a_job(number)
-    text = f"import time; open({str(began)!r}, 'a').write('.'); time.sleep(600)"
-    return job._replace(argv=[sys.executable, "-c", text, job.token])
-
-
-@pytest.fixture(autouse=True)
-def _nobody_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.backends.aws_batch.backend._DOUBT_SECONDS", 0.0)
-
-
-def _open(batch: Any, folder: Path, **options: Any) -> AwsBatchBackend:
-    return open_backend("sweep", str(folder), batch.options(**options))
-
-
-def test_what_a_sweep_that_was_there_before_has_left(batch: Any, tmp_path: Path) -> None:
-    judge_earlier_sweep(lambda folder: _open(batch, folder), tmp_path / "sweep", "job")
-
-
-def test_an_array_of_a_sweep_that_was_there_before(batch: Any, tmp_path: Path) -> None:
-    """Nobody knows any more whose jobs are in it: all wait for its end."""
-    folder, began = tmp_path / "sweep", tmp_path / "began"
-    before, jobs = _open(batch, folder, array=2), [_long(n, began) for n in (1, 2)]
-    before.submit(jobs)
-    until(lambda: began.exists() and len(began.read_text()) == 2)
-    assert batch.jobs()[-1].array_properties
-    shutil.rmtree(folder)
-    later = _open(batch, folder, array=0)
-    assert later.find([jobs[0].token]) == {}
-    with pytest.raises(Unreachable, match="of a sweep that was in the same folder the job "):
-        later.submit([a_job(3)])
-    before.cancel([job.token for job in jobs])
-    until_state(before, jobs[0].token, JobState.ENDED)
-    until_state(before, jobs[1].token, JobState.ENDED)
-    again = _open(batch, folder)
-    again.submit([a_job(3)])
-    until_state(again, a_job(3).token, JobState.RUNNING)
-    again.cancel([a_job(3).token])
+DEFINED: dict[str, Any] = {"image": None}
+ARN = "arn:aws:batch:us-east-1:123456789012"
+DENIED = "AccessDeniedException: User: me is not authorized"
+OLD = "the credentials have expired or are not valid: renew them"
+REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
+    ({"queue": "nope"}, {}, "there is no job queue nope in us-east-1"),
+    ({"queue": f"{ARN}:job-queue/nope"}, {}, f"no job queue {ARN}:job-queue/nope in us-east-1"),
+    ({"region": "eu-west-1"}, {}, "there is no job queue queue-.* in eu-west-1"),
+    ({}, {"queue": "closed"}, "queue-.* is DISABLED, VALID"),
+    ({**DEFINED, "job_definition": "nope"}, {}, "there is no active job definition nope"),
+    ({**DEFINED, "job_definition": "nope:3"}, {}, "there is no active job definition nope:3"),
+    ({**DEFINED, "job_definition": f"{ARN}:job-definition/nope:1"}, {}, "no active job definition"),
+    ({"image": "lab/sweper"}, {"registerjobdefinition": "Invalid image"}, "Invalid image"),
+    ({"role": "nobody"}, {"registerjobdefinition": "Role nobody is not valid"}, "Role nobody is"),
+    (
+        {"execution_role": "nobody"},
+        {"registerjobdefinition": "executionRoleArn nobody is not valid"},
+        "executionRoleArn nobody is not valid",
+    ),
+    ({"vcpus": 0.3}, {"registerjobdefinition": "VCPU 0.3 is not supported"}, "VCPU 0.3 is not"),
+    ({"memory": 4}, {"registerjobdefinition": "MEMORY 4 is too small"}, "MEMORY 4 is too small"),
+    ({"gpus": 64}, {"registerjobdefinition": "GPU 64 is too large"}, "GPU 64 is too large"),
+    ({}, {"describejobqueues": DENIED}, "not allowed: .*docs/aws-batch.md has the permissions"),
+    ({}, {"describejobdefinitions": DENIED}, "not allowed: .*aws-batch.md has the permissions"),
+    ({}, {"registerjobdefinition": DENIED}, "not allowed: .*aws-batch.md has the permissions"),
+    ({}, {"describejobqueues": "ExpiredTokenException: x"}, OLD),
+    ({}, {"describejobqueues": "UnrecognizedClientException: x"}, OLD),
+    ({}, {"describejobqueues": "InvalidSignatureException: x"}, "clock of this machine is wrong"),
+    ({}, {"registerjobdefinition": "ExpiredTokenException: x"}, OLD),
+    ({}, {"queue": "silent"}, "AWS Batch: ServiceUnavailable at describe_job_queues: it is away"),
+]
 
 
-def test_jobs_that_an_older_version_has_called(batch: Any, tmp_path: Path) -> None:
-    """Their names do not say of which sweep: they are found."""
-    backend, token = _open(batch, tmp_path / "sweep"), a_job(1).token
-    name = backend._names.single(token)
-    assert name == f"{backend._names.prefix}{token}"
-    backend._names.identity.made()
-    assert backend._names.single(token) != name
-    assert backend._names.tokens(name) == [token]
-    assert backend._names.anothers(name) is None
+@pytest.mark.parametrize(("options", "service", "told"), REFUSED)
+def test_what_is_refused(
+    batch: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, str], told: str
+) -> None:
+    """In one line, and nothing is submitted."""
+    before = len(batch.jobs())
+    rules = dict(service)
+    batch.open(rules.get("queue") != "closed")
+    batch.silent = rules.pop("queue", "") == "silent"
+    batch.refused.update(rules)
+    with pytest.raises(SweeperError, match=told) as caught:
+        open_backend("aws-batch", "sweep", str(tmp_path), batch.options(**options)).preflight([{}])
+    assert "\n" not in str(caught.value)
+    batch.recover()
+    assert len(batch.jobs()) == before

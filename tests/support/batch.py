@@ -8,7 +8,7 @@ otherwise, the variables of a job, retries by `evaluateOnExit`, SIGTERM before S
         batch.throttle["submitjob"] = 3  # the next 3 of them are too many
         batch.lose_replies = 1        # the next job is accepted, and nobody told
         batch.late_listings = 1       # and the next listing does not have it yet
-        batch.refused["submitjob"] = "why"
+        batch.refused["submitjob"] = "why"  # or "AccessDeniedException: why"
         batch.silent = True           # nothing of Batch's answers
         batch.held = True             # nothing starts
         batch.open(False)             # the queue takes no jobs
@@ -218,14 +218,16 @@ class Batch:
                 batch.throttle[name] -= 1
                 raise TooManyRequests("TooManyRequestsException", "slow down")
             if name in batch.refused:
-                raise JsonRESTError("ClientException", batch.refused[name])
+                code, colon, why = batch.refused[name].partition("Exception: ")
+                said = (f"{code}Exception", why) if colon else ("ClientException", code)
+                raise JsonRESTError(*said)
             if name == "submitjob":
                 batch._asked.retry = response._get_param("retryStrategy")
-                said = answer(response)
+                answered = answer(response)
                 if batch.lose_replies > 0:
                     batch.lose_replies -= 1
                     raise Broken("ServerException", "the reply was lost")
-                return str(said)
+                return str(answered)
             if name == "describejobs":
                 return batch._describe(response)
             if name == "listjobs":

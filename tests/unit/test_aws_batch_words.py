@@ -2,6 +2,7 @@
 the calls in the code."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -81,19 +82,63 @@ def test_what_a_job_has_come_to(job: dict[str, Any], status: JobStatus) -> None:
     assert status_of(job) == status
 
 
-@pytest.mark.parametrize(
-    ("profile", "region", "said"),
-    [("nobody", "eu-central-1", r"nobody.*profile"), (None, None, "no region")],
-)
+_ROLE = "[profile a]\nrole_arn=arn:aws:iam::1:role/x\n"
+_KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+_TOKEN_FILE = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/no/such", "AWS_ROLE_ARN": "arn:aws:iam::1:role/x"}
+CONFIGURED: dict[str, tuple[str, str, dict[str, str]]] = {
+    # what is said: the profile, the configuration file, variables
+    r"The config profile \(a\) could not be found: see launch.aws_batch.profile": ("a", "", {}),
+    "no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION": ("", "", {}),
+    "region_name 'Frank furt' doesn't match": ("", "[default]\nregion=Frank furt", {}),
+    "no credentials that can be used .*Unable to locate": ("", "[default]\nregion=us-east-1", {}),
+    "no credentials .*missing: AWS_SECRET_ACCESS_KEY": ("", "", {"AWS_ACCESS_KEY_ID": "a"}),
+    "Unable to parse config file: .*/config: see ~/.aws/config": ("", "[default\nregion=x", {}),
+    'source_profile "b" referenced .* does not exist: see': ("a", f"{_ROLE}source_profile=b", {}),
+    "missing: source_profile or credential_source": ("a", _ROLE, {}),
+    'credential source "Cloud" .* is not valid: see': ("a", f"{_ROLE}credential_source=Cloud", {}),
+    "Infinite loop in credential configuration": (
+        "a",
+        f"{_ROLE}source_profile=b\n{_ROLE.replace('profile a', 'profile b')}source_profile=a",
+        {},
+    ),
+    "no credentials .*custom-process": ("a", "[profile a]\ncredential_process=/bin/false", {}),
+    "cannot be used: .*No such file.*'/no/such'": (
+        "a", "[profile a]\ncredential_process=/no/such", {},
+    ),
+    "Token for s does not exist": (
+        "a",
+        "[profile a]\nsso_session=s\nsso_account_id=1\nsso_role_name=r\n[sso-session s]\n"
+        "sso_region=us-east-1\nsso_start_url=https://lab.example.com/start",
+        {},
+    ),
+    '"s" sso_session configuration does not exist: see': ("a", "[profile a]\nsso_session=s", {}),
+    "Invalid endpoint: nonsense: see": ("", "", {**_KEYS, "AWS_ENDPOINT_URL": "nonsense"}),
+    "no credentials .*No such file or directory: '/no/such'": ("", "", _TOKEN_FILE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "given"), CONFIGURED.items())
 def test_what_is_missing_here(
-    profile: str | None, region: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+    said: str,
+    given: tuple[str, str, dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, "/dev/null")
-    with pytest.raises(Refused, match=said):
-        Aws(region, profile).call("batch", "describe_jobs", jobs=["1"])
+    """In a line of ours, and nobody is asked: it is not AWS that gives no answer."""
+    profile, text, variables = given
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    region = None if said.startswith(("no region", "region_name")) else "eu-central-1"
+    with pytest.raises(Refused, match=said) as caught:
+        Aws(region, profile or None).call("batch", "describe_jobs", jobs=["1"])
+    assert "\n" not in str(caught.value) and "does not answer" not in str(caught.value)
 
 
 def test_numbers_are_written_out() -> None:

@@ -39,6 +39,7 @@ _NO_CREDENTIALS = {
     *("SSOTokenLoadError", "UnauthorizedSSOTokenError", "TokenRetrievalError", "SSOError"),
     *("RefreshWithMFAUnsupportedError", "MetadataRetrievalError"),
 }
+_CONFIGURED = "~/.aws/config, ~/.aws/credentials and the variables AWS_*"
 
 
 def part(answer: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -162,7 +163,11 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
         "NoRegionError": "AWS: no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION",
         "ParamValidationError": f"{where}: {_line(error)}",
     }
-    if kind in here or kind in _NO_CREDENTIALS:
+    lacking = kind in _NO_CREDENTIALS or (bool(operation) and isinstance(error, FileNotFoundError))
+    if not operation and not lacking:  # a client could not be made, and nobody was asked
+        why = _line(error).rstrip(".")
+        here.setdefault(kind, f"AWS: its configuration cannot be used: {why}: see {_CONFIGURED}")
+    if kind in here or lacking:
         no_credentials = f"AWS: no credentials that can be used ({_line(error)})"
         return Refused(here.get(kind, no_credentials), kind, for_good=kind in here)
     return Unreachable(f"{where} does not answer: {_line(error)}")
