@@ -6,15 +6,15 @@ import hmac
 import inspect
 import os
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import ToolAnnotations
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sweeper.agents.answers import NOTICE, Marker
 from sweeper.agents.desk import Desk
@@ -40,7 +40,7 @@ verdict, note.
 Believe the verdict, not a single run: seeds and intervals decide. {NOTICE}"""
 
 
-def every_tool(desk: Desk) -> list[Callable[..., Any]]:
+def every_tool(desk: Desk) -> list[Callable[..., object]]:
     """The tools, in the order of the work."""
     running, reading, training = Running(desk), Reading(desk), Training(desk)
     return [
@@ -53,12 +53,12 @@ def every_tool(desk: Desk) -> list[Callable[..., Any]]:
     ]
 
 
-def make_server(desk: Desk) -> "MCPServer[Any]":
+def make_server(desk: Desk) -> "MCPServer[object]":
     """The server over one desk."""
     from sweeper import __version__
 
     tools = [_tool(desk, function) for function in every_tool(desk)]
-    server: MCPServer[Any] = MCPServer(
+    server: MCPServer[object] = MCPServer(
         "sweeper", instructions=_ABOUT, version=__version__, tools=tools, log_level="ERROR"
     )
     _add_resources(server, desk)
@@ -66,7 +66,7 @@ def make_server(desk: Desk) -> "MCPServer[Any]":
     return server
 
 
-def _tool(desk: Desk, function: Callable[..., Any]) -> Tool:
+def _tool(desk: Desk, function: Callable[..., object]) -> Tool:
     """A function as a tool: its errors are answers, its answers hold no secret, and arguments that
     it does not know are refused."""
     name = function.__name__
@@ -88,11 +88,11 @@ def _tool(desk: Desk, function: Callable[..., Any]) -> Tool:
     return made
 
 
-def _guarded(desk: Desk, function: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded(desk: Desk, function: Callable[..., object]) -> Callable[..., object]:
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def call_later(*args: Any, **kwargs: Any) -> Any:
+        async def call_later(*args: object, **kwargs: object) -> object:
             try:
                 return desk.answer(await function(*args, **kwargs))
             except SweeperError as error:
@@ -101,7 +101,7 @@ def _guarded(desk: Desk, function: Callable[..., Any]) -> Callable[..., Any]:
         return call_later
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         try:
             return desk.answer(function(*args, **kwargs))
         except SweeperError as error:
@@ -110,7 +110,7 @@ def _guarded(desk: Desk, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _add_resources(server: "MCPServer[Any]", desk: Desk) -> None:
+def _add_resources(server: "MCPServer[object]", desk: Desk) -> None:
     def resource(find: Callable[[], str]) -> str:
         try:
             return desk.answer(find()[:_LONGEST])
@@ -169,7 +169,7 @@ def _notes(desk: Desk, sweep: str) -> str:
     return f"{NOTICE}\n\n{Marker().mark(chr(10).join(lines), _LONGEST)}"
 
 
-def _add_prompts(server: "MCPServer[Any]") -> None:
+def _add_prompts(server: "MCPServer[object]") -> None:
     @server.prompt(title="A study, from its question to its verdict")
     def research(question: str) -> str:
         """How to answer a question by experiments: baseline first, then one change at a time."""
@@ -217,15 +217,11 @@ def serve_http(desk: Desk, port: int, token: str, ready: Callable[[int], None]) 
             uvicorn.Server(config).run(sockets=[listener])
 
 
-Scope = MutableMapping[str, Any]
-App = Callable[[Scope, Any, Any], Awaitable[None]]
-
-
-def _behind(app: App, token: str) -> App:
+def _behind(app: ASGIApp, token: str) -> ASGIApp:
     """The app for who shows the token; others get 401."""
     expected = f"Bearer {token}".encode()
 
-    async def checked(scope: Scope, receive: Any, send: Any) -> None:
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, expected):

@@ -9,7 +9,7 @@ import tempfile
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper import environments, paths
 from sweeper.atomic import nearest_folder
@@ -306,7 +306,7 @@ def run(arguments: Namespace) -> int:
         marks = {True: "ok", False: "MISSING"}
         rows = [(c.name, marks[c.good] if c.needed or c.good else "-", c.found) for c in checks]
         print_table(("check", "", "found"), rows)
-    found: dict[str, Any] = {"schema": 1, "checks": [check._asdict() for check in checks]}
+    found: dict[str, object] = {"schema": 1, "checks": [check._asdict() for check in checks]}
     if arguments.tried:
         steps, error = [], "not tried: see what is MISSING"
         if good:

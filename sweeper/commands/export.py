@@ -4,7 +4,8 @@ import importlib
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 from sweeper.atomic import replacing
 from sweeper.commands import arguments as shared
@@ -21,6 +22,23 @@ _FORMULA = "^[\\s\\pZ\\pC]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]"
 """Matches texts that a spreadsheet would compute: they may start other programs, or fetch an
 address."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
+
+class _Column(Protocol):
+    """A column of an Arrow table, which has no types itself."""
+
+    type: object
+
+    def cast(self, target_type: str) -> "_Column": ...
+
+    def to_pylist(self) -> list[object]: ...
+
+
+class _Table(Protocol):
+    """An Arrow table."""
+
+    columns: Sequence[_Column]
+    column_names: list[str]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -66,10 +84,10 @@ def run(arguments: Namespace) -> int:
     return tell_problems(registry.problems)
 
 
-def _write(table: Any, kind: str, path: str, *, raw: bool) -> None:
+def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
     """Write a file, or nothing. In a CSV a missing value is an empty field and NaN is `nan`; a text
     that a spreadsheet would compute is made one that it shows, unless `raw`."""
-    arrow: Any = importlib.import_module("pyarrow")
+    arrow = importlib.import_module("pyarrow")
     with replacing(path) as temporary:
         if kind == "parquet":
             importlib.import_module("pyarrow.parquet").write_table(table, temporary)
@@ -78,7 +96,7 @@ def _write(table: Any, kind: str, path: str, *, raw: bool) -> None:
             importlib.import_module("pyarrow.csv").write_csv(flat, temporary)
 
 
-def _plain(arrow: Any, table: Any) -> Any:
+def _plain(arrow: ModuleType, table: _Table) -> _Table:
     """Convert a table to columns that CSV can have."""
     columns = [
         column.cast("string") if arrow.types.is_dictionary(column.type) else column
@@ -87,12 +105,12 @@ def _plain(arrow: Any, table: Any) -> Any:
     return arrow.table(columns, names=table.column_names)
 
 
-def _as_texts(arrow: Any, table: Any) -> Any:
+def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
     """Put an apostrophe before each text that is a formula to a spreadsheet, by which it knows a
     text. Numbers stay, also where they stand as text."""
-    compute: Any = importlib.import_module("pyarrow.compute")
+    compute = importlib.import_module("pyarrow.compute")
 
-    def shown(column: Any) -> Any:
+    def shown(column: _Column) -> _Column:
         if not arrow.types.is_string(column.type) and not arrow.types.is_large_string(column.type):
             return column
         risky = compute.and_not(
@@ -109,7 +127,7 @@ def _as_texts(arrow: Any, table: Any) -> Any:
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
     """Write a W&B run for each run, with its id and name, configuration and rows. Returns the
     number of rows. Offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise."""
-    wandb: Any = importlib.import_module("wandb")
+    wandb = importlib.import_module("wandb")
     mode = os.environ.get("WANDB_MODE", "offline")
     if folder is not None:
         os.makedirs(folder, exist_ok=True)
@@ -143,7 +161,7 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
     return count
 
 
-def _row(row: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
+def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
     """What W&B logs of a row, and its step. W&B's steps are whole numbers, so any other is a value
     like the rest. Rows come with steps ascending, as W&B wants them."""
     values = {key: value for key, value in row.items() if value is not None}

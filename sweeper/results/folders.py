@@ -3,11 +3,12 @@ or what else tinker-cookbook's recipes leave in their log directory."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import ends_final
 from sweeper.model.decoding import decode
+from sweeper.model.json_values import is_table
 from sweeper.model.states import NoState, State
 from sweeper.results.runs import RecordedRun, Told
 from sweeper.results.tables.cache_dir import Folder
@@ -17,6 +18,8 @@ from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["FolderRun", "find_folders", "folder_runs"]
+
+T = TypeVar("T")
 
 _MARKS = frozenset({"metrics.jsonl", "metrics.jsonl.parts", "checkpoints.jsonl"})
 _ITERATION = "iteration_"
@@ -94,14 +97,14 @@ class FolderRun(RecordedRun):
 
         super().__init__(store, Layout(above or "."), files, index, told)
         self._folder = folder
-        self._config: dict[str, Any] | None = None
+        self._config: dict[str, object] | None = None
         self.id = hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         self.name = self.cell = name or os.path.basename(store.root.rstrip("/")) or "."
         ended = self.readable(self._recall_finished, False)
         self.state = State.SUCCEEDED if ended else NoState.UNKNOWN
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The contents of `config.json`."""
         if self._config is None:
             self._config = self.readable(self._recall_config, {}) or {}
@@ -113,10 +116,10 @@ class FolderRun(RecordedRun):
     def _recall_finished(self) -> bool:
         return bool(self._recall("finished", "checkpoints.jsonl", self._is_finished))
 
-    def _recall_config(self) -> dict[str, Any]:
+    def _recall_config(self) -> dict[str, object]:
         return self._recall("config", "config.json", self._read_config) or {}
 
-    def _read_config(self) -> dict[str, Any] | None:
+    def _read_config(self) -> dict[str, object] | None:
         path = self._below("config.json")
         try:
             found: object = decode(self.store.read(path))
@@ -124,14 +127,14 @@ class FolderRun(RecordedRun):
             return None
         except ValueError as error:
             raise StoreError(f"{self.root}/{path}: damaged ({error})") from error
-        if not isinstance(found, dict):
+        if not is_table(found):
             raise StoreError(f"{self.root}/{path}: should be an object of settings")
-        return found  # pyright: ignore[reportUnknownVariableType]
+        return found
 
     def _is_finished(self) -> bool:
         return ends_final(self.checkpoint_records())
 
-    def _recall(self, what: str, name: str, find: Callable[[], object]) -> Any:
+    def _recall(self, what: str, name: str, find: Callable[[], T]) -> T | None:
         """Remember something for as long as that file stays the same."""
         source = self.files.source(self._below(name))
         if source is None:

@@ -200,7 +200,7 @@ class SweepRun(RecordedRun):
         )
         found: list[_Ending] = []
 
-        def read() -> list[object] | None:
+        def read() -> list[Any] | None:
             found.append(self._read_ending())
             # One that cannot be read may be another time, and look the same.
             return None if self._unreadable else list(found[0])
@@ -208,7 +208,7 @@ class SweepRun(RecordedRun):
         def recall() -> _Ending:
             path, stamp = self.layout.event, self._sweep.state_files.stamp
             files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in told]
-            recalled: list[Any] | None = self.index.recall(self.id, "ending", files, read)
+            recalled = self.index.recall(self.id, "ending", files, read)
             return found[0] if recalled is None else _Ending(*recalled)
 
         return self.readable(recall, _Ending())
@@ -232,7 +232,7 @@ class SweepRun(RecordedRun):
         told = [event for event in OUTCOMES if (attempt, event) in happened]
         found: list[Used] = []
 
-        def read() -> list[object] | None:
+        def read() -> list[Any] | None:
             ended = self.ended(attempt)
             found.append(Used(ended.usage, (ended.ended or ended.time or OPEN_DAY)[:10]))
             counted = told and ended.usage != NO_USAGE
@@ -240,7 +240,7 @@ class SweepRun(RecordedRun):
 
         path, stamp = self.layout.event, self._sweep.state_files.stamp
         files = [(f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in told]
-        recalled: list[Any] | None = self.index.recall(self.id, f"used {attempt}", files, read)
+        recalled = self.index.recall(self.id, f"used {attempt}", files, read)
         if recalled is not None:
             return Used(usages.read(Part(recalled[0], "cache")), recalled[1])
         if found[0].usage != NO_USAGE:
@@ -320,9 +320,7 @@ class SweepRun(RecordedRun):
         def recall() -> str:
             stamp = self._sweep.state_files.stamp(self.layout.event(self.id, attempt, Event.INTENT))
             files = [(f"{attempt}.{Event.INTENT}", stamp)]
-            found: list[object] | None = self.index.recall(
-                self.id, f"backend {attempt}", files, read
-            )
+            found = self.index.recall(self.id, f"backend {attempt}", files, read)
             return first if found is None else str(found[0])
 
         return self.readable(recall, first)

@@ -6,7 +6,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -29,6 +29,21 @@ class Kept(NamedTuple):
     columns: Columns
     whole: bool
     keys: Sequence[str] = ()
+
+
+class _Header(TypedDict):
+    """What a file says of itself: its name, what the writer said, whether it is whole, its rows,
+    the keys of its columns, their checksums, and the values that are no numbers, by row."""
+
+    name: str
+    about: dict[str, Any]
+    whole: bool
+    rows: int
+    malformed: int
+    torn: int
+    keys: list[str]
+    sums: list[int]
+    odd: dict[str, list[tuple[int, object]]]
 
 
 class Cache:
@@ -63,7 +78,7 @@ class Cache:
 def _encode(name: str, kept: Kept) -> list[bytes | memoryview]:
     columns = kept.columns
     data = [np.ascontiguousarray(c, "<f8").data.cast("B") for c in columns.values.values()]
-    header = {
+    header: _Header = {
         "name": name,
         "about": kept.about,
         "whole": kept.whole,
@@ -90,7 +105,7 @@ def _read(descriptor: int, name: str, keys: Iterable[str] | None) -> Kept | None
         text += os.pread(descriptor, length - len(text), _PREFIX.size + len(text))
     if zlib.crc32(text) != checksum or os.fstat(descriptor).st_size != size:
         return None
-    header: dict[str, Any] = json.loads(text)
+    header: _Header = json.loads(text)
     if header["name"] != name:
         return None
     rows: int = header["rows"]
@@ -111,7 +126,7 @@ def _read(descriptor: int, name: str, keys: Iterable[str] | None) -> Kept | None
 
 
 def _values(
-    descriptor: int, begin: int, header: dict[str, Any], wanted: Sequence[str]
+    descriptor: int, begin: int, header: _Header, wanted: Sequence[str]
 ) -> dict[str, Floats] | None:
     """Columns of a cache file, which begin at `begin`; None when one is damaged."""
     rows: int = header["rows"]

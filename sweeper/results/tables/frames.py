@@ -3,6 +3,7 @@
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -178,7 +179,7 @@ def numbers_table(
     return pyarrow.table(arrays, names=_apart([_text(name) or "" for name in names]))
 
 
-def _pyarrow() -> Any:
+def _pyarrow() -> ModuleType:
     """It has no types to speak of."""
     return importlib.import_module("pyarrow")
 

@@ -6,12 +6,14 @@ they were.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.sources import Stamp
 
 __all__ = ["Index"]
+
+T = TypeVar("T")
 
 
 class Index:
@@ -19,7 +21,7 @@ class Index:
 
     def __init__(self, folder: Folder | None, name: str) -> None:
         self._folder, self._name = folder, f"index of {name}"
-        self._known: dict[str, dict[str, Any]] | None = None  # not read yet
+        self._known: dict[str, dict[str, list[Any]]] | None = None  # not read yet
         self._changed = False
 
     def recall(
@@ -27,17 +29,15 @@ class Index:
         run: str,
         what: str,
         files: Sequence[tuple[str, Stamp | None]],
-        find: Callable[[], Any],
-    ) -> Any:
+        find: Callable[[], T],
+    ) -> T:
         """`what` of a run, a JSON value: as remembered if the files that it is read from (names
         that tell them apart, and stamps from before they are read) are still the same, else found
         out. None, which says that it could not be, is not remembered."""
         now = " ".join(_told(name, stamp) for name, stamp in files)
         if self._known is None:
-            kept: dict[str, Any] | None = (
-                None if self._folder is None else self._folder.load_json(self._name)
-            )
-            self._known = kept or {}
+            kept = None if self._folder is None else self._folder.load_json(self._name)
+            self._known = cast(dict[str, dict[str, list[Any]]], kept or {})
         known = self._known.get(run, {}).get(what)
         if known is not None and known[0] == now:
             return known[1]

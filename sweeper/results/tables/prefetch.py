@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TypedDict
 
 from sweeper.errors import SweeperError
 from sweeper.results.tables.cache import Cache
@@ -62,6 +62,18 @@ def rollouts_worth_it(cache: Cache, files: Files, runs: Sequence[Sequence[str]])
     return bool(some) and sum(found) * len(unread) / len(some) >= _ENOUGH
 
 
+class Request(TypedDict):
+    """What to read: the root and the folder of its cache; the files, below `prefix`, of which
+    `keys` are wanted (None: all); and the folders of rollouts, those of a run together."""
+
+    root: str
+    cache: str
+    prefix: str
+    paths: list[str]
+    keys: list[str] | None
+    folders: list[Sequence[str]]
+
+
 @contextmanager
 def helped(
     folder: Folder,
@@ -72,7 +84,7 @@ def helped(
 ) -> Generator[None]:
     """Run a second process during the block, which reads `paths` and the rollouts of runs (told by
     their folders), last first."""
-    request = {
+    request: Request = {
         "root": files.store.root,
         "cache": folder.top,
         "prefix": files.prefix,
@@ -99,7 +111,7 @@ def helped(
             helper.wait()
 
 
-def fill(request: dict[str, Any]) -> None:
+def fill(request: Request) -> None:
     """Read these files into the cache."""
     store = LocalStore(request["root"])
     cache = Cache(Folder(store.root, request["cache"]))
