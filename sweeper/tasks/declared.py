@@ -1,5 +1,8 @@
 """What may stand in `task.toml`: every field of Harbor's format, declared once."""
 
+from collections.abc import Mapping
+from typing import Literal, TypedDict
+
 from sweeper.fields.kinds import (
     Choice,
     Flag,
@@ -17,7 +20,7 @@ from sweeper.fields.kinds import (
 from sweeper.fields.nodes import Node, Problems, kind, plain
 from sweeper.fields.sections import Field, Nested, Section
 
-__all__ = ["TASK"]
+__all__ = ["TASK", "AgentTable", "HealthcheckTable", "StepTable", "TaskTable", "VerifierTable"]
 
 _SECONDS = Number(0.0, 1e7, above=True)
 _AT_LEAST_ZERO = Number(0.0, 1e7)
@@ -198,3 +201,88 @@ TASK = Section(
     Field("steps", _Several(_STEP)),
     Field("artifacts", _Any()),
 )
+
+
+class HealthcheckTable(TypedDict, total=False):
+    """What was read of `[environment.healthcheck]`, or of a step's."""
+
+    command: str
+    interval_sec: float
+    timeout_sec: float
+    start_period_sec: float
+    start_interval_sec: float
+    retries: int
+
+
+class AgentTable(TypedDict, total=False):
+    """What was read of `[agent]`."""
+
+    network_mode: str
+    allowed_hosts: list[str]
+    timeout_sec: float
+    user: str | int
+
+
+class CollectTable(TypedDict, total=False):
+    """What was read of `[[verifier.collect]]`."""
+
+    command: str
+    service: str
+    timeout_sec: float
+    user: str | int
+
+
+class VerifierTable(TypedDict, total=False):
+    """What was read of `[verifier]`."""
+
+    network_mode: str
+    allowed_hosts: list[str]
+    timeout_sec: float
+    env: Mapping[str, str]
+    user: str | int
+    environment_mode: str
+    environment: Mapping[str, object]
+    collect: list[CollectTable]
+
+
+class StepTable(TypedDict, total=False):
+    """What was read of `[[steps]]`."""
+
+    name: str
+    agent: AgentTable
+    verifier: VerifierTable
+    min_reward: float | Mapping[str, float]
+    healthcheck: HealthcheckTable
+    artifacts: object
+
+
+class AboutTable(TypedDict, total=False):
+    """What was read of `[task]`."""
+
+    name: str
+    version: str
+    description: str
+    authors: object
+    keywords: list[str]
+
+
+class SolutionTable(TypedDict, total=False):
+    """What was read of `[solution]`."""
+
+    env: Mapping[str, str]
+
+
+class TaskTable(TypedDict, total=False):
+    """What was read of `task.toml`."""
+
+    schema_version: str
+    task: AboutTable
+    metadata: Mapping[str, object]
+    agent: AgentTable
+    verifier: VerifierTable
+    environment: Mapping[str, object]
+    solution: SolutionTable
+    source: str
+    multi_step_reward_strategy: Literal["mean", "final"]
+    steps: list[StepTable]
+    artifacts: object

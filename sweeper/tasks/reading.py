@@ -4,12 +4,19 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from sweeper.errors import UsageError
 from sweeper.fields.nodes import Place, Problems
 from sweeper.fields.sections import Reading
-from sweeper.tasks.declared import TASK
+from sweeper.tasks.declared import (
+    TASK,
+    AgentTable,
+    HealthcheckTable,
+    StepTable,
+    TaskTable,
+    VerifierTable,
+)
 from sweeper.tasks.dockerfile import read_dockerfile
 from sweeper.tasks.documents import Dockerfile, Healthcheck, Step, Task, TaskEnvironment, Verifier
 from sweeper.tasks.toml_nodes import read_toml
@@ -72,11 +79,11 @@ def read_task(folder: str, problems: Problems) -> Task | None:
     if node is None:
         return None
     reading = TASK.read(node, "", problems)
-    values = reading.values
+    values = cast(TaskTable, reading.values)
     _check_links(folder, problems)
     environment = _environment(folder, values, reading)
     steps = _steps(folder, values, reading)
-    about = _table(values, "task")
+    about = values.get("task") or {}
     name = str(about.get("name") or "") or os.path.basename(os.path.normpath(folder))
     if about.get("name") and not _NAME.fullmatch(name):
         reading.problem("task", f"task.name: {name!r} is not org/name, of letters, digits, . _ -")
@@ -90,7 +97,7 @@ def read_task(folder: str, problems: Problems) -> Task | None:
         schema_version=values.get("schema_version", "1.4"),
         description=about.get("description", ""),
         metadata=values.get("metadata", {}),
-        solution_env=_table(_table(values, "solution"), "env"),
+        solution_env=_solution_variables(values),
         reward_strategy=values.get("multi_step_reward_strategy", "mean"),
     )
 
@@ -134,13 +141,12 @@ def _check_links(folder: str, problems: Problems) -> None:
             return
 
 
-def _table(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A copy of a table; empty where there is none."""
-    return dict(values.get(key) or {})
+def _solution_variables(values: TaskTable) -> dict[str, str]:
+    return dict((values.get("solution") or {}).get("env") or {})
 
 
-def _environment(folder: str, values: Mapping[str, Any], reading: Reading) -> TaskEnvironment:
-    given = _table(values, "environment")
+def _environment(folder: str, values: TaskTable, reading: Reading) -> TaskEnvironment:
+    given: dict[str, Any] = dict(values.get("environment") or {})
     own = os.path.join(folder, "environment")
     rootfs = os.path.join(own, "rootfs")
     prepared = rootfs if os.path.isdir(rootfs) else None
@@ -156,8 +162,8 @@ def _environment(folder: str, values: Mapping[str, Any], reading: Reading) -> Ta
         reading.problem("environment", f"environment.os: there is no {given['os']} here")
     for key in ("gpu_types", "tpu", "skills_dir", "os"):
         given.pop(key, None)
-    _check_variables(_table(given, "env"), "environment", reading)
-    servers: list[Mapping[str, Any]] = given.pop("mcp_servers", [])
+    _check_variables(given.get("env") or {}, "environment", reading)
+    servers: list[Mapping[str, object]] = given.pop("mcp_servers", [])
     given.pop("allowed_hosts", None)
     return TaskEnvironment(
         folder=own,
@@ -194,7 +200,7 @@ def _older(given: dict[str, object], reading: Reading) -> None:
         given["network_mode"] = "public" if internet else "no-network"
 
 
-def _healthcheck(given: Mapping[str, Any] | None) -> Healthcheck | None:
+def _healthcheck(given: HealthcheckTable | None) -> Healthcheck | None:
     return None if given is None or "command" not in given else Healthcheck(**given)
 
 
@@ -207,9 +213,9 @@ def _check_variables(given: Mapping[str, str], key: str, reading: Reading) -> No
                 reading.problem(key, told)
 
 
-def _steps(folder: str, values: Mapping[str, Any], reading: Reading) -> tuple[Step, ...]:
-    given: list[Mapping[str, Any]] = values.get("steps") or []
-    _check_variables(_table(_table(values, "solution"), "env"), "solution", reading)
+def _steps(folder: str, values: TaskTable, reading: Reading) -> tuple[Step, ...]:
+    given = values.get("steps") or []
+    _check_variables(_solution_variables(values), "solution", reading)
     if not given:
         return _step(folder, "", values, {}, reading)
     found: list[Step] = []
@@ -231,14 +237,14 @@ def _steps(folder: str, values: Mapping[str, Any], reading: Reading) -> tuple[St
 
 
 def _step(
-    folder: str, name: str, values: Mapping[str, Any], own: Mapping[str, Any], reading: Reading
+    folder: str, name: str, values: TaskTable, own: StepTable, reading: Reading
 ) -> tuple[Step, ...]:
     problems = reading.problems
     at = os.path.join(folder, "steps", name) if name else folder
     instruction = _text(os.path.join(at, "instruction.md"), problems)
     if instruction is not None and not instruction.strip():
         problems.add(Place(os.path.join(at, "instruction.md")), "is empty: nothing is asked for")
-    agent = {**_table(values, "agent"), **_table(own, "agent")}
+    agent: AgentTable = {**(values.get("agent") or {}), **(own.get("agent") or {})}
     solution = os.path.join(at, "solution")
     _script(solution, "solve.sh", problems, ": nothing shows that the task can be solved")
     workdir = os.path.join(at, "workdir")
@@ -258,7 +264,7 @@ def _step(
 
 
 def _verifier(
-    folder: str, at: str, values: Mapping[str, Any], own: Mapping[str, Any], reading: Reading
+    folder: str, at: str, values: TaskTable, own: StepTable, reading: Reading
 ) -> Verifier:
     """The script of the step, else that of the task; the files of both are there."""
     shared = os.path.join(folder, "tests")
@@ -267,14 +273,14 @@ def _verifier(
     with_script = [one for one in there if os.path.exists(os.path.join(one, "test.sh"))]
     _script(with_script[-1] if with_script else os.path.join(at, "tests"), "test.sh",
             reading.problems, ": nothing judges the task")  # fmt: skip
-    given = {**_table(values, "verifier"), **_table(own, "verifier")}
-    collect: list[Mapping[str, Any]] = given.get("collect") or []
+    given: VerifierTable = {**(values.get("verifier") or {}), **(own.get("verifier") or {})}
+    collect = given.get("collect") or []
     mode = given.get("environment_mode") or ("separate" if given.get("environment") else "shared")
     if mode == "separate":
         told = "verifier.environment_mode: only `shared` is to be had here"
         reading.problem("verifier" if "verifier" in reading.entries else "steps", told)
     if "verifier" in reading.entries:
-        _check_variables(_table(given, "env"), "verifier", reading)
+        _check_variables(given.get("env") or {}, "verifier", reading)
     return Verifier(
         folders=tuple(there),
         script="test.sh",

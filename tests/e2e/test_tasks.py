@@ -12,6 +12,7 @@ import sweeper
 from sweeper import environments
 from sweeper.commands.tasks import add_arguments
 from sweeper.errors import GridError
+from sweeper.tasks import declared
 from sweeper.tasks.trying import check_tasks
 
 pytestmark = pytest.mark.e2e
@@ -215,6 +216,23 @@ def test_each_mistake_is_one_line_with_its_place(tmp_path, wrong):
 
 
 @needs_bubblewrap
+def _declared(section):
+    return {field.key or field.name for field in section}
+
+
+def test_what_is_read_has_each_field():
+    nested = {field.name: getattr(field.kind, "section", None) for field in declared.TASK}
+    tables = {
+        declared.TaskTable: declared.TASK,
+        declared.AboutTable: nested["task"],
+        declared.AgentTable: nested["agent"],
+        declared.VerifierTable: nested["verifier"],
+        declared.SolutionTable: nested["solution"],
+    }
+    for table, section in tables.items():
+        assert table.__annotations__.keys() == _declared(section)
+
+
 def test_tasks_are_tried(tmp_path):
     """All of one folder at once: what is wrong with one is told, the others are tried."""
     write(tmp_path / "good", {}, "good")
