@@ -11,10 +11,10 @@ import signal
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from types import FrameType, TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypedDict
 
 from sweeper import paths
 from sweeper.backends import capabilities_at, open_places
@@ -99,6 +99,14 @@ def try_out(asked: Asked, root: str, timeout: float, tell: Callable[[Step], None
             trial.remove()
             raise
         trial.remove()
+
+
+class _Told(TypedDict):
+    """What the job has written: its Python, the files of its folder, the secrets that it has."""
+
+    version: str
+    there: list[str]
+    set: list[str]
 
 
 class _Interrupts:
@@ -278,7 +286,7 @@ class _Trial:
         layout = Layout(self._plan.name)
         path = f"{layout.log_path(self._run, self._attempt)}/{_FILE}"
         try:
-            told: Mapping[str, Any] = json.loads(self._store.read(path))
+            told: _Told = json.loads(self._store.read(path))
         except (NotFound, ValueError) as error:
             raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
         self._tell(Step("store", None, f"has what the job wrote, by Python {told['version']}"))

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError, is_silence
@@ -44,7 +43,7 @@ _BUILT_IN = {
 }
 _AGAIN_SECONDS = 30.0
 """How long a place is left alone that could not be opened."""
-_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+_NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
 def backend_names() -> list[str]:

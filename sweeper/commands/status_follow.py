@@ -15,7 +15,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import alarm_line, counted, print_status
@@ -41,8 +41,14 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BELOW = 8
 """How many lines of the terminal are kept for what stands below the table."""
 
-Said = dict[str, Any]
-"""What is told of a run: its state, attempts, reason, and what the launcher observes."""
+
+class Said(TypedDict):
+    """What is told of a run: its state, attempts, reason, and what the launcher observes."""
+
+    state: str
+    attempts: int
+    reason: str | None
+    observed: str | None
 
 
 class _Screen(io.StringIO):

@@ -11,7 +11,9 @@ import pytest
 from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
 
 from sweeper.backends import capabilities_of, open_backend
-from sweeper.backends.base import Backend, JobState
+from sweeper.backends.base import Backend, JobState, JobStatus
+from sweeper.backends.kubernetes.objects import Condition, Job, Metadata, Pod
+from sweeper.backends.kubernetes.status import status_of
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
@@ -272,3 +274,21 @@ def test_no_secret_is_in_what_is_made(kube: Any, tmp_path: Path) -> None:
     shown = json.dumps([kube.things[kind] for kind in ("jobs", "pods", "events")])
     assert "keys" in shown
     assert CANARY not in shown
+
+
+def test_conditions_that_give_no_message() -> None:
+    """It is optional in Kubernetes."""
+    about: Metadata = {
+        "name": "sweeper-a",
+        "uid": "1",
+        "labels": {},
+        "creationTimestamp": "2026-01-31T12:01:03Z",
+    }
+    disrupted: Condition = {"type": "DisruptionTarget", "status": "True"}
+    unscheduled: Condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    job: Job = {"metadata": about, "spec": {}, "status": {"conditions": []}}
+    gone: Pod = {"metadata": about, "status": {"phase": "Failed", "conditions": [disrupted]}}
+    waits: Pod = {"metadata": about, "status": {"phase": "Pending", "conditions": [unscheduled]}}
+    assert status_of(job, [gone], 0.0) == JobStatus(JobState.ENDED, preempted=True)
+    found = status_of(job, [waits], 0.0)
+    assert (found.state, found.reason) == (JobState.PENDING, "Unschedulable")
