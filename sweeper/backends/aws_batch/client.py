@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, cast
 
+from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["Aws", "Refused", "Throttled", "part"]
@@ -161,22 +162,22 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
     here = {
         "ProfileNotFound": f"AWS: {error}: see launch.aws_batch.profile, AWS_PROFILE",
         "NoRegionError": "AWS: no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION",
-        "ParamValidationError": f"{where}: {_line(error)}",
+        "ParamValidationError": f"{where}: {line_of(error)}",
     }
     lacking = kind in _NO_CREDENTIALS or (bool(operation) and isinstance(error, FileNotFoundError))
     if not operation and not lacking:  # a client could not be made, and nobody was asked
-        why = _line(error).rstrip(".")
+        why = line_of(error).rstrip(".")
         here.setdefault(kind, f"AWS: its configuration cannot be used: {why}: see {_CONFIGURED}")
     if kind in here or lacking:
-        no_credentials = f"AWS: no credentials that can be used ({_line(error)})"
+        no_credentials = f"AWS: no credentials that can be used ({line_of(error)})"
         return Refused(here.get(kind, no_credentials), kind, for_good=kind in here)
-    return Unreachable(f"{where} does not answer: {_line(error)}")
+    return Unreachable(f"{where} does not answer: {line_of(error)}")
 
 
 def _refused(answer: dict[str, Any], where: str, operation: str) -> Unreachable:
     """The same of an answer that is an error."""
     about = part(answer, "Error")
-    code, message = str(about.get("Code", "error")), _line(about.get("Message", ""))
+    code, message = str(about.get("Code", "error")), line_of(about.get("Message", ""))
     status = int(part(answer, "ResponseMetadata").get("HTTPStatusCode", 0))
     if code in _THROTTLED or status == 429:
         return Throttled(f"{where}: too many requests ({operation}): waits, and goes on")
@@ -192,7 +193,3 @@ def _refused(answer: dict[str, Any], where: str, operation: str) -> Unreachable:
     elif code in _DENIED:
         told = f"AWS: not allowed: {message} (docs/aws-batch.md has the permissions)"
     return Refused(told, code, for_good=code not in _EXPIRED)
-
-
-def _line(what: object) -> str:
-    return " ".join(str(what).split())[:300]

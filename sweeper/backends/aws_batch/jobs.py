@@ -18,6 +18,7 @@ from sweeper.backends.aws_batch.client import Aws, part
 from sweeper.backends.aws_batch.definition import INTERRUPTIONS
 from sweeper.backends.aws_batch.names import Names
 from sweeper.backends.base import JobState, JobStatus
+from sweeper.backends.lines import reason_of
 from sweeper.storage.layout import attempt_of
 
 __all__ = ["Jobs", "status_of"]
@@ -47,7 +48,7 @@ def status_of(job: dict[str, object]) -> JobStatus:
     node = str(container.get("containerInstanceArn") or "").rpartition("/")[2] or None
     if word in _WAITING:
         # Why it does not come to run, where Batch knows: "MISCONFIGURATION:COMPUTE_ENVIRONMENT..."
-        why = _line(job.get("statusReason"))
+        why = reason_of(job.get("statusReason"))
         return _PENDING._replace(reason=why, since=_utc(job.get("createdAt")))
     if word == "RUNNING":
         told = job.get("isTerminated") or job.get("isCancelled")
@@ -57,7 +58,7 @@ def status_of(job: dict[str, object]) -> JobStatus:
         return JobStatus(JobState.ENDED, 0 if code is None else code)
     said, inside = str(job.get("statusReason") or ""), str(container.get("reason") or "")
     # "Essential container in task exited" says nothing that the code does not.
-    told = _line(inside or ("" if said.startswith("Essential container") else said))
+    told = reason_of(inside or ("" if said.startswith("Essential container") else said))
     preempted = any(fnmatchcase(said, text) for text in INTERRUPTIONS)
     if preempted:
         told = said.rstrip(".")
@@ -73,10 +74,6 @@ def _utc(milliseconds: object) -> str | None:
     if not isinstance(milliseconds, int):
         return None
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(milliseconds / 1000))
-
-
-def _line(text: object) -> str | None:
-    return " ".join(str(text or "").split())[:200] or None
 
 
 class Jobs:

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from sweeper.backends.backoff import Patience
+from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class Service:
 
     def _told(self, status: str, message: str, client: "Beaker") -> Unreachable:
         """What a user is told, in one line, of what `client` has met."""
-        said = _line(message.replace(str(self._config.user_token), "***"))
+        said = line_of(message.replace(str(self._config.user_token), "***"))
         if status == "UNAUTHENTICATED":
             told = "the token has expired or is not valid: see BEAKER_TOKEN; the jobs go on"
             return Refused(f"beaker: {told} ({said})", status)
@@ -210,7 +211,7 @@ def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception],
             config = import_module("beaker.config").Config.from_env()
     except Exception as error:  # of YAML, of files, of its own
         raise EnvironmentFailure(
-            f"beaker: nothing says who asks ({_line(error)}): set BEAKER_TOKEN, or log in with "
+            f"beaker: nothing says who asks ({line_of(error)}): set BEAKER_TOKEN, or log in with "
             "`beaker account login`"
         ) from error
 
@@ -240,7 +241,3 @@ def _of_http(error: Exception) -> tuple[str, str]:
     answer: object = getattr(error, "response", None)
     status = int(getattr(answer, "status_code", 0) or 0)
     return _HTTP.get(status, "UNAVAILABLE"), str(error)
-
-
-def _line(what: object) -> str:
-    return " ".join(str(what).split())[:300]

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from beaker.beaker_pb2 import Job
     from beaker.beaker_pb2 import JobStatus as Told
     from google.protobuf.message import Message
+from sweeper.backends.lines import reason_of
 
 __all__ = ["ENDS", "WAITS", "is_over", "status_of", "word"]
 
@@ -52,31 +53,29 @@ def status_of(said: str, job: "Job | None", node: str | None) -> JobStatus:
 
 
 def _ended(status: "Told") -> JobStatus:
-    why = _line(status.canceled_for or status.message)
+    why = reason_of(status.canceled_for or status.message)
     cancelled = word(status, "canceled_code").removeprefix("CANCELATION_CODE_")
     if cancelled in _TAKEN:
         return _ENDED._replace(reason=why or cancelled.lower().replace("_", " "), preempted=True)
     if cancelled == "TIMEOUT":
         return _ENDED._replace(reason="timeout")
     if cancelled != "UNSPECIFIED":
-        return _ENDED._replace(reason=_line(f"{cancelled.lower().replace('_', ' ')}: {why or ''}"))
+        return _ENDED._replace(
+            reason=reason_of(f"{cancelled.lower().replace('_', ' ')}: {why or ''}")
+        )
     if status.HasField("exit_code"):
         ended = of_process(status.exit_code)
-        return _ENDED._replace(code=ended, reason=_line(status.message))
+        return _ENDED._replace(code=ended, reason=reason_of(status.message))
     return _ENDED._replace(reason=why)
 
 
 def _why(said: str, job: "Job | None") -> str | None:
     """What a job waits for."""
     told = "" if job is None else job.status.failed_scheduling_message or job.status.message
-    return _line(told) or ("initializing" if said == "STATUS_INITIALIZING" else None)
+    return reason_of(told) or ("initializing" if said == "STATUS_INITIALIZING" else None)
 
 
 def _at(job: "Job | None", what: str) -> str | None:
     if job is None or not job.status.HasField(what):
         return None
     return f"{getattr(job.status, what).ToDatetime():%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _line(text: object) -> str | None:
-    return " ".join(str(text or "").split()).removesuffix(":")[:200] or None

@@ -22,6 +22,7 @@ from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manif
 from sweeper.backends.kubernetes.objects import Event, Job, Pod, Workload
 from sweeper.backends.kubernetes.options import Options, options_of
 from sweeper.backends.kubernetes.status import is_over, status_of
+from sweeper.backends.lines import reason_of
 from sweeper.errors import Unreachable
 from sweeper.storage.layout import attempt_of
 
@@ -246,8 +247,7 @@ class KubernetesBackend(Backend):
             which = "involvedObject.kind=Job,reason=FailedCreate"
             events: Iterator[Event] = self._cluster.items(_EVENTS, fieldSelector=which)
             for event in events:
-                why = " ".join(event["message"].split())[:200]
-                self._whys[event["involvedObject"]["name"]] = why
+                self._whys[event["involvedObject"]["name"]] = reason_of(event["message"]) or ""
         for version in KUEUES if self._options.get("queue") else ():
             with suppress(Refused):
                 workloads: Iterator[Workload] = self._cluster.items(_WORKLOADS.format(version))

@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from importlib import import_module
 from typing import Any
 
+from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["JOBS", "KUEUES", "METADATA", "PODS", "Cluster", "Refused"]
@@ -152,7 +153,7 @@ def _client(context: str | None) -> tuple[Any, str]:
                 namespace = account.read().strip()
         except Exception:  # noqa: BLE001
             raise EnvironmentFailure(
-                f"kubernetes: no cluster to ask ({_line(error)}): see KUBECONFIG, "
+                f"kubernetes: no cluster to ask ({line_of(error)}): see KUBECONFIG, "
                 "launch.kubernetes.context and `kubectl config get-contexts`"
             ) from error
     return client.ApiClient(made), namespace
@@ -165,7 +166,7 @@ def _told(error: Exception, host: str) -> Unreachable:
     """What a user is told, in one line. Errors are the client's, which is loaded late."""
     status = int(getattr(error, "status", None) or 0)
     if not status:
-        return Unreachable(f"kubernetes: {host} does not answer: {_line(error)}")
+        return Unreachable(f"kubernetes: {host} does not answer: {line_of(error)}")
     try:
         said = json.loads(getattr(error, "body", None) or "")
         message, reason = str(said["message"]), str(said.get("reason", ""))
@@ -173,11 +174,7 @@ def _told(error: Exception, host: str) -> Unreachable:
         message, reason = str(getattr(error, "reason", "")), ""
     if status == _EXPIRED:
         told = "the credentials have expired or are not valid: log in again; the jobs go on"
-        return Refused(f"kubernetes: {told} ({_line(message)})", status, reason)
+        return Refused(f"kubernetes: {told} ({line_of(message)})", status, reason)
     if status in _NOT_NOW:
-        return Unreachable(f"kubernetes: the API server: {status}: {_line(message)}")
-    return Refused(f"kubernetes: {_line(message)}", status, reason)
-
-
-def _line(what: object) -> str:
-    return " ".join(str(what).split())[:300]
+        return Unreachable(f"kubernetes: the API server: {status}: {line_of(message)}")
+    return Refused(f"kubernetes: {line_of(message)}", status, reason)

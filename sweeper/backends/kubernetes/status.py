@@ -15,6 +15,7 @@ from sweeper.backends.kubernetes.objects import (
     PodStatus,
     Waiting,
 )
+from sweeper.backends.lines import reason_of
 
 __all__ = ["is_over", "status_of"]
 
@@ -64,7 +65,7 @@ def _failed(told: Condition | None, pod: Pod | None) -> JobStatus:
     failure, why = (told.get("reason"), told.get("message")) if told else (None, None)
     disrupted = _conditions(pod).get("DisruptionTarget")
     if disrupted or failure == "PodFailurePolicy":
-        said = _line(disrupted.get("message") if disrupted else why)
+        said = reason_of(disrupted.get("message") if disrupted else why)
         return _ENDED._replace(reason=said, preempted=True)
     if failure == "DeadlineExceeded":
         return _ENDED._replace(reason="timeout")
@@ -76,14 +77,14 @@ def _failed(told: Condition | None, pod: Pod | None) -> JobStatus:
         why = "oom"
     elif kind not in _PLAIN:
         why = f"{kind}: {end.get('message', '')}"  # StartError: there is no such program
-    return _ENDED._replace(code=code, reason=_line(_told(pod).get("message") or why))
+    return _ENDED._replace(code=code, reason=reason_of(_told(pod).get("message") or why))
 
 
 def _stopping(job: Job, pod: Pod | None) -> JobStatus | None:
     ends = "deletionTimestamp" in job["metadata"] or "FailureTarget" in _conditions(job)
     if pod and "deletionTimestamp" in pod["metadata"]:
         disrupted = _conditions(pod).get("DisruptionTarget")
-        return _STOPPING._replace(reason=_line(disrupted.get("message") if disrupted else None))
+        return _STOPPING._replace(reason=reason_of(disrupted.get("message") if disrupted else None))
     if pod and job["spec"].get("suspend"):
         return _STOPPING._replace(reason="suspended")
     return _STOPPING if ends else None
@@ -107,7 +108,7 @@ def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | 
             )
             waits = next(unscheduled, None)
         if waits:
-            reason = _line(f"{waits.get('reason', '')}: {waits.get('message', '')}")
+            reason = reason_of(f"{waits.get('reason', '')}: {waits.get('message', '')}")
     return JobStatus(JobState.PENDING, None, reason, since=meta["creationTimestamp"])
 
 
@@ -131,7 +132,3 @@ def _container(pod: Pod | None) -> ContainerState:
 
 def _seconds(stamp: str) -> float:
     return float(timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ")))
-
-
-def _line(text: object) -> str | None:
-    return " ".join(str(text or "").split()).removesuffix(":")[:200] or None

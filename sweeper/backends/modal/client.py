@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.backends.backoff import Patience
+from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Service:
         """What a user is told, in one line. Raises what is no affair of Modal's."""
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next((name for name in names if name in _REFUSALS), None)
-        said = " ".join(str(error).split())[:300]
+        said = line_of(error)
         if kind == "AuthError":
             refused = Refused(f"modal: {_UNKNOWN} ({said})", kind)
             return self._left_alone(refused, client)
@@ -175,7 +176,7 @@ def official() -> ModuleType:
             "modal: its client is not installed: pip install 'sweeper[modal]'"
         ) from error
     except Exception as error:  # it reads its configuration as it is imported
-        said = " ".join(str(error).split())[:300]
+        said = line_of(error)
         raise EnvironmentFailure(f"modal: its configuration cannot be read: {said}") from error
     if not found.config.config["sandbox_v2"]:
         raise EnvironmentFailure(

@@ -6,6 +6,7 @@ from typing import Any
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.exit_codes import of_process
+from sweeper.backends.lines import reason_of
 
 __all__ = ["ended"]
 
@@ -56,5 +57,5 @@ def _result(sandbox: Any) -> tuple[str, str]:
         result = inner._impl.result if hasattr(inner, "_impl") else inner._result
         of = result.__class__
         kind = str(of.GenericStatus.Name(result.status)).removeprefix(_PREFIX)
-        return kind, " ".join(str(result.exception).split())[:200]
+        return kind, reason_of(result.exception) or ""
     return "", ""
