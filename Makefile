@@ -12,7 +12,7 @@ PYTHON312 ?= python3.12
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit e2e kills faketime chaos live cookbook ray harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts image screens picture clean
+.PHONY: help install demo test lint types unit e2e kills faketime chaos live cookbook ray harbor podman peers fuzz ceph alarms bench dev tmux bubblewrap chromium slurm sacct outage quickstarts elsewhere image screens picture clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -86,6 +86,11 @@ outage: dev slurm ## on a real Slurm: a thousand runs while launchers are killed
 quickstarts: dev slurm ## whole grids: grpo, and the quickstart on a real Slurm, emulated AWS Batch, stand-ins for Kubernetes and Beaker
 	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -s tests/e2e/test_quickstart_elsewhere.py \
 	  tests/e2e/test_grpo_grid.py
+
+elsewhere: dev ## 300 runs, and a minute without an answer: emulated AWS Batch, stand-ins for Kubernetes, Beaker and Modal
+	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -o timeout=1500 tests/e2e/test_aws_batch.py \
+	  tests/e2e/test_kubernetes.py tests/e2e/test_beaker.py tests/e2e/test_modal.py \
+	  -k "many_quick or killed_or_lost or host_is_lost"
 
 image: dev ## build docker/Dockerfile without Docker (buildah, as root), and run a sweep's jobs in it
 	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || \

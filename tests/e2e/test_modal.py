@@ -18,6 +18,7 @@ pytestmark = pytest.mark.e2e
 CANARY = "tml-canary-5f0c1d2e3b4a"
 MANY = 300 if "SWEEPER_TEST_WHOLE" in os.environ else 6
 HOLDS = ("mode=resume:first:holds-3", "launch.grace=1s")
+HELD = ("mode=resume:holds-3", "launch.grace=1s")
 
 
 @pytest.fixture
@@ -75,11 +76,12 @@ def test_what_is_submitted_was_in_the_plan(sweep: Any) -> None:
     sweep.well(launcher)
 
 
+@pytest.mark.timeout(600)
 def test_whatever_is_killed_or_lost(sweep: Any, modal_support: Any) -> None:
     """One job's machine is taken away, and the answer to what follows is lost; the launcher is
-    killed, and nothing answers for a while."""
+    killed, and nothing answers for longer than a lease."""
     fault, shell, modal = modal_support.Fault, sweep.shell, sweep.service
-    launcher = sweep.start(*HOLDS)
+    launcher = sweep.start(*HELD)
     shell.until(lambda: sweep.at_step(2) == 3)
     launcher.send_signal(signal.SIGKILL)
     launcher.communicate()
@@ -89,7 +91,7 @@ def test_whatever_is_killed_or_lost(sweep: Any, modal_support: Any) -> None:
     taken, *_ = ids
     sandboxes = sweep.backend().find([f"{run}-a1" for run in ids])
     modal.silent = True
-    launcher = sweep.start(*HOLDS)  # which gives up before it begins
+    launcher = sweep.start(*HELD)  # which gives up before it begins
     output, errors = launcher.communicate(timeout=90)
     assert launcher.returncode == 6 and "does not answer" in errors, output + errors
     assert "Traceback" not in errors
@@ -97,16 +99,18 @@ def test_whatever_is_killed_or_lost(sweep: Any, modal_support: Any) -> None:
     lost = fault("SandboxCreateV2", "UNAVAILABLE", after=True)
     modal.faults.append(lost)
     modal.terminate(sandboxes[f"{taken}-a1"])
-    launcher = sweep.start(*HOLDS)
+    launcher = sweep.start(*HELD)
 
     def seen() -> bool:
         assert launcher.poll() is None, launcher.communicate()
-        return (taken, "2") in {row[:2] for row in shell.executed()}
+        events = sweep.events()
+        return all((2, Event.CLAIMED) in events[run] for run in (taken,))
 
     shell.until(seen)
     assert lost.times == 0
-    asked, modal.silent = len(modal.requests), True
-    shell.until(lambda: len(modal.requests) > asked + 4)  # the client asks thrice by itself
+    shell.until(lambda: set(shell.run_states()) == {"running"})
+    modal.silent = True
+    shell.wait_out_a_lease()
     modal.silent = False
     Path(f"{shell.ledger}.go").touch()
     sweep.well(launcher)

@@ -182,6 +182,15 @@ class ShellElsewhere(Shell):
     def run_states(self) -> Counter[str]:
         return Counter(run.state.value for run in self.runs())
 
+    def wait_out_a_lease(self) -> None:
+        """While nothing answers, and all runs are at work: wait until the launcher tells so, and
+        then for longer than the lease. Nothing is given up meanwhile."""
+        before = self.run_states()
+        assert set(before) == {"running"}
+        self.until(lambda: read_observations(open_store(self.root), "toys").unreachable)
+        time.sleep(60 if "SWEEPER_TEST_WHOLE" in os.environ else 18)
+        assert self.run_states() == before
+
     def judge(self, **options: Any) -> None:
         """Assert that the ledger and the store tell the same of every run."""
         rows = read_ledger(self.ledger)
