@@ -20,7 +20,7 @@ from sweeper.backends.tmux.backend import (
     open_backend,
     panes_in,
 )
-from sweeper.errors import Unreachable
+from sweeper.errors import EnvironmentFailure, Unreachable
 
 
 def _until(condition: Callable[[], object]) -> None:
@@ -91,6 +91,12 @@ def test_a_path_that_the_locale_cannot_spell(
 
 def test_without_a_server_there_is_nothing(tmux_socket: str) -> None:
     assert TmuxServer().session("/f") is None
+
+
+def test_a_socket_that_cannot_be_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPER_TMUX_SOCKET", "a/b")
+    with pytest.raises(EnvironmentFailure, match="SWEEPER_TMUX_SOCKET is 'a/b': give a name"):
+        TmuxServer()
 
 
 def test_a_server_that_does_not_answer_is_not_an_absent_one(

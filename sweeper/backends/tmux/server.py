@@ -42,8 +42,12 @@ _SOCKET_SECONDS = 3.0
 
 
 def socket_name() -> str:
-    """The socket that sweeper's tmux server listens on, for `tmux -L`."""
-    return os.environ.get("SWEEPER_TMUX_SOCKET") or "sweeper"
+    """The socket that sweeper's tmux server listens on, for `tmux -L`. Raises `EnvironmentFailure`
+    for what cannot be the name of one."""
+    name = os.environ.get("SWEEPER_TMUX_SOCKET") or "sweeper"
+    if "/" in name:  # tmux would look for a folder, and never find a server there
+        raise EnvironmentFailure(f"$SWEEPER_TMUX_SOCKET is {name!r}: give a name without a slash")
+    return name
 
 
 class Pane(NamedTuple):
