@@ -116,6 +116,9 @@ class Cluster:
 
 class _Keeper:
     def __init__(self, cpus: int, top: str) -> None:
+        # Ray notes there which cluster was started last; elsewhere that may be a user's own.
+        os.environ["RAY_TMPDIR"] = top
+        os.makedirs(os.path.join(top, "ray"), exist_ok=True)
         from ray.cluster_utils import Cluster as Nodes
 
         self._given: dict[str, Any] = {
