@@ -19,7 +19,6 @@ from sweeper.storage.layout import token
 from sweeper.storage.sweeps import read_plan
 
 Sweeps = Callable[..., Sweep]
-LAST = 200
 
 
 @pytest.mark.parametrize("kind", ["kill", "kill_after"])
@@ -34,7 +33,7 @@ def test_sigkill_at_calls_of_store_and_backend(sweep: Sweeps, kind: str) -> None
         assert one.finish() == 0
         assert one.verdict(once=True).good, f"{kind} at call {number}"
         number += 11
-    assert 25 < number < LAST
+    assert number > 25  # a launch has more calls, the more the slower
 
 
 def test_sigkill_again_and_again(sweep: Sweeps) -> None:
