@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sweeper import backends, labels
 from sweeper.errors import GridError
@@ -22,6 +23,10 @@ from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
 from sweeper.storage.sweeps import read_events, read_observations, read_states
 from sweeper.testing import FakeBackend, FakeClock
+
+# How long an example takes is the machine's affair, which does other things beside.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 LEASE = 60.0
 WALL = 1_800_000_000.0

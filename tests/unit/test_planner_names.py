@@ -196,7 +196,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(keys, unique=True, max_size=8))
 def test_labels_of_keys_are_distinct_and_safe(found):
     labels = [label.casefold() for label in key_labels(found).values()]
@@ -235,7 +235,7 @@ samples = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     some_axes,
     st.dictionaries(fields, few | st.sampled_from(["${a}", "x${b}", "${s_}"]), max_size=2),

@@ -68,7 +68,7 @@ def same(found: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> b
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     data=files,
     keys=st.sampled_from([None, ["step", "a"], ["step", "late", "\u00e9"], ["step", *KEYS]]),
@@ -80,7 +80,7 @@ def test_columns_hold_what_the_slow_parser_reads(data: bytes, keys: list[str] | 
     assert (quick.malformed, quick.torn) == (slow.malformed, slow.torn)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(attempts=st.lists(files, max_size=3))
 def test_attempts_in_columns_merge_as_rows_do(attempts: list[bytes]):
     slow = merge([parse(data) for data in attempts])
