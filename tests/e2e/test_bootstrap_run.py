@@ -12,6 +12,7 @@ import pytest
 
 from sweeper.planner.plan import plan
 from sweeper.recipe import bootstrap
+from sweeper.storage.process import began
 
 pytestmark = pytest.mark.e2e
 
@@ -188,17 +189,9 @@ def test_it_dies_with_the_process_that_started_it(folder):
             time.sleep(0.01)
         assert out.exists()
         parent.send_signal(signal.SIGKILL)
-    while _alive(pid) and time.monotonic() < deadline:
+    while began(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not _alive(pid)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert not began(pid)
 
 
 BUILDS = """

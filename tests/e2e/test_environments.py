@@ -15,6 +15,7 @@ import pytest
 from sweeper import environments
 from sweeper.environments import Died, Limits, Made, NotThere, Result, open_environment
 from sweeper.environments.watch import below
+from sweeper.storage.process import began
 
 pytestmark = pytest.mark.e2e
 
@@ -246,17 +247,9 @@ def test_environments_end_with_who_started_them(kind, idle, tmp_path):
 
 def _gone(pids: list[int]) -> None:
     deadline = time.monotonic() + 30
-    while left := [pid for pid in pids if _lives(pid)]:
+    while left := [pid for pid in pids if began(pid)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @needs_bubblewrap

@@ -4,7 +4,6 @@ import sys
 import textwrap
 import time
 
-import psutil
 import pytest
 
 from sweeper.model.parts import Part
@@ -18,6 +17,7 @@ from sweeper.recipe.reference import (
     placeholders,
     render_command,
 )
+from sweeper.storage.process import began
 
 pytestmark = pytest.mark.e2e
 
@@ -204,17 +204,9 @@ def test_what_an_import_starts_neither_holds_the_plan_up_nor_outlives_it(write, 
             assert ("ValueError" if name == "bad" else "ended with code 7") in error(name)
         for pid in map(int, (tmp_path / "pids").read_text().split()):
             deadline = time.monotonic() + 30
-            while _alive(pid) and time.monotonic() < deadline:
+            while began(pid) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert not _alive(pid)
-
-
-def _alive(pid):
-    try:
-        status = psutil.Process(pid).status()
-    except psutil.NoSuchProcess:
-        return False
-    return status != psutil.STATUS_ZOMBIE
+            assert not began(pid)
 
 
 def test_a_module_that_nothing_starts_is_refused_before_it_is_imported(write, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from sweeper import environments
 from sweeper.environments.watch import below
+from sweeper.storage.process import began
 
 pytestmark = [
     pytest.mark.e2e,
@@ -174,11 +175,7 @@ def test_environments_that_are_killed_cost_no_reward(recipes, whole, tmp_path):
 
 def in_an_environment(pid: int) -> bool:
     """Whether a process is one, and no zombie that waits for its new parent."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z" and name_of(pid) in ("bwrap", "bash")
+    return began(pid) is not None and name_of(pid) in ("bwrap", "bash")
 
 
 def name_of(pid: int) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from sweeper import environments
 from sweeper.environments.watch import below
+from sweeper.storage.process import began
 
 pytestmark = [
     pytest.mark.e2e,
@@ -124,7 +125,7 @@ def test_nothing_of_an_environment_stays(at_work, shells, tmp_path, who, environ
     own = {pid for one in jobs(tmp_path) for pid in (one.pid, *below(one.pid))}
     inside = daemons(tmp_path)
     os.kill(victim(who, launcher, tmp_path), signal.SIGKILL)
-    shells.Shell.until(lambda: not any(map(lives, [*own, *inside])))
+    shells.Shell.until(lambda: not any(map(began, [*own, *inside])))
     shells.Shell.until(lambda: not jobs(tmp_path))
     # An environment that was begun since is not among those: it is tidied up as well.
     shells.Shell.until(lambda: not list((tmp_path / "tmp").glob("sweeper-task-*")))
@@ -133,11 +134,3 @@ def test_nothing_of_an_environment_stays(at_work, shells, tmp_path, who, environ
     launcher.wait(60)
     events = {path.name for path in (tmp_path / "sweeps" / "killed" / "state").rglob("*.json")}
     assert ("1.succeeded.json" in events) == (who == "launcher")
-
-
-def lives(pid):
-    """Whether a process is there, and no zombie."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from sweeper.model.states import State
 from sweeper.storage.files import LocalStore
+from sweeper.storage.process import began
 from sweeper.storage.sweeps import read_states
 
 pytestmark = pytest.mark.e2e
@@ -84,13 +84,6 @@ def _ended_panes(window: str, listed: Iterable[str]) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 ALL = sorted(f"{x} {y}" for x in (0, 3) for y in (1, 2, 3))
 
 
@@ -115,7 +108,7 @@ def test_a_view_that_nobody_looks_at_ends_with_its_sweep(shell: Shell) -> None:
     # Its exit status is not asked: before 3.5 tmux may miss it, and leaves a zombie for a while.
     ended: list[int] = []
     _until(lambda: ended.extend(_ended_panes("sweep", shell.tmux(*listed))) or ended)
-    assert not _lives(ended[0])
+    assert not began(ended[0])
     assert "1 succeeded" in "\n".join(shell.tmux("capture-pane", "-p", "-t", "s:sweep"))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from sweeper.model.states import Event, State
 from sweeper.storage.documents import encode, read_json
+from sweeper.storage.process import began
 from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
@@ -171,16 +172,9 @@ def test_what_a_recipe_leaves_running_goes_with_it(bench: Bench) -> None:
     assert outcome["state"] is State.SUCCEEDED
     pid = int((bench.path() / "child").read_text())
     deadline = time.monotonic() + 10
-    while _alive(pid):
+    while began(pid):
         assert time.monotonic() < deadline, "the recipe's child goes on"
         time.sleep(0.05)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
 
 
 CHECKPOINT = """
@@ -251,9 +245,9 @@ def test_a_worker_that_is_killed_takes_its_recipe_with_it(bench: Bench) -> None:
     deadline = time.monotonic() + 10
     while len(found := (bench.path() / "pids").read_text().split()) < 2:
         assert time.monotonic() < deadline
-    assert all(_alive(int(pid)) for pid in found)
+    assert all(began(int(pid)) for pid in found)
     worker.kill()
-    while any(_alive(int(pid)) for pid in found):
+    while any(began(int(pid)) for pid in found):
         assert time.monotonic() < deadline, "the recipe goes on without its worker"
         time.sleep(0.02)
 

@@ -135,6 +135,12 @@ def test_other_requirements_are_another_environment(bench: Bench) -> None:
 INDEX = "https://reader:s3cret-one@packages.example.com/simple"
 
 
+def _built(bench: Bench, settings: dict[str, str]) -> str | None:
+    """The environment that these variables lead to."""
+    environ = {"PATH": os.environ["PATH"], **settings}
+    return bare.build(str(bench.environments), "a==1\n", environ)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -159,11 +165,9 @@ def test_a_setting_that_chooses_packages_is_another_environment(
 ) -> None:
     """Nothing that is written names its value, which may hold a password."""
     (bench.folder / "go").touch()
-    path = {"PATH": os.environ["PATH"]}
-    folder = str(bench.environments)
-    one, two = (bare.build(folder, "a==1\n", path | more) for more in (before, after))
+    one, two = (_built(bench, given) for given in (before, after))
     assert one != two and len(bench.made()) == 2
-    assert bare.build(folder, "a==1\n", path | before) == one
+    assert _built(bench, before) == one
     assert not any("s3cret" in path.name for path in bench.environments.rglob("*"))
     texts = [path.read_text() for path in bench.environments.rglob("*.txt")]
     assert len(texts) == 2 and not any("s3cret" in text for text in texts)
@@ -183,9 +187,7 @@ def test_a_setting_that_chooses_none_is_not(
     bench: Bench, before: dict[str, str], after: dict[str, str]
 ) -> None:
     (bench.folder / "go").touch()
-    path = {"PATH": os.environ["PATH"]}
-    folder = str(bench.environments)
-    one, two = (bare.build(folder, "a==1\n", path | more) for more in (before, after))
+    one, two = (_built(bench, given) for given in (before, after))
     assert one == two and len(bench.made()) == 1
 
 
@@ -193,11 +195,10 @@ def test_a_setting_that_chooses_none_is_not(
 def test_a_file_that_a_setting_names_counts_by_what_it_holds(bench: Bench, name: str) -> None:
     (bench.folder / "go").touch()
     file = bench.folder / "versions.txt"
-    environ = {"PATH": os.environ["PATH"], name: str(file)}
     made: list[str | None] = []
     for text in ("b==1\n", "b==2\n", "b==1\n"):
         file.write_text(text)
-        made.append(bare.build(str(bench.environments), "a==1\n", environ))
+        made.append(_built(bench, {name: str(file)}))
     assert made[0] == made[2] != made[1]
 
 

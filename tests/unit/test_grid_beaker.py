@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.beaker import BACKEND, SECTION
-from sweeper.backends.beaker.options import Options, options_of
+from sweeper.backends.beaker.options import Options, asked_of
 from sweeper.backends.beaker.spec import Names, spec
 from sweeper.errors import GridError
 from sweeper.fields import nodes
@@ -79,7 +79,7 @@ def _made(section: str, **run: Any) -> dict[str, Any]:
     whole = cast(Options, {**SECTION.defaults(), **options})
     argv = ["python", "-c", "$(HOME)", "0123456789ab-a1"]
     job = JobSpec(argv[-1], "x=1", argv, "/", {}, grace_s=44.5)
-    return spec(job, options_of(whole, run), Names("s", "/nowhere/s"))
+    return spec(job, asked_of(whole, run), Names("s", "/nowhere/s"))
 
 
 @pytest.mark.parametrize("section", RIGHT)

@@ -164,14 +164,17 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
         "NoRegionError": "AWS: no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION",
         "ParamValidationError": f"{where}: {line_of(error)}",
     }
-    lacking = kind in _NO_CREDENTIALS or (bool(operation) and isinstance(error, FileNotFoundError))
-    if not operation and not lacking:  # a client could not be made, and nobody was asked
+    told = here.get(kind)
+    if told is None:
+        if kind in _NO_CREDENTIALS or (operation and isinstance(error, FileNotFoundError)):
+            lacking = f"AWS: no credentials that can be used ({line_of(error)})"
+            return Refused(lacking, kind, for_good=False)
+        if operation:
+            return Unreachable(f"{where} does not answer: {line_of(error)}")
+        # A client could not be made, and nobody was asked.
         why = line_of(error).rstrip(".")
-        here.setdefault(kind, f"AWS: its configuration cannot be used: {why}: see {_CONFIGURED}")
-    if kind in here or lacking:
-        no_credentials = f"AWS: no credentials that can be used ({line_of(error)})"
-        return Refused(here.get(kind, no_credentials), kind, for_good=kind in here)
-    return Unreachable(f"{where} does not answer: {line_of(error)}")
+        told = f"AWS: its configuration cannot be used: {why}: see {_CONFIGURED}"
+    return Refused(told, kind, for_good=True)
 
 
 def _refused(answer: dict[str, Any], where: str, operation: str) -> Unreachable:

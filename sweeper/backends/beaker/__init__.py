@@ -7,7 +7,7 @@ from itertools import chain
 from typing import cast
 
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
-from sweeper.backends.beaker.options import APART, Options, merged, options_of
+from sweeper.backends.beaker.options import APART, Options, asked_of, merged
 from sweeper.backends.references import NO_VALUE, names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields import kinds
@@ -130,7 +130,7 @@ def _manifests(
     names.identity.foreseen()
     for job in chain.from_iterable(batches):
         about = f"{names.name(job.token)}: {job.title}"
-        yield Manifest(about, spec(job, options_of(given, job.resources), names))
+        yield Manifest(about, spec(job, asked_of(given, job.resources), names))
 
 
 BACKEND = BackendType(

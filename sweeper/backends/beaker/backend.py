@@ -13,7 +13,7 @@ from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.beaker.client import Refused, Service
-from sweeper.backends.beaker.options import Options, options_of
+from sweeper.backends.beaker.options import Options, asked_of
 from sweeper.backends.beaker.spec import Names, spec
 from sweeper.backends.beaker.status import ENDS, WAITS, is_over, status_of, word
 from sweeper.errors import EnvironmentFailure
@@ -77,7 +77,7 @@ class BeakerBackend(Backend):
         from sweeper.backends.beaker.doctor import checks
 
         for one in asked:
-            require(checks(options_of(self._options, one), self._service), self.name)
+            require(checks(asked_of(self._options, one), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
@@ -123,7 +123,7 @@ class BeakerBackend(Backend):
     def _create(self, job: JobSpec) -> None:
         self._over.pop(job.token, None)
         name = self._names.name(job.token)
-        made = spec(job, options_of(self._options, job.resources), self._names)
+        made = spec(job, asked_of(self._options, job.resources), self._names)
         try:
             self._service.create(name, made)
         except Refused as error:

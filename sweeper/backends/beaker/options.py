@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
 
-__all__ = ["APART", "Options", "merged", "options_of"]
+__all__ = ["APART", "Options", "asked_of", "merged"]
 
 APART = ("image", "docker_image"), ("min_runtime", "preemptible")
 """Fields of which one takes the place of the other."""
@@ -40,6 +40,6 @@ def merged(before: Mapping[str, object], given: Mapping[str, object]) -> dict[st
     return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(given)
 
 
-def options_of(whole: Options, resources: Mapping[str, object]) -> Options:
+def asked_of(whole: Options, resources: Mapping[str, object]) -> Options:
     """Those of one run, whose plan says `resources` beside the whole."""
     return cast(Options, merged(whole, resources))

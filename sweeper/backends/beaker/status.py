@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.exit_codes import of_process
+from sweeper.backends.lines import reason_of
 
 if TYPE_CHECKING:
     from beaker.beaker_pb2 import Job
     from beaker.beaker_pb2 import JobStatus as Told
     from google.protobuf.message import Message
-from sweeper.backends.lines import reason_of
 
 __all__ = ["ENDS", "WAITS", "is_over", "status_of", "word"]
 

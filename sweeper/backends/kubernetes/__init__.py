@@ -7,7 +7,7 @@ from itertools import chain
 from typing import cast
 
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
-from sweeper.backends.kubernetes.options import Options, options_of
+from sweeper.backends.kubernetes.options import Options, asked_of
 from sweeper.backends.references import names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import (
@@ -169,7 +169,7 @@ def _manifests(
     names, given = Names(sweep, folder), _whole(options)
     names.identity.foreseen()
     for job in chain.from_iterable(batches):
-        made = manifest(job, options_of(given, job.resources), names, NOT_YET)
+        made = manifest(job, asked_of(given, job.resources), names, NOT_YET)
         yield Manifest(job.title, made)
 
 

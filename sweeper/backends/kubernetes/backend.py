@@ -20,7 +20,7 @@ from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.kubernetes.client import JOBS, KUEUES, PODS, Cluster, Refused
 from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest, pod_spec
 from sweeper.backends.kubernetes.objects import Event, Job, Pod, Workload
-from sweeper.backends.kubernetes.options import Options, options_of
+from sweeper.backends.kubernetes.options import Options, asked_of
 from sweeper.backends.kubernetes.status import is_over, status_of
 from sweeper.backends.lines import reason_of
 from sweeper.errors import Unreachable
@@ -75,14 +75,18 @@ class KubernetesBackend(Backend):
         from sweeper.backends.kubernetes.doctor import checks
 
         for one in asked:
-            options = options_of(self._options, one)
+            options = asked_of(self._options, one)
             self._try(options)
             require(checks(options, self._cluster), self.name)
 
     def _try(self, options: Options) -> None:
         job = manifest(_TRIAL, options, self._names, "trial")
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "sweeper-"}}
-        pod |= {"spec": pod_spec(_TRIAL, options)}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"generateName": "sweeper-"},
+            "spec": pod_spec(_TRIAL, options),
+        }
         for path, body in ((JOBS, job), (PODS, pod)):
             try:
                 self._cluster.call("POST", path, body, dryRun="All")
@@ -145,7 +149,7 @@ class KubernetesBackend(Backend):
     def _submit(self, job: JobSpec, submission: str) -> None:
         self._over.pop(job.token, None)
         self._withdrawn.discard(job.token)
-        asked = options_of(self._options, job.resources)
+        asked = asked_of(self._options, job.resources)
         made = manifest(job, asked, self._names, submission)
         try:
             self._cluster.call("POST", JOBS, made)

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import cast
 
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
-from sweeper.backends.modal.options import Options, options_of
+from sweeper.backends.modal.options import Options, asked_of
 from sweeper.backends.references import NO_VALUE, names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import Duration, Integer, Item, Matching, Number, Text, Texts
@@ -107,7 +107,7 @@ def _manifests(
     names, given = Names(sweep, folder), _whole(options)
     names.identity.foreseen()
     for job in chain.from_iterable(batches):
-        made = spec(job, options_of(given, job.resources), names)
+        made = spec(job, asked_of(given, job.resources), names)
         yield Manifest(f"Sandbox.create: {job.title}", made)
 
 

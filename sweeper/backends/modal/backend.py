@@ -18,7 +18,7 @@ from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.modal import stop
 from sweeper.backends.modal.client import Refused, Service, official
-from sweeper.backends.modal.options import Options, options_of
+from sweeper.backends.modal.options import Options, asked_of
 from sweeper.backends.modal.spec import Names, required, spec
 from sweeper.backends.modal.status import ended
 
@@ -74,7 +74,7 @@ class ModalBackend(Backend):
         from sweeper.backends.modal.doctor import checks
 
         for one in asked:
-            require(checks(options_of(self._options, one), self._service), self.name)
+            require(checks(asked_of(self._options, one), self._service), self.name)
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
@@ -143,7 +143,7 @@ class ModalBackend(Backend):
 
     def _create(self, job: JobSpec) -> None:
         self._over.pop(job.token, None)
-        made = spec(job, options_of(self._options, job.resources), self._names)
+        made = spec(job, asked_of(self._options, job.resources), self._names)
         of = self._options.get("secrets", {})
         from_name = partial(
             self._modal.Secret.from_name, environment_name=self._service.environment

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
 
-__all__ = ["Options", "options_of"]
+__all__ = ["Options", "asked_of"]
 
 
 class Options(TypedDict, total=False):
@@ -22,6 +22,6 @@ class Options(TypedDict, total=False):
     timeout_s: Required[float]
 
 
-def options_of(whole: Options, resources: Mapping[str, object]) -> Options:
+def asked_of(whole: Options, resources: Mapping[str, object]) -> Options:
     """Those of one run, whose plan says `resources` beside the whole."""
     return cast(Options, {**whole, **resources})
