@@ -284,8 +284,8 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     in its process, None in this one. It touches little: what it changes, a reference count too, is
     memory of its own."""
     request: Begin
+    connection.settimeout(None)  # nobody else waits for this process: the worker may be slow
     request, descriptors = receive(connection, 1)
-    connection.settimeout(None)
     why = _shadowed(request["argv"], imported.tops, move) or _differs(request, imported)
     if why is not None:
         send(connection, {"refused": why}, [])

@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from sweeper import paths
@@ -152,31 +152,21 @@ def fork(
         server = _Server(modules, job, program.command[0], program.environment)
         if server.is_slow():
             return None
-        connection = server.connect()
-    except Exception as error:  # noqa: BLE001 - it can be started without
-        _tell(error)
-        return None
-    child: ForkedChild | None = None
-    try:
-        child = _ask(connection, modules, guard, program, meanwhile)
-    except TimeoutError:
-        server.tell_slow()
+        try:
+            return _ask(server, modules, guard, program, meanwhile)
+        except TimeoutError:
+            server.tell_slow()
+        except ConnectionError:  # it was about to end, or waited too long for our words
+            return _ask(server, modules, guard, program, meanwhile)
     except InterruptedError:  # `meanwhile` says to stop
         pass
     except Exception as error:  # noqa: BLE001 - it can be started without
-        _tell(error)
-    finally:
-        if child is None:
-            connection.close()
-    return child
-
-
-def _tell(error: Exception) -> None:
-    say(f"sweeper: no fork server ({type(error).__name__}: {error}): starting without it")
+        say(f"sweeper: no fork server ({type(error).__name__}: {error}): starting without it")
+    return None
 
 
 def _ask(
-    connection: "socket.socket",
+    server: "_Server",
     modules: str,
     guard: Guard,
     program: Program,
@@ -184,40 +174,40 @@ def _ask(
 ) -> ForkedChild | None:
     from sweeper.recipe.fork_server import receive, send
 
-    send(connection, {"modules": modules}, [])
-    _await(connection, meanwhile)
-    answer, _ = receive(connection)
-    if "refused" in answer:
-        return None
+    with ExitStack() as undo:
+        connection = undo.enter_context(server.connect())
+        send(connection, {"modules": modules}, [])
+        _await(connection, meanwhile)
+        if "refused" in receive(connection)[0]:
+            return None
+        output, writing = os.pipe()
+        undo.callback(os.close, output)
+        try:
+            send(connection, _request(program), [writing])
+        finally:
+            os.close(writing)
+        _await(connection, meanwhile)
+        answer, _ = receive(connection)
+        if "refused" in answer:
+            return None
+        ended = os.pidfd_open(answer["pid"])
+        undo.callback(os.close, ended)
+        undo.callback(guard.watch, 0)
+        guard.watch(answer["pid"])
+        send(connection, {"go": True}, [])
+        undo.pop_all()
+    return ForkedChild(answer["pid"], answer["keeper"], output, connection, ended)
+
+
+def _request(program: Program) -> dict[str, object]:
     umask = os.umask(0o077)
     os.umask(umask)
-    request: dict[str, object] = {
+    return {
         "argv": list(program.command),
         "cwd": program.cwd,
         "environment": dict(program.environment),
         "umask": umask,
     }
-    output, writing = os.pipe()
-    ended = -1
-    try:
-        send(connection, request, [writing])
-        _await(connection, meanwhile)
-        answer, _ = receive(connection)
-        if "pid" in answer:
-            ended = os.pidfd_open(answer["pid"])
-            guard.watch(answer["pid"])
-            send(connection, {"go": True}, [])
-            return ForkedChild(answer["pid"], answer["keeper"], output, connection, ended)
-    except BaseException:
-        os.close(output)
-        if ended >= 0:
-            os.close(ended)
-            guard.watch(0)
-        raise
-    finally:
-        os.close(writing)
-    os.close(output)
-    return None
 
 
 def _await(connection: "socket.socket", meanwhile: Callable[[], bool]) -> None:

@@ -300,6 +300,27 @@ def test_another_server_serves_while_runs_of_the_first_live(warmed: Warm) -> Non
     assert first.reap()[0] == -signal.SIGTERM
 
 
+def test_a_server_that_ends_when_it_is_asked(warmed: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had nothing to do for a while, or heard nothing from us for too long: the next serves."""
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    first = warmed.fork("pass")
+    assert first is not None and first.reap()[0] == 0
+    (server,) = warmed.servers
+
+    def connect(found: Any, connect: Callable[..., Any] = warm._Server.connect) -> Any:
+        connection = connect(found)
+        if lives(server):
+            os.kill(server, signal.SIGKILL)
+            eventually(lambda: not lives(server))
+        return connection
+
+    monkeypatch.setattr(warm._Server, "connect", connect)
+    child = warmed.fork("raise SystemExit(4)")
+    assert child is not None and child.reap()[0] == 4
+    assert warmed.servers != [server]
+
+
 def test_its_group_is_there_when_it_has_begun(warmed: Warm) -> None:
     """A stop that comes at once is not lost."""
     warmed.prepare(WHAT_IT_HAS)
