@@ -1,6 +1,7 @@
 """`sweeper watch` by its keys and its screen, with Textual's own pilot."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
@@ -40,20 +41,26 @@ class Driven:
     def __init__(self, app: WatchApp, pilot: Any) -> None:
         self.app, self.pilot = app, pilot
 
-    async def press(self, *keys: str) -> list[str]:
-        """Press keys; gives the lines of the screen."""
+    async def press(self, *keys: str) -> None:
+        """Press keys. What they lead to may come later: `see` and `until` wait for it."""
         await self.pilot.press(*keys)
-        await self.pilot.pause()
-        return self.lines
 
     async def see(self, *texts: str, keys: Sequence[str] = ()) -> list[str]:
-        """Press keys, and wait until all texts are on the screen."""
+        """Press keys, and wait until all texts are on the screen; gives its lines."""
+        return await self.until(
+            lambda lines: all(text in "\n".join(lines) for text in texts), keys=keys
+        )
+
+    async def until(
+        self, condition: Callable[[list[str]], object], keys: Sequence[str] = ()
+    ) -> list[str]:
+        """Press keys, and wait until the lines of the screen are so; gives them."""
         await self.press(*keys)
-        deadline = time.monotonic() + 30
-        while not all(text in "\n".join(self.lines) for text in texts):
-            assert time.monotonic() < deadline, "\n".join(self.lines)
+        deadline = time.monotonic() + 90
+        while not condition(lines := self.lines):
+            assert time.monotonic() < deadline, "\n".join(lines)
             await self.pilot.pause(0.02)
-        return self.lines
+        return lines
 
     @property
     def lines(self) -> list[str]:
@@ -107,29 +114,32 @@ def test_the_list_by_its_keys(drive: Any, monkeypatch: pytest.MonkeyPatch) -> No
         )
 
     async def script(on: Driven) -> None:
-        lines = on.lines
+        lines = await on.see("\n>▾ lr=1e-3", "\n/ filter  s sort")
         assert lines[0].startswith("demo 4 runs: 1 running, 1 failed, 1 succeeded, 1 planned")
-        assert lines[3].startswith(">▾ lr=1e-3") and lines[-1].startswith("/ filter  s sort")
         await on.pilot.click("RunList", offset=(9, 2))
         await on.see(">   seed=0")
         await on.pilot.click("RunList", offset=(9, 2))
         await on.see("esc back")
-        await on.press("escape")
+        await on.see("/ filter  s sort", keys=("escape",))
         await on.see("sorted by state", keys=("home", "s"))
         await on.see("not grouped", keys="g")
         await on.see("sorted by state, backwards", keys="S")
         lines = await on.see("[seed=1] ", keys=("slash", *"seed=1", "enter"))
         listed = [line[2:16] for line in lines[3:-2] if line]
         assert listed == ["lr=3e-3,seed=1", "lr=1e-3,seed=1"]
-        lines = await on.press("slash", *"q?", "escape", "escape")  # a filter may have any letter
-        assert len([line for line in lines[3:-2] if line]) == 4
+        await on.until(  # a filter may have any letter
+            lambda lines: len([line for line in lines[3:-2] if line]) == 4,
+            keys=("slash", *"q?", "escape", "escape"),
+        )
         await on.see("cancel lr=1e-3,seed=1?", keys=("end", "c"))
         await on.see("not done", keys="n")
         await on.see("the backend is local: there are no panes", keys="t")
         await on.see("ok", keys=("c", "y"))
         await on.see("a heading has no pane: choose a run", keys=("g", "home", "t"))
-        lines = await on.press("z", "enter")
-        assert [line[1:3].strip() for line in lines[3:-2] if line] == ["▾", "", "", "▸"]
+        await on.until(
+            lambda lines: [line[1:3].strip() for line in lines[3:-2] if line] == ["▾", "", "", "▸"],
+            keys=("z", "enter"),
+        )
         await on.pilot.resize_terminal(12, 3)
         await on.press("enter", "down", "enter", "l", "3", "escape", "q")
 
@@ -149,12 +159,14 @@ def test_a_page_shows_its_panels(drive: Any) -> None:
         await on.see("learning_rate: 0.001", keys="2")
         await on.pilot.click("Tab#--content-tab-panel-3")
         await on.see("[/bold]")
-        assert (await on.see("line 99", keys="3"))[-3].startswith("line 99")
-        assert (await on.see("line 97", keys=("up", "up")))[-3].startswith("line 97")
+        await on.until(lambda lines: lines[-3].startswith("line 99"), keys="3")
+        await on.until(lambda lines: lines[-3].startswith("line 97"), keys=("up", "up"))
         await on.see("assistant: 5 [/bold]", keys=("tab",))
-        assert (await on.see("lr=1e-3,seed=1  running", keys="n"))[0].startswith("lr=1e-3,seed=1")
+        await on.until(lambda lines: lines[0].startswith("lr=1e-3,seed=1  running"), keys="n")
         await on.see("nothing to start again: lr=1e-3,seed=1 is running", keys="r")
-        assert (await on.press("escape"))[5].startswith(">   seed=1")  # the cursor went along
+        await on.until(  # the cursor went along
+            lambda lines: lines[5].startswith(">   seed=1"), keys=("escape",)
+        )
 
     drive(script)
 
@@ -164,9 +176,10 @@ def test_all_panels_at_once_on_a_large_screen(drive: Any) -> None:
         titles = [f"{n} {name}" for n, name in
                   enumerate(("curves", "configuration", "log", "rollouts"), start=1)]  # fmt: skip
         await on.see(*titles, "line 99", "learning_rate: 0.001", "[/bold]", keys=("down", "enter"))
-        assert "line 99" not in "\n".join(await on.see("line 98", keys=("3", "up")))
+        await on.until(lambda lines: "line 99" not in "\n".join(lines), keys=("3", "up"))
         await on.pilot.resize_terminal(80, 24)
-        assert "learning_rate" not in "\n".join(await on.see("line 9", "3 log"))
+        await on.until(lambda lines: "learning_rate" not in "\n".join(lines))
+        await on.see("line 9", "3 log")
 
     drive(script, size=(200, 50))
 
@@ -191,13 +204,18 @@ def test_the_palette_opens_a_run_and_sorts(drive: Any) -> None:
 
 def test_all_of_the_help_can_be_read_on_a_small_screen(drive: Any) -> None:
     async def script(on: Driven) -> None:
-        seen = await on.see("stalled", "filter", keys=("question_mark",))
-        for _ in range(3):
-            seen = [*seen, *await on.press("pagedown")]
-        text = " ".join(" ".join(seen).split())
-        for word in ("sort backwards", "group by", "palette", "page up and down", "place", "tmux"):
-            assert word in text
-        assert (await on.see("/ filter", keys=("escape",)))[0].startswith("demo")
+        await on.see("stalled", "filter", keys=("question_mark",))
+        words = {"sort backwards", "group by", "palette", "page up and down", "place", "tmux"}
+        deadline = time.monotonic() + 90
+        for key in itertools.cycle(["pagedown"] * 3 + ["pageup"] * 3):
+            text = " ".join(" ".join(on.lines).split())
+            words = {word for word in words if word not in text}
+            if not words:
+                break
+            assert time.monotonic() < deadline, words
+            await on.press(key)
+            await on.pilot.pause(0.05)
+        await on.until(lambda lines: lines[0].startswith("demo"), keys=("escape",))
 
     drive(script, size=(60, 20))
 
@@ -209,9 +227,8 @@ def test_hostile_names_are_data(drive: Any) -> None:
 
     async def script(on: Driven) -> None:
         for keys in ([], ["r"], ["n", "enter"], ["2"], ["ctrl+p", "x"]):
-            lines = await on.press(*keys)
+            lines = await on.see("[bold red]x[/] \\x07", keys=keys)
             assert all(line.isprintable() for line in lines)
-            assert any("[bold red]x[/] \\x07" in line for line in lines)
 
     drive(script, view, size=(100, 24))
 
@@ -220,8 +237,9 @@ def test_hostile_names_are_data(drive: Any) -> None:
 def test_without_unicode_all_is_ascii(drive: Any, size: tuple[int, int]) -> None:
     async def script(on: Driven) -> None:
         for keys in ([], ["c"], ["n", "down", "enter"], ["3"], ["l", "1"], ["question_mark"]):
-            lines = await on.press(*keys)
-            assert [line for line in lines if not line.isascii()] == []
+            await on.press(*keys)
+            await on.pilot.pause()
+            assert [line for line in on.lines if not line.isascii()] == []
 
     drive(script, size=size, plain_glyphs=True)
 
@@ -230,22 +248,17 @@ def test_only_what_has_changed_is_drawn(drive: Any, monkeypatch: pytest.MonkeyPa
     async def script(on: Driven) -> None:
         runs, updates = on.app.sweep_screen.list, list[object]()
         monkeypatch.setattr(on.app, "_display", lambda _, update: updates.append(update))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
 
-        async def until(condition: Callable[[], object]) -> None:
-            while not condition():
-                assert time.monotonic() < deadline
-                updates.clear()
-                await on.pilot.pause(0.2)
-
-        await on.pilot.pause(0.2)
-        await until(lambda: not updates)  # what opening it takes is over
-        drawn = runs.drawn
-        on.app._seen(VIEW, None, "")
-        await on.pilot.pause(0.2)
-        assert (runs.drawn, updates) == (drawn, [])  # nothing happens, nothing is drawn
+        drawn = -1
+        while (runs.drawn, updates) != (drawn, []):  # nothing happens, nothing is drawn
+            assert time.monotonic() < deadline
+            drawn = runs.drawn
+            updates.clear()
+            on.app._seen(VIEW, None, "")
+            await on.pilot.pause(0.2)
         on.app._seen(VIEW._replace(runs=(*RUNS[:3], RUNS[3]._replace(step=1.0))), None, "")
-        await until(lambda: updates)
+        await on.until(lambda _: updates)
         assert runs.drawn <= drawn + 2  # it, and its group
 
     drive(script)
