@@ -2,16 +2,14 @@
 
 The order is such that a launch which cannot work leaves nothing behind: first everything that can
 be missing is checked, then the engine is started, then the plan is written, then the launcher runs;
-in this process, in a tmux window, or detached with a log file.
+in this process, in a tmux window, or detached with a log file (`detached.py`).
 
 Run as a module with the sweep's folder it is that launcher.
 """
 
 import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +20,8 @@ from sweeper.backends.base import Backend
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import hand_over, preflight, remote_recovery
+from sweeper.launcher.detached import start_detached
+from sweeper.launcher.engine import engine_for, ensure_engine
 from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.launcher.hand_over import Offer, offer
 from sweeper.launcher.manifest import record, secret_names, write_environment
@@ -38,15 +38,14 @@ from sweeper.scheduler.loop import REPLANNED, Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
 from sweeper.storage import lock
 from sweeper.storage.documents import place_of as file_of
-from sweeper.storage.files import Store, default_root, open_store, refuse_links
+from sweeper.storage.files import Store, default_root, open_store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import asked_pause, forget
-from sweeper.storage.sweeps import read_observations, read_plan, read_states, service_of
+from sweeper.storage.sweeps import read_plan, read_states, service_of
 from sweeper.storage.writable import check_root
 from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
-    from sweeper.engine.lifecycle import EngineInfo
     from sweeper.results.status import Status
 
 __all__ = [
@@ -61,13 +60,7 @@ __all__ = [
     "resume",
 ]
 
-_ENGINE_SECONDS = 60.0
 _TAKE_OVER_SECONDS = 120.0
-_FIRST_SECONDS = 3.0
-"""How long a detached launcher has for its first step, in which a backend may refuse the sweep."""
-_ENDS = (0, 3, 4)
-"""The exit codes of a launcher that has done its work."""
-_MODEL_KEYS = ("model_name", "base_model")  # what tinker-cookbook and the SDK call it
 
 
 class LaunchRequest(NamedTuple):
@@ -161,7 +154,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     preflight.try_out(opened, planned, planned.runs)
     environment.require_secrets(preflight.kept_here(capabilities, names))
     environment.refuse_if_folder_missing(store, planned.name)
-    url = _engine(planned, capabilities, user.tell) if planned.service == "local" else None
+    url = engine_for(planned, capabilities, user.tell) if planned.service == "local" else None
     for path in environment.unused_files(but=f"{store.root}/{planned.name}"):
         environment.forget(path)
     with ExitStack() as held:
@@ -178,7 +171,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         if wait:
             summary = _drive(store, planned.name, user.notify, smoke, check)
             return Launched(planned.name, store.root, summary)
-    _detach(store, planned.name, launched.places, smoke)
+    start_detached(store, planned.name, launched.places, smoke)
     return Launched(planned.name, store.root, None)
 
 
@@ -276,13 +269,13 @@ def resume(
     plan, capabilities, places = known or ready(store, sweep)
     url = None
     if plan.service == "local":
-        url = preflight.engine_url(capabilities) or _ensure_engine(plan.launch.places).url
+        url = preflight.engine_url(capabilities) or ensure_engine(plan.launch.places).url
     with lock.holding_sweep(store, sweep) as check:
         write_environment(store, plan, url, capabilities, places, tell)
         forget(store, sweep, "stop")
         if wait:
             return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
-    _detach(store, sweep, plan.launch.places)
+    start_detached(store, sweep, plan.launch.places)
     return Launched(sweep, store.root, None)
 
 
@@ -353,144 +346,6 @@ def _drive_plan(
             environment.forget(env_file, folder)
             environment.forget(environment.env_file(folder))
     return summary
-
-
-def _engine(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
-    """Find or start the engine, and return its address. Tells which of the plan's models it
-    replaces by others, or does not have."""
-    url = preflight.engine_url(capabilities)
-    if url is not None:
-        return url
-    info = _ensure_engine(plan.launch.places)
-    given = {
-        (key, value)
-        for run in plan.runs
-        for key, value in run.config.items()
-        if isinstance(value, str)
-    }
-    for part in plan.parts:
-        for key, about in part.recipe.takes.items():
-            default = about.get("default")
-            if isinstance(default, str) and any(key not in run.config for run in part.runs):
-                given.add((key, default))
-    for name in sorted({text for _, text in given} & info.aliases.keys()):
-        tell(f"{info.aliases[name]} stands in for {name}: a rehearsal, which says nothing of it")
-    asked = {text for key, text in given if key in _MODEL_KEYS}
-    for name in sorted(asked - set(info.models)) if info.models else ():
-        again = f"sweeper engine start --alias {name}={info.models[0]}"
-        tell(f"the engine has no model {name}: `sweeper engine stop`, then `{again}`")
-    return info.url
-
-
-def _ensure_engine(places: Collection[str]) -> "EngineInfo":
-    """Find this user's engine, or start one."""
-    from sweeper import paths
-    from sweeper.engine import lifecycle
-
-    found = lifecycle.find()
-    if found is not None:
-        return found
-    lifecycle.check_home()
-    if "tmux" in places:
-        from sweeper.backends.tmux.backend import TmuxServer
-
-        # Another home's engine on the same server has a session of its own.
-        command = lifecycle.command(paths.home())
-        TmuxServer().ensure_window("engine", paths.engine(), "engine", command)
-    else:
-        null = subprocess.DEVNULL  # it keeps a log of its own
-        subprocess.Popen(
-            lifecycle.command(paths.home()),
-            stdin=null, stdout=null, stderr=null, start_new_session=True,
-        )  # fmt: skip
-    return lifecycle.wait(timeout=_ENGINE_SECONDS)
-
-
-def _detach(store: Store, sweep: str, places: Collection[str], smoke: bool = False) -> None:
-    """Start the launcher where it outlives this process, and wait until it has taken over."""
-    layout = Layout(sweep)
-    before = _published(store, layout)
-    command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", f"{store.root}/{sweep}"]
-    command += ["--smoke"] if smoke else []
-    if store.is_remote:
-        command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
-    if "tmux" in places:
-        where = f"its window: `sweeper attach {sweep}`"
-        start_again_or_raise = _in_a_window(store, sweep, command)
-    else:
-        kept = store.local_path(layout.launcher_log)
-        if kept is not None:
-            refuse_links(os.path.join(store.root, sweep), kept)
-        where = kept or remote_recovery.launcher_log(store, sweep)
-        start_again_or_raise = _on_its_own(command, where)
-    pause = 0.05 if not store.is_remote else 0.5
-    deadline, again = time.monotonic() + 20, time.monotonic() + 1
-    held = False
-    while time.monotonic() < deadline:
-        if _has_begun(store, layout, before):
-            return
-        if not held and lock.is_held(store, sweep):
-            held, deadline = True, time.monotonic() + _FIRST_SECONDS
-        time.sleep(pause)
-        if not held and time.monotonic() >= again:
-            start_again_or_raise()
-            again += 1
-    if not lock.is_held(store, sweep):
-        start_again_or_raise()
-        raise StoreError(f"the launcher of {sweep!r} did not start: see {where}")
-
-
-def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[], object]:
-    """Start the launcher in a tmux window. Returns a function that starts it again: the window may
-    have held the launcher before, about to exit."""
-    from sweeper.backends.tmux.backend import TmuxServer, ensure_view
-
-    server, folder = TmuxServer(), f"{store.root}/{sweep}"
-    ensure_view(server, sweep, folder)
-    window = sweep, folder, "launcher", command
-    start_again_or_raise = partial(server.ensure_window, *window, account.handed_on())
-    start_again_or_raise()
-    return start_again_or_raise
-
-
-def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
-    """Start the launcher with a log. Returns a function that raises `EnvironmentFailure`, with the
-    log's last line, once the launcher has failed."""
-    with open(where, "ab") as log:
-        begin = log.tell()
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-
-    def start_again_or_raise() -> None:
-        if process.poll() in (None, *_ENDS):
-            return
-        with open(where, "rb") as log:
-            log.seek(begin)
-            said = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise EnvironmentFailure(
-            said.removeprefix("sweeper: ") or f"the launcher ended with {process.returncode}"
-        )
-
-    return start_again_or_raise
-
-
-def _published(store: Store, layout: Layout) -> object:
-    """What the last launcher published, which changes when another has begun."""
-    with suppress(NotFound):
-        return store.read(layout.observations)
-    return None
-
-
-def _has_begun(store: Store, layout: Layout, before: object) -> bool:
-    """Whether a launcher has published something since `before`. Raises `EnvironmentFailure` if it
-    has published why it gave up."""
-    if _published(store, layout) == before:
-        return False
-    seen = read_observations(store, layout.sweep)
-    if seen.gave_up:
-        raise EnvironmentFailure(str(seen.held))
-    return True
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from sweeper.engine import lifecycle
 from sweeper.errors import EngineError
-from sweeper.launcher.launching import _ensure_engine
+from sweeper.launcher.engine import ensure_engine
 
 pytestmark = [
     pytest.mark.e2e,
@@ -86,8 +86,8 @@ def test_two_homes_have_two_engines_on_one_tmux_server(tmp_path, tmux_socket, mo
     infos = []
     for name in ("one", "two"):
         monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / name))
-        infos.append(_ensure_engine("tmux"))
-    assert _ensure_engine("tmux") == infos[1]
+        infos.append(ensure_engine("tmux"))
+    assert ensure_engine("tmux") == infos[1]
     assert [info.home for info in infos] == [str(tmp_path / name) for name in ("one", "two")]
     for info in infos:
         assert lifecycle.stop(info.home) is True

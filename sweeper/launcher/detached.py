@@ -1,0 +1,116 @@
+"""A launcher that outlives the command which starts it: in a tmux window, or by itself with a log.
+
+It is `launching.py` run as a module. Who starts it waits until it has published something, which
+says that it has the sweep, or why it gave up.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError
+from sweeper.launcher import remote_recovery
+from sweeper.scheduler import account, environment
+from sweeper.storage import lock
+from sweeper.storage.files import Store, refuse_links
+from sweeper.storage.layout import Layout
+from sweeper.storage.sweeps import read_observations
+
+__all__ = ["start_detached"]
+
+_FIRST_SECONDS = 3.0
+"""How long a detached launcher has for its first step, in which a backend may refuse the sweep."""
+_ENDS = (0, 3, 4)
+"""The exit codes of a launcher that has done its work."""
+
+
+def start_detached(store: Store, sweep: str, places: Collection[str], smoke: bool = False) -> None:
+    """Start the launcher where it outlives this process, and wait until it has taken over. Raises
+    `EnvironmentFailure` where it failed or gave up, `StoreError` where it did not start."""
+    layout = Layout(sweep)
+    before = _published(store, layout)
+    command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", f"{store.root}/{sweep}"]
+    command += ["--smoke"] if smoke else []
+    if store.is_remote:
+        command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
+    if "tmux" in places:
+        where = f"its window: `sweeper attach {sweep}`"
+        start_again_or_raise = _in_a_window(store, sweep, command)
+    else:
+        kept = store.local_path(layout.launcher_log)
+        if kept is not None:
+            refuse_links(os.path.join(store.root, sweep), kept)
+        where = kept or remote_recovery.launcher_log(store, sweep)
+        start_again_or_raise = _on_its_own(command, where)
+    pause = 0.05 if not store.is_remote else 0.5
+    deadline, again = time.monotonic() + 20, time.monotonic() + 1
+    held = False
+    while time.monotonic() < deadline:
+        if _has_begun(store, layout, before):
+            return
+        if not held and lock.is_held(store, sweep):
+            held, deadline = True, time.monotonic() + _FIRST_SECONDS
+        time.sleep(pause)
+        if not held and time.monotonic() >= again:
+            start_again_or_raise()
+            again += 1
+    if not lock.is_held(store, sweep):
+        start_again_or_raise()
+        raise StoreError(f"the launcher of {sweep!r} did not start: see {where}")
+
+
+def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[], object]:
+    """Start the launcher in a tmux window. Returns a function that starts it again: the window may
+    have held the launcher before, about to exit."""
+    from sweeper.backends.tmux.backend import TmuxServer, ensure_view
+
+    server, folder = TmuxServer(), f"{store.root}/{sweep}"
+    ensure_view(server, sweep, folder)
+    window = sweep, folder, "launcher", command
+    start_again_or_raise = partial(server.ensure_window, *window, account.handed_on())
+    start_again_or_raise()
+    return start_again_or_raise
+
+
+def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
+    """Start the launcher with a log. Returns a function that raises `EnvironmentFailure`, with the
+    log's last line, once the launcher has failed."""
+    with open(where, "ab") as log:
+        begin = log.tell()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def start_again_or_raise() -> None:
+        if process.poll() in (None, *_ENDS):
+            return
+        with open(where, "rb") as log:
+            log.seek(begin)
+            said = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise EnvironmentFailure(
+            said.removeprefix("sweeper: ") or f"the launcher ended with {process.returncode}"
+        )
+
+    return start_again_or_raise
+
+
+def _published(store: Store, layout: Layout) -> object:
+    """What the last launcher published, which changes when another has begun."""
+    with suppress(NotFound):
+        return store.read(layout.observations)
+    return None
+
+
+def _has_begun(store: Store, layout: Layout, before: object) -> bool:
+    """Whether a launcher has published something since `before`. Raises `EnvironmentFailure` if it
+    has published why it gave up."""
+    if _published(store, layout) == before:
+        return False
+    seen = read_observations(store, layout.sweep)
+    if seen.gave_up:
+        raise EnvironmentFailure(str(seen.held))
+    return True
