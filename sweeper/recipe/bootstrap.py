@@ -208,7 +208,7 @@ def count_usage(modules: str | None) -> None:
         }
         told = None
         if modules is not None:
-            told = lambda: _beside("fork_server").remember(modules)  # noqa: E731
+            told = lambda: _beside("own_packages").remember(modules)  # noqa: E731
         _beside("meter").install(folder, labels, told)
 
 
@@ -272,6 +272,16 @@ def run(path: str) -> None:
         runpy.run_module(recipe["module"], run_name="__main__", alter_sys=True)
 
 
+def serve(status: str) -> None:
+    """Be the fork server, which tells of itself in the file `status`. In each process that it forks
+    for a recipe, become that recipe."""
+    for name in ("fork_protocol", "fresh_process", "own_packages"):
+        _beside(name)  # which the server imports from there
+    recipe = _beside("fork_server").serve(status, move)
+    if recipe is not None:
+        run(recipe)
+
+
 def answer_prompts() -> None:
     """Answer a recipe that asks what to do about a folder which is there already: "resume", where
     it offers that (tinker-cookbook's `check_log_dir` asks so). To all else nobody answers."""
@@ -313,8 +323,6 @@ if __name__ == "__main__":
     elif len(sys.argv) == 3 and sys.argv[1] == "run":
         run(sys.argv[2])
     elif len(sys.argv) == 3 and sys.argv[1] == "serve":
-        recipe = _beside("fork_server").serve(sys.argv[2], move)
-        if recipe is not None:
-            run(recipe)
+        serve(sys.argv[2])
     else:
         sys.exit(__doc__)

@@ -2,9 +2,10 @@
 
 A recipe that uses the Tinker SDK spends most of its start with imports. The first run of a recipe
 leaves a list of what it has imported; from then on the runs of this interpreter, with this
-environment, are forked from one process that has it imported already (sweeper/recipe/fork_server.py
-has the protocol). What a fork could not do as well starts as usual, and so does everything else
-that goes wrong here: `fork` then returns None. Standard library only, loaded where it is used.
+environment, are forked from one process that has it imported already
+(sweeper/recipe/fork_server.py; what is said to it is in fork_protocol.py). What a fork could not do
+as well starts as usual, and so does everything else that goes wrong here: `fork` then returns None.
+Standard library only, loaded where it is used.
 """
 
 import json
@@ -49,6 +50,11 @@ imported depends on them."""
 
 _SCOPE = re.compile(r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope")
 """A control group of a terminal's window alone, which no limit is put on."""
+_PARTS = (
+    *("bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
+    *("own_packages.py", "meter.py"),
+)
+"""The files of the server and of what it forks: another version of one needs another server."""
 
 
 def list_of(job: Job, environment: Mapping[str, str]) -> str | None:
@@ -110,7 +116,7 @@ class ForkedChild:
 
     def _told(self) -> Mapping[str, int]:
         """The keeper's next message. One that somebody has stopped is continued."""
-        from sweeper.recipe.fork_server import receive
+        from sweeper.recipe.fork_protocol import receive
 
         self._connection.settimeout(_KEEPER_SECONDS)
         try:
@@ -121,7 +127,7 @@ class ForkedChild:
             return receive(self._connection)[0]
 
     def _asked(self) -> Mapping[str, int]:
-        from sweeper.recipe.fork_server import send
+        from sweeper.recipe.fork_protocol import send
 
         send(self._connection, {"reap": True}, [])
         return self._told()
@@ -172,7 +178,7 @@ def _ask(
     program: Program,
     meanwhile: Callable[[], bool],
 ) -> ForkedChild | None:
-    from sweeper.recipe.fork_server import receive, send
+    from sweeper.recipe.fork_protocol import receive, send
 
     with ExitStack() as undo:
         connection = undo.enter_context(server.connect())
@@ -261,7 +267,7 @@ class _Server:
     def _connect(self) -> "socket.socket":
         import socket
 
-        from sweeper.recipe.fork_server import user_of
+        from sweeper.recipe.fork_protocol import user_of
 
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(WAIT_SECONDS)
@@ -302,7 +308,7 @@ class _Server:
 
     def _execute(self, listening: int, lock: int) -> None:
         """Execute the server in a process that is nobody's child."""
-        from sweeper.recipe.fork_server import LISTENING
+        from sweeper.recipe.fork_protocol import LISTENING
 
         child = os.fork()
         if child:
@@ -379,7 +385,7 @@ def _of_this_process() -> Iterator[object]:
             yield file.read()
     with suppress(OSError), open("/proc/self/cgroup") as file:
         yield _SCOPE.sub("", file.read())
-    for part in ("bootstrap.py", "fork_server.py", "meter.py"):
+    for part in _PARTS:
         status = os.stat(os.path.join(os.path.dirname(BOOTSTRAP), part))
         yield status.st_mtime_ns, status.st_size
 

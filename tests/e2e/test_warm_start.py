@@ -321,6 +321,22 @@ def test_a_server_that_ends_when_it_is_asked(warmed: Warm, monkeypatch: pytest.M
     assert warmed.servers != [server]
 
 
+def test_another_version_of_a_file_of_the_server_needs_another_server(warmed: Warm) -> None:
+    """A server is named after all files that it and what it forks have loaded from there."""
+    warmed.prepare(WHAT_IT_HAS)
+    warmed.learn("json")
+    child = warmed.fork(
+        "import os, sys\n"
+        "found = [m.__file__ for name, m in sys.modules.items() if name.startswith('sweeper_')]\n"
+        "print(*map(os.path.basename, found))\n"
+    )
+    assert child is not None and child.reap()[0] == 0
+    with open(child.output) as output:
+        loaded = set(output.read().split())
+    assert "fork_server.py" in loaded and len(loaded) > 1
+    assert loaded <= set(warm._PARTS)
+
+
 def test_its_group_is_there_when_it_has_begun(warmed: Warm) -> None:
     """A stop that comes at once is not lost."""
     warmed.prepare(WHAT_IT_HAS)

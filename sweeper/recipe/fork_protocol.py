@@ -1,0 +1,79 @@
+"""What a worker and the fork server say to each other, over a connection of the worker's.
+
+    worker -> server   {"modules": PATH}   a list of modules, which are imported first
+    server -> worker   {}                  or {"refused": why}
+    worker -> keeper   {"argv", "cwd", "environment", "umask"}, and the recipe's output as a
+                       descriptor
+    keeper -> worker   {"pid", "keeper"}   or {"refused": why}
+    worker -> keeper   {"go": true}        only now the recipe begins
+    keeper -> worker   {"code": N}         when it has ended: negative is a signal
+    worker -> keeper   {"reap": true}      until then no other process gets its id
+    keeper -> worker   {"memory": N}
+
+Each message is its length, four bytes, and JSON. The server (fork_server.py) loads this file by
+path, the worker (sweeper/worker/warm.py) imports it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+import struct
+from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["LISTENING", "receive", "send", "user_of"]
+
+LISTENING = 3
+"""The server's descriptor of the listening socket; the next is the lock."""
+_LENGTH = struct.Struct("!I")
+_LARGEST = 64 << 20
+
+
+def send(connection: socket.socket, message: Mapping[str, object], descriptors: list[int]) -> None:
+    """Send a message, with descriptors that the other side gets copies of."""
+    body = json.dumps(message).encode()
+    data = _LENGTH.pack(len(body)) + body
+    passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    # At once: who is killed in between would leave half a message.
+    sent = connection.sendmsg([data], passed if descriptors else [])
+    if sent < len(data):  # who has all may have answered and gone: to send nothing would fail
+        connection.sendall(data[sent:])
+
+
+def receive(connection: socket.socket, most: int = 0) -> tuple[Any, list[int]]:
+    """The next message, and at most `most` descriptors. Raises `OSError` when there is none."""
+    size = array.array("i").itemsize
+    head, passed, _flags, _address = connection.recvmsg(
+        _LENGTH.size, socket.CMSG_SPACE(most * size) if most else 0
+    )
+    found = array.array("i")
+    for level, kind, data in passed:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % size])
+    head += _exactly(connection, _LENGTH.size - len(head))
+    (length,) = _LENGTH.unpack(head)
+    if length > _LARGEST:
+        raise OSError("a message is too long")
+    return json.loads(_exactly(connection, length)), found.tolist()
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        more = connection.recv(length - len(data))
+        if not more:
+            raise ConnectionError("the other side is gone")
+        data += more
+    return data
+
+
+def user_of(connection: socket.socket) -> int:
+    """The user of the process on the other side."""
+    form = struct.Struct("3i")
+    asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
+    return form.unpack(asked)[1]

@@ -1,0 +1,87 @@
+"""The packages that an interpreter has of its own: the standard library, and those that are
+installed. Where they lie, which of them this process has imported, and the list that is kept of it.
+
+The fork server (fork_server.py) imports what is listed, and each run adds to the list what it has
+imported itself. bootstrap.py loads this file by path. Standard library only.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from contextlib import suppress
+
+__all__ = ["files_of_modules", "listed", "own_folders", "remember", "what_installs_change"]
+
+
+def remember(path: str) -> None:
+    """Write down what this process has imported of the interpreter's own packages, beside what the
+    list at `path` has already, in the order of import."""
+    before = listed(path)
+    known = set(before)
+    new = [name for name, _ in _own_modules() if name not in known]
+    if not new:
+        return
+    partial = f"{path}.{os.getpid()}"
+    with suppress(OSError):
+        with open(partial, "w", encoding="utf-8") as file:
+            json.dump({"schema": 1, "modules": [*before, *new]}, file)
+        os.replace(partial, path)
+
+
+def listed(path: str) -> list[str]:
+    """The names of modules in the list at `path`; none where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [name for name in json.load(file)["modules"] if isinstance(name, str)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _own_modules() -> list[tuple[str, str]]:
+    """Modules of the standard library and of the interpreter's installed packages, with their
+    files, in the order in which they were imported."""
+    folders = tuple(os.path.join(folder, "") for folder in own_folders())
+    found: list[tuple[str, str]] = []
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.startswith(folders):
+            continue
+        if spec is not None and spec.name == name != "__main__":
+            found.append((name, file))
+    return found
+
+
+def files_of_modules() -> set[str]:
+    """The files of all modules of the interpreter's own packages, whatever they call themselves."""
+    folders = tuple(os.path.join(folder, "") for folder in own_folders())
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {file for file in files if isinstance(file, str) and file.startswith(folders)}
+
+
+@functools.cache
+def own_folders() -> frozenset[str]:
+    """Where the standard library and the interpreter's packages lie."""
+    import site
+    import sysconfig
+
+    paths = sysconfig.get_paths()
+    found = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found |= {*site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        found.add(site.getusersitepackages())
+    dynamic = {os.path.join(paths["platstdlib"], "lib-dynload")}
+    return frozenset(found | dynamic)
+
+
+def what_installs_change() -> set[str]:
+    """Files and folders that are not as they were when a package has come or gone."""
+    found = {os.path.join(sys.prefix, "pyvenv.cfg")}
+    for folder in own_folders():
+        if "-packages" in folder and os.path.isdir(folder):
+            found.add(folder)
+            found |= {entry.path for entry in os.scandir(folder) if entry.name.endswith(".pth")}
+    return found
