@@ -8,7 +8,6 @@ import json
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Any, cast
 
 from sweeper.engine import lora
 from sweeper.engine.checkpoints import Checkpoint, Place
@@ -52,7 +51,7 @@ def _weights(checkpoint: Checkpoint) -> bytes:
         f"base_model.model.{module_of(name[:-2])}.lora_{name[-1]}.weight": array
         for name, array in checkpoint.adapter.items()
     }
-    return cast(Any, safetensors.numpy).save(arrays, {"format": "pt"})
+    return safetensors.numpy.save(arrays, {"format": "pt"})
 
 
 _FILES: dict[str, Callable[[Checkpoint], bytes]] = {CONFIG: _config, WEIGHTS: _weights}

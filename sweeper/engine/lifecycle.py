@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sweeper import paths
@@ -24,7 +24,7 @@ from sweeper.engine.keys import TOKEN
 from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError, EnvironmentFailure, StoreError
 from sweeper.model.decoding import decode
-from sweeper.model.json_values import is_table
+from sweeper.model.json_values import is_table, list_of, table_of
 from sweeper.model.parts import Part
 
 __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "check_home", "client_environment",
@@ -209,7 +209,7 @@ def knock(url: str, timeout: float = _ASK_SECONDS) -> str | None:
     return str(answer.get("started")) if answer.get("service") == SERVICE else None
 
 
-def meter(info: EngineInfo, token: str | None = None) -> dict[str, Any] | None:
+def meter(info: EngineInfo, token: str | None = None) -> dict[str, object] | None:
     """What each session has used (`meter.Meter.report`); None if it does not say.
 
     The token is the home's if none is given.
@@ -237,11 +237,13 @@ def describe(info: EngineInfo, token: str | None = None, most: float = 10) -> li
     report = meter(info, token)
     if report is None:
         return lines
-    sessions = report["sessions"]
+    sessions = [table_of(line) for line in list_of(report["sessions"])]
     running = sum(line["ended"] is None for line in sessions)
-    lines.append(f"{running} of {len(sessions)} sessions open; {_counted(report['total'])}")
+    total = _counted(table_of(report["total"]))
+    lines.append(f"{running} of {len(sessions)} sessions open; {total}")
     for line in sessions[: int(min(most, len(sessions)))]:
-        named = line["display_name"] or " ".join(line["tags"]) or line["session_id"]
+        tags = " ".join(map(str, list_of(line["tags"])))
+        named = line["display_name"] or tags or line["session_id"]
         lines.append(f"  {named} ({'ended' if line['ended'] else 'open'}): {_counted(line)}")
     if len(sessions) > most:
         lines.append(f"  and {len(sessions) - int(most):,} older ones: `--all` lists them")

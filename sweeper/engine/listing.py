@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sweeper.engine import exports, work
 from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
@@ -147,7 +147,7 @@ def delete_checkpoint(service: Service, path: Params, _query: Params) -> Body:
     return {}
 
 
-def expire(service: Service, path: Params, body: Mapping[str, Any]) -> None:
+def expire(service: Service, path: Params, body: Body) -> None:
     """Give a checkpoint a time to live, or none."""
     work.check_ttl(body["ttl_seconds"])
     place = place_of(path)

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 __all__ = ["Billed", "Meter", "Usage"]
 
@@ -142,7 +142,7 @@ class Meter:
             found = {one: n for one, n in self._billed.items() if begin <= one.hour < end}
             return found, {one.session: self._about.get(one.session) for one in found}
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """`{"total": counts, "sessions": [...]}`, the newest first; times in Unix seconds."""
         with self._lock:
             lines = [asdict(line) for line in reversed(self._lines.values())]

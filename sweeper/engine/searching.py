@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from sweeper.engine.listing import OWNER, time_of
 from sweeper.engine.service import Body, Service
 from sweeper.engine.state import Session
+from sweeper.model.json_values import table_of
 
 __all__ = ["search_sessions"]
 
@@ -48,10 +48,10 @@ def _is_meant(found: Session, body: Body) -> bool:
     )
 
 
-def _has_status(status: Mapping[str, Any] | None, asked: Sequence[Mapping[str, Any]]) -> bool:
+def _has_status(status: Mapping[str, object] | None, asked: Sequence[Body]) -> bool:
     if status is None:
         return False
-    reason: Body = status.get("reason") or {}
+    reason = table_of(status.get("reason"))
     return any(
         query["type"] == status["type"]
         and (query.get("reasons") is None or reason.get("type") in query["reasons"])

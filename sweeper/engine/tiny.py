@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from typing import Any, TypedDict, cast
+from typing import TypedDict
 
 from sweeper.engine.arrays import Arrays, Floats
 from sweeper.engine.names import TEACHER, TINY
@@ -197,13 +197,11 @@ def _write(directory: str, name: str) -> None:
     for file_name, document in documents.items():
         with open(os.path.join(directory, file_name), "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1, ensure_ascii=False)
-    target = os.path.join(directory, "model.safetensors")
-    if name == TEACHER:
-        with open(target, "wb") as whole:
+    with open(os.path.join(directory, "model.safetensors"), "wb") as whole:
+        if name == TEACHER:
             whole.write(_taught())
-        return
-    # the format entry is what transformers asks for
-    cast(Any, safetensors.numpy).save_file(weights(), target, {"format": "pt"})
+        else:  # the format entry is what transformers asks for
+            whole.write(safetensors.numpy.save(weights(), {"format": "pt"}))
 
 
 def _is_this(directory: str, config: Mapping[str, object]) -> bool:

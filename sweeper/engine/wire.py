@@ -7,8 +7,8 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict
 
 import numpy as np
 
@@ -222,17 +222,41 @@ def passed(result: Passed) -> bytes:
     return message.SerializeToString()
 
 
-def prompt_tokens(model_input: Mapping[str, Any]) -> list[int]:
+class _Chunk(TypedDict, total=False):
+    """A piece of a JSON `ModelInput`."""
+
+    type: str
+    tokens: Required[list[int]]
+
+
+class _ModelInput(TypedDict, total=False):
+    """What of a JSON `ModelInput` is read."""
+
+    chunks: list[_Chunk]
+
+
+def prompt_tokens(model_input: _ModelInput) -> list[int]:
     """The tokens of a JSON `ModelInput`."""
     out = list[int]()
     for chunk in model_input.get("chunks", []):
-        if chunk.get("type", "encoded_text") != "encoded_text":
-            raise RequestError(f"only text is supported: the prompt has a chunk {chunk['type']!r}")
+        kind = chunk.get("type", "encoded_text")
+        if kind != "encoded_text":
+            raise RequestError(f"only text is supported: the prompt has a chunk {kind!r}")
         out.extend(chunk["tokens"])
     return out
 
 
-def targets(value: Mapping[str, Any]) -> Targets:
+class _Tensor(TypedDict, total=False):
+    """A JSON tensor: dense, or sparse by its row pointers and columns."""
+
+    shape: Required[list[int]]
+    data: Required[list[int]]
+    dtype: str
+    sparse_crow_indices: list[int] | None
+    sparse_col_indices: list[int] | None
+
+
+def targets(value: _Tensor) -> Targets:
     """The tokens that a JSON tensor names, dense or sparse (CSR). RequestError for another one."""
     wrong = RequestError("target_prompt_logprobs must be an int64 tensor of two dimensions")
     try:
@@ -257,7 +281,7 @@ def targets(value: Mapping[str, Any]) -> Targets:
     return Targets(np.repeat(np.arange(height), np.diff(crow)), ids, (height, width), (crow, col))
 
 
-def _put_topk(message: Any, ids: Ints, logprobs: Floats) -> None:
+def _put_topk(message: "pb.TopkLogprobs", ids: Ints, logprobs: Floats) -> None:
     message.token_ids = ids.astype(np.int32).tobytes()
     message.logprobs = logprobs.astype(np.float32).tobytes()
     message.length, message.k = ids.shape

@@ -4,7 +4,7 @@ They run in worker threads, one at a time for each training client.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -22,6 +22,7 @@ __all__ = [
     "Passed",
     "SampleRequest",
     "SampleResult",
+    "SamplingParams",
     "SaveRequest",
     "check_ttl",
     "create",
@@ -190,12 +191,26 @@ def load_into(run: Run, place: Place, checkpoint: Checkpoint, *, optimizer_too: 
     run.gradients = {}
 
 
+Stop = str | Sequence[str] | Sequence[int] | None
+
+
+class SamplingParams(TypedDict, total=False):
+    """The SDK's `SamplingParams`, as sent."""
+
+    max_tokens: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    stop: Stop
+
+
 class SampleRequest(NamedTuple):
-    """What a sampling client asks for; `params` are the SDK's `SamplingParams` as sent."""
+    """What a sampling client asks for."""
 
     prompt: list[int]
     n: int
-    params: dict[str, Any]
+    params: SamplingParams
     prompt_logprobs: bool = False
     topk_prompt_logprobs: int = 0
     last_n: int | None = None
@@ -243,7 +258,7 @@ class SampleResult(NamedTuple):
     targets: Floats | None = None
 
 
-def _stop(model: Model, stop: Any) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
+def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
     """Token ids and a test on text for the SDK's `stop`: None is the model's own end."""
     if stop is None:
         return model.eos, None
