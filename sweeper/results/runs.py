@@ -203,12 +203,12 @@ class RecordedRun(ABC):
         name, goal = metric["name"], metric.get("goal", "minimize")
         at = metric.get("at", "last")
 
-        def find() -> list[Any]:
+        def find() -> tuple[float | None, float] | tuple[()]:
             if self.quick is not None and sum(s.size for s in stamps if s) > _LARGE:
                 point = self.quick(self, name, goal, at)
             else:
                 point = judged(numbers(self.history.rows, name), goal, at)
-            return [] if point is None else list(point)
+            return () if point is None else (point.step, point.value)
 
         stamps: list[Stamp | None] = []
 

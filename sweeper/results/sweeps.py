@@ -232,11 +232,11 @@ class SweepRun(RecordedRun):
         told = [event for event in OUTCOMES if (attempt, event) in happened]
         found: list[Used] = []
 
-        def read() -> list[Any] | None:
+        def read() -> tuple[dict[str, object], str] | None:
             ended = self.ended(attempt)
             found.append(Used(ended.usage, (ended.ended or ended.time or OPEN_DAY)[:10]))
             counted = told and ended.usage != NO_USAGE
-            return [ended.usage.document(), found[0].day] if counted else None
+            return (ended.usage.document(), found[0].day) if counted else None
 
         path, stamp = self.layout.event, self._sweep.state_files.stamp
         files = [(f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in told]

@@ -99,7 +99,7 @@ def numbers_frame(
     return frame
 
 
-def _index(names: Sequence[str]) -> "pandas.Index[Any]":
+def _index(names: Sequence[str]) -> "pandas.Index[str]":
     """Names as pandas has them; as plain objects if half a character is among them, which its
     texts refuse."""
     import pandas
@@ -111,7 +111,7 @@ def _index(names: Sequence[str]) -> "pandas.Index[Any]":
         return pandas.Index(names, dtype=plain)
 
 
-def _series(values: Sequence[Any], index: Any = None) -> "pandas.Series[Any]":
+def _series(values: list[object], index: "pandas.Index[int] | None" = None) -> "pandas.Series":
     import pandas
 
     try:

@@ -14,6 +14,8 @@ from sweeper.results.tables.sources import Stamp
 __all__ = ["Index"]
 
 T = TypeVar("T")
+_Known = dict[str, dict[str, list[Any]]]
+"""Of each run what is known: what tells its files, and the value."""
 
 
 class Index:
@@ -21,7 +23,7 @@ class Index:
 
     def __init__(self, folder: Folder | None, name: str) -> None:
         self._folder, self._name = folder, f"index of {name}"
-        self._known: dict[str, dict[str, list[Any]]] | None = None  # not read yet
+        self._known: _Known | None = None  # not read yet
         self._changed = False
 
     def recall(
@@ -37,7 +39,7 @@ class Index:
         now = " ".join(_told(name, stamp) for name, stamp in files)
         if self._known is None:
             kept = None if self._folder is None else self._folder.load_json(self._name)
-            self._known = cast(dict[str, dict[str, list[Any]]], kept or {})
+            self._known = cast(_Known, kept or {})
         known = self._known.get(run, {}).get(what)
         if known is not None and known[0] == now:
             return known[1]

@@ -5,7 +5,7 @@ is as it was; all others go by `reading.py`. Each has its rows in the columns of
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import NotFound
 from sweeper.results.tables.cache import Cache, Kept
@@ -77,10 +77,14 @@ class _Member(NamedTuple):
     torn: int
 
 
+_Values = tuple[list[int], int, int, int, int, int]
+"""A member as JSON has it."""
+
+
 class _Loaded(NamedTuple):
     """A pack with some columns. `odd`: the odd values of each member that has any, by its start."""
 
-    members: Mapping[str, list[Any]]
+    members: Mapping[str, _Values]
     shapes: Sequence[Sequence[str]]
     columns: Columns
     odd: Mapping[int, dict[str, Odd]]
@@ -176,7 +180,7 @@ def _packed(files: Sequence[tuple[str, list[int], Columns]]) -> Kept | None:
 
 
 def _loaded(kept: Kept) -> _Loaded:
-    members: dict[str, list[Any]] = kept.about["members"]
+    members: dict[str, _Values] = kept.about["members"]
     odd: dict[int, dict[str, Odd]] = {}
     if kept.columns.odd:
         starts = sorted((m[1], m[2]) for m in members.values())

@@ -8,7 +8,6 @@ clock: one changed moments before it was last looked at is compared by the check
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 from sweeper.errors import NotFound
 from sweeper.results.tables.cache import Cache, Kept
@@ -96,7 +95,7 @@ class Reader:
 
     def _continued(self, source: Source, kept: Kept) -> Kept | None:
         """What was kept with what is new; None when the file is another, or was rewritten."""
-        mark = _Mark(kept.about)
+        mark = _Mark(kept)
         if not mark.may_go_on(source):
             return None
         begin = mark.offset if mark.pieces else 0
@@ -129,7 +128,7 @@ class Reader:
 
 
 def _fits(kept: Kept, source: Source) -> bool:
-    mark = _Mark(kept.about)
+    mark = _Mark(kept)
     return mark.stamp == source.stamp and not mark.fleeting
 
 
@@ -138,7 +137,8 @@ class _Mark:
     number of its whole lines, checksums of the bytes before that end (`sum`) and of all bytes
     (`whole`), None where they were not needed; the `pieces` of one that lies elsewhere."""
 
-    def __init__(self, about: dict[str, Any]) -> None:
+    def __init__(self, kept: Kept) -> None:
+        about = kept.about
         self.stamp = Stamp(*about["stamp"])
         self.fleeting: bool = about["fleeting"]
         self.offset: int = about["offset"]

@@ -8,13 +8,14 @@ functions. DuckDB says what a statement is made of, so that nothing is guessed f
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import UsageError
 from sweeper.model.json_values import is_list, is_table, list_of, table_of
 
 if TYPE_CHECKING:
     import duckdb
+    import pandas
 
 __all__ = ["TABLES", "Answer", "ask", "mentioned", "mentions_all"]
 
@@ -51,7 +52,9 @@ class Answer(NamedTuple):
     rows: list[tuple[object, ...]]
 
 
-def ask(query: str, tables: Mapping[str, Callable[[], object]], frame: bool = False) -> Any:
+def ask(
+    query: str, tables: Mapping[str, Callable[[], object]], frame: bool = False
+) -> "Answer | pandas.DataFrame":
     """The answer to a query: an `Answer`, or a DataFrame. `tables` makes the Arrow tables; only
     those that the query mentions are made. Raises `UsageError` for a query that is none."""
     import duckdb

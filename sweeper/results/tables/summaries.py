@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.metrics import parse
+from sweeper.metrics import Row, parse
 from sweeper.model.json_values import list_of, table_of
 from sweeper.results.tables.columns import (
     ABSENT,
@@ -51,7 +51,9 @@ _UNSAID_BITS = 0x7FF8_0000_5357_4551
 """Where a record does not have the field at all: another NaN than ABSENT."""
 
 
-def _texts(file: SummaryFile, split: Any, tags: tuple[str, ...]) -> tuple[str, str, str]:
+def _texts(
+    file: SummaryFile, split: str | msgspec.UnsetType, tags: tuple[str, ...]
+) -> tuple[str, str, str]:
     """The same of a decoded record."""
     return file.name, file.name if split is msgspec.UNSET else split, ",".join(tags)
 
@@ -71,13 +73,13 @@ class _Decoder:
         self.turns, self.whole = tuple(turns), tuple(whole)
         own = _numbers("Metrics", self.turns, strict=True)
         total = _numbers("TrajectoryMetrics", self.whole, strict=True)
-        lengths: list[Any] = [(key, float, ABSENT) for key in _TOTALS]
+        lengths = [(key, float, ABSENT) for key in _TOTALS]
         metrics = ("metrics", own, msgspec.field(default_factory=own))
         turn = msgspec.defstruct("Turn", [metrics, *lengths], gc=False)
         self.made = msgspec.defstruct(
             "Record",
             [
-                ("steps", list[turn], msgspec.field(default_factory=list[Any])),
+                ("steps", list[turn], msgspec.field(default_factory=list[object])),
                 ("trajectory_metrics", total, msgspec.field(default_factory=total)),
                 *((key, float | None, _UNSAID) for key in _RECORDED),
                 ("split", str | msgspec.UnsetType, msgspec.UNSET),
@@ -129,7 +131,7 @@ _TEXTLESS = 2
 """Bytes that the two texts take once they are None: they stand last, after all numbers."""
 
 
-def _numbers(name: str, keys: Sequence[str], strict: bool) -> Any:
+def _numbers(name: str, keys: Sequence[str], strict: bool) -> type[msgspec.Struct]:
     fields = [(f"f{i}", float, ABSENT) for i in range(len(keys))]
     rename = {f"f{i}": key for i, key in enumerate(keys)}
     return msgspec.defstruct(name, fields, rename=rename, forbid_unknown_fields=strict, gc=False)
@@ -142,7 +144,7 @@ class _Chunk(NamedTuple):
     data: bytes
     files: list[tuple[SummaryFile, int]]
 
-    def record(self, row: int) -> tuple[dict[str, Any], SummaryFile]:
+    def record(self, row: int) -> tuple[Row, SummaryFile]:
         """The record of a row, by the slow parser, and its file."""
         at = row - self.start
         [record] = parse(self.data.split(b"\n")[at] + b"\n").rows
@@ -160,7 +162,7 @@ class _Taken(NamedTuple):
     decoder: _Decoder
     turns: int
     texts: int
-    records: list[Any]
+    records: list[msgspec.Struct]
     rows: NDArray[np.intp]
 
 
@@ -179,7 +181,7 @@ class SummaryReader:
         """The decoder for all that was seen."""
         return self._decoder
 
-    def learn(self, record: Mapping[str, Any]) -> None:
+    def learn(self, record: Mapping[str, object]) -> None:
         """Know the metrics of a record from now on."""
         old = self._decoder
         steps = [table_of(step) for step in list_of(record.get("steps"))]
@@ -192,7 +194,7 @@ class SummaryReader:
             self._decoder = _Decoder([*turns], [*whole])
 
 
-def _plain(metrics: Any) -> list[str]:
+def _plain(metrics: object) -> list[str]:
     """The keys that a decoder can be made for: numbers, whose columns nothing else is called."""
     return [
         key
@@ -222,7 +224,7 @@ class _Reading:
         self._count = 0
         self._chunks: list[_Chunk] = []
         self._taken: list[_Taken] = []
-        self._slow: list[tuple[int, dict[str, Any]]] = []
+        self._slow: list[tuple[int, Row]] = []
         self._texts: dict[tuple[str, str, str], int] = {}
         self._labels: list[int] = []
 
@@ -368,13 +370,11 @@ class _Reading:
             if key in values:
                 values[key][values[key].view(np.uint64) == _UNSAID_BITS] = ABSENT
 
-    def _record(self, row: int) -> tuple[dict[str, Any], SummaryFile]:
+    def _record(self, row: int) -> tuple[Row, SummaryFile]:
         starts = [chunk.start for chunk in self._chunks]
         return self._chunks[bisect.bisect_right(starts, row) - 1].record(row)
 
-    def _put_slow(
-        self, slow: Mapping[int, dict[str, Any]], values: dict[str, Floats]
-    ) -> dict[str, Odd]:
+    def _put_slow(self, slow: Mapping[int, Row], values: dict[str, Floats]) -> dict[str, Odd]:
         if not slow:
             return {}
         made, rows = columns_of([*slow.values()]), [*slow]
