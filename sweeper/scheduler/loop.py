@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
 
 from sweeper.backends.base import JobStatus
 from sweeper.errors import (
@@ -33,18 +32,20 @@ from sweeper.errors import (
 from sweeper.limits import lacking
 from sweeper.model.launcher import Observations, Service
 from sweeper.model.observation import Kind, Observation
-from sweeper.model.states import OPEN, Event, State
+from sweeper.model.states import OPEN, Event
 from sweeper.scheduler import engine_watch
 from sweeper.scheduler.account_budget import account_budget
 from sweeper.scheduler.alarm_monitor import AlarmMonitor
 from sweeper.scheduler.attempt_usage import AttemptUsage
+from sweeper.scheduler.backlog import Backlog
+from sweeper.scheduler.cancellations import Cancellations
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.failure_policy import FailurePolicy
 from sweeper.scheduler.lost_workers import LostWorkers
 from sweeper.scheduler.notifier import notifier
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.parallelism import Parallelism
-from sweeper.scheduler.places import Places
+from sweeper.scheduler.places import Answered, Places
 from sweeper.scheduler.progress import Summary
 from sweeper.scheduler.requests import Requests
 from sweeper.scheduler.run_table import RunTable
@@ -54,15 +55,13 @@ from sweeper.scheduler.stages import Stages
 from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
 from sweeper.scheduler.sweep_usage import SweepUsageWatch
+from sweeper.scheduler.withdrawals import Withdrawals
 from sweeper.storage.files import Store
 from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.layout import attempt_of, token
+from sweeper.storage.layout import attempt_of
 from sweeper.storage.sweeps import service_of
 
 __all__ = ["REPLANNED", "Scheduler"]
-
-Answered: TypeAlias = Callable[[Callable[[], None]], bool]
-"""Asks a question, and returns whether there was an answer."""
 
 REPLANNED = "the grid was launched again: going on with its new plan"
 """Why a launcher ends that is to go on at once, with the plan that it was given."""
@@ -70,8 +69,6 @@ REPLANNED = "the grid was launched again: going on with its new plan"
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
 """Each look lists a store that may charge for it."""
-NOT_YET_SECONDS = 5.0
-"""How long a backend is left alone with what it cannot stop yet."""
 
 
 class Scheduler:
@@ -114,12 +111,21 @@ class Scheduler:
         self._parallelism = Parallelism(context, service, needed=starting)
         self._requests = Requests(context)
         self._policy = FailurePolicy(self._run_table, self._outcomes, smoke=smoke and starting)
+        self._withdrawals = Withdrawals(
+            self._run_table, self._places, self._policy, starting=starting
+        )
         attempts = AttemptUsage(context, self._run_table, self._heartbeats)
         self._usage = SweepUsageWatch(context, self._run_table, attempts)
         self._spending: Spending | None = None
         account = account_budget(context, service) if starting else None
         if starting and (plan.budget is not None or account is not None):
             self._spending = Spending(plan.budget, attempts, account)
+        asking = self._requests, self._spending
+        self._backlog = Backlog(
+            self._run_table, self._stages, self._policy, *asking, starting=starting
+        )
+        engine = self._engine if starting else None
+        self._cancellations = Cancellations(context, self._run_table, self._places, *asking, engine)
         self._notifier = notifier(context, service.env_file) if starting else None
         self._alarm_monitor: AlarmMonitor | None = None
         if starting:
@@ -131,12 +137,10 @@ class Scheduler:
             context,
             self._run_table,
             self._heartbeats,
-            withdrawn=self._again_elsewhere,
+            withdrawn=self._withdrawals.start_elsewhere,
             stalled=None if self._alarm_monitor is None else self._alarm_monitor.is_stalled,
             starting=starting,
         )
-        self._stopping: set[str] = set()
-        self._not_yet: dict[str, float] = {}  # what the backend could not stop, until when
         self._away = False
         self._crowded = False
         self._unaccounted = False
@@ -228,19 +232,19 @@ class Scheduler:
         shown = [
             s.state for run, s in states if run not in self._run_table.retired or s.state in OPEN
         ]
-        held = self._held
-        back = self._stages.held_back + (0 if held is None else self._wanting())
+        held = self._backlog.held
+        back = self._stages.held_back + (0 if held is None else self._backlog.wanting())
         told = () if self._alarm_monitor is None else self._alarm_monitor.look()
         return Summary(
             Counter(shown),
-            self._left(),
+            self._backlog.left(self._nowhere),
             unreachable,
             held,
             None if lowered is None else lowered.limit,
             back,
             told,
             "service" if lowered is None else lowered.why,
-            Counter(self._again()),
+            Counter(self._backlog.again()),
             self._stages.told,
             self._ends(),
         )
@@ -251,21 +255,12 @@ class Scheduler:
             return f"stopped by {self._requests.stop.by}: what runs goes on"
         return REPLANNED if self._requests.replanned else None
 
-    @property
-    def _held(self) -> str | None:
-        """Why nothing new is started; None while that is not so, or nothing is left to start."""
-        spent = None if self._spending is None else self._spending.reached
-        if self._policy.held is not None:
-            return self._policy.held
-        held = self._requests.held or spent
-        return held if held is not None and self._wanting() else None
-
     def _publish(self, unreachable: str | None) -> None:
         lowered = self._parallelism.lowered
         limit, why = (None, None) if lowered is None else lowered
         paused = self._requests.pause is not None
         usage = self._usage.look(self._stages.plan)
-        told = Observations(self._observed, unreachable, self._held, usage=usage)
+        told = Observations(self._observed, unreachable, self._backlog.held, usage=usage)
         self._publisher.publish(told._replace(paused=paused, limit=limit, limit_by=why))
 
     def _reach(self) -> list[str]:
@@ -292,7 +287,7 @@ class Scheduler:
         self._unaccounted = self._spending is not None and not answered(self._spending.look)
         told = not answered(self._look_for_engine)
         self._away = told or (self._engine is not None and self._engine.away)
-        self._stop(answered)
+        self._cancellations.look(answered, away=self._away)
         if settled:
             refused = self._policy.look()
             refused = "machine" if self._crowded else refused
@@ -317,7 +312,7 @@ class Scheduler:
 
     def _startable(self) -> Iterator[str]:
         """Yield the runs that would be started now if there were room."""
-        if self._held is not None or not self._starting or self._away or self._unaccounted:
+        if self._backlog.held is not None or not self._starting or self._away or self._unaccounted:
             return
         room, runs = self._stage_room(), self._run_table.runs
         yield from (run for run in self._nowhere - self._run_table.retired if room.take(runs[run]))
@@ -330,33 +325,9 @@ class Scheduler:
             if not waits and room.take(runs[run]):
                 yield run
 
-    def _left(self) -> int:
-        """Count the runs that are still to be started, or may have been."""
-        unknown = self._run_table.unacknowledged().keys()
-        if not self._starting:
-            return len(unknown - self._nowhere)
-        if self._held is not None and self._requests.pause is None:
-            return len(unknown - self._nowhere)
-        return self._wanting()  # who has paused it may go on at any time
-
-    def _wanting(self) -> int:
-        """Count the runs that are neither over nor at work."""
-        vain = self._stages.in_vain
-        wanting = sum(view.wants and not vain(run) for run, view in self._run_table.views.items())
-        unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
-        return wanting + self._stages.to_come + len(unknown)
-
-    def _again(self) -> Iterator[State]:
-        """Yield the states of the runs that were started before and are to be started again."""
-        if (self._held is None or self._requests.pause is not None) and self._starting:
-            unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
-            for run, view in self._run_table.views.items():
-                if view.state.attempt and (view.wants or run in unknown):
-                    yield view.state.state
-
     def _free(self) -> int:
         """How many more jobs may be submitted now."""
-        if self._held is not None or not self._starting or self._away or self._unaccounted:
+        if self._backlog.held is not None or not self._starting or self._away or self._unaccounted:
             return 0
         most = min(1, self._parallelism.jobs) if self._policy.smoke else self._parallelism.jobs
         return max(0, most - self._busy())
@@ -378,7 +349,8 @@ class Scheduler:
         for place, jobs in opened.items():
             if jobs and not answered(partial(self._acknowledge_at, place, jobs)):
                 unknown = self._run_table.unacknowledged()  # but for those found since
-                self._withdraw(place, [run for run in jobs.values() if run in unknown])
+                runs = [run for run in jobs.values() if run in unknown]
+                self._withdrawals.look(place, runs, self._nowhere)
 
     def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
         """The same at one place, for these jobs (token -> run). Raises `Unreachable`."""
@@ -389,7 +361,7 @@ class Scheduler:
         self._nowhere |= set(missing)
         again: list[str] = []
         stage_room = self._stage_room()
-        staying = self._withdraw(place, missing)
+        staying = self._withdrawals.look(place, missing, self._nowhere)
         room = self._places.room(self._nowhere)[place]
         for run in staying:
             attempt = self._run_table.views[run].state.opened
@@ -408,41 +380,6 @@ class Scheduler:
             self._submitter.describe(run, attempt, place, again=True)
         self._submit(place, again)
 
-    def _withdraw(self, place: str, runs: Iterable[str]) -> list[str]:
-        """Take back the opened attempts of these runs, where their place keeps them waiting and
-        another would have them. Returns those that stay."""
-        runs = list(runs)
-        room = self._places.room(self._nowhere)
-        left = sum(room.values()) - room[place]
-        why = self._places.why_leave(place, room)
-        if why is None or not self._starting:
-            return runs
-        staying: list[str] = []
-        for run in runs:
-            attempt = self._run_table.views[run].state.opened
-            asked = self._run_table.is_cancelled(run, attempt)
-            if asked or run in self._run_table.retired or left <= 0:
-                staying.append(run)
-            else:
-                left -= 1
-                if self._run_table.withdraw(run, attempt, f"{place}: {why}"):
-                    self._again_elsewhere(run, attempt)
-                self._nowhere.discard(run)
-        return staying
-
-    def _finish_withdrawals(self) -> None:
-        """End the attempts that a launcher was about to withdraw when it was killed: no worker has
-        them, and none will."""
-        for run, view in self._run_table.views.items():
-            claimed = view.state.event is Event.CLAIMED and self._starting
-            if claimed and self._run_table.finish_withdrawal(run, view.state.attempt):
-                self._again_elsewhere(run, view.state.attempt)
-
-    def _again_elsewhere(self, run: str, attempt: int) -> None:
-        """Have a run started again whose attempt was withdrawn, unless a user has said no since."""
-        if not self._run_table.is_cancelled(run, attempt):
-            self._policy.excuse(run, attempt, "since its place did not take it")
-
     def _look_for_engine(self) -> None:
         """See where the engine is, if the runs use one. Raises `Unreachable` where users should
         know that it is away."""
@@ -453,7 +390,7 @@ class Scheduler:
         """Ask the places for the jobs at work, and find those whose worker is lost
         (`lost_workers.py`). Returns whether any place has answered."""
         if self._places.several:
-            self._finish_withdrawals()
+            self._withdrawals.finish()
         opened = self._places.of_each(self._run_table.open())
         self._heartbeats.look(attempt_of(job) for there in opened.values() for job in there)
         statuses: dict[str, JobStatus] = {}
@@ -465,7 +402,7 @@ class Scheduler:
             answered(partial(self._places.look_where_nothing_is, place))
             reached = True
         if statuses:
-            self._observed |= self._lost_workers.look(statuses, self._stopping)
+            self._observed |= self._lost_workers.look(statuses, self._cancellations.told)
         return reached
 
     def _poll(self, place: str, tokens: list[str], statuses: dict[str, JobStatus]) -> None:
@@ -473,38 +410,10 @@ class Scheduler:
         found = self._places.ask(place, lambda backend: backend.poll(tokens))
         statuses |= {job: found[job] for job in tokens}
 
-    def _stop(self, answered: Answered) -> None:
-        """Tell the backends which jobs a user wants stopped: once, but for those that they cannot
-        stop yet. Their workers look for the request as well."""
-        opened = self._run_table.open()
-        asked = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
-        if self._engine is not None and self._starting and not self._away:
-            asked |= {token(run, n) for run, n in opened.items() if self._engine.orphaned(run, n)}
-        if self._spending is not None and self._spending.is_over:
-            asked |= {token(run, n) for run, n in opened.items()}
-        if self._requests.pause is not None and self._requests.pause.runs:
-            asked |= {token(run, n) for run, n in opened.items()}
-        self._stopping &= asked
-        now = self._context.clock()
-        waiting = {job for job, due in self._not_yet.items() if now < due}
-        fresh = asked - self._stopping - waiting
-        if not fresh:
-            return
-        self._not_yet = {job: self._not_yet[job] for job in waiting}
-        for place, there in self._places.of_each(opened).items():
-            if jobs := sorted(fresh & there.keys()):
-                answered(partial(self._cancel, place, jobs))
-
-    def _cancel(self, place: str, jobs: list[str]) -> None:
-        """The same at one place. Raises `Unreachable`."""
-        not_yet = set(self._places.ask(place, lambda backend: backend.cancel(jobs)) or ())
-        self._not_yet |= dict.fromkeys(not_yet, self._context.clock() + NOT_YET_SECONDS)
-        self._stopping |= set(jobs) - not_yet
-
     def _start(self, answered: Answered) -> None:
         """Open attempts for runs that want one, as far as there is room, and submit them."""
         room = min(self._free(), sum(self._places.room(self._nowhere).values()))
-        retries_first, held = self._policy.waiting_for_retries, self._held
+        retries_first, held = self._policy.waiting_for_retries, self._backlog.held
         stage_room = self._stage_room()
         chosen: list[str] = []
         for run, view in self._stages.in_order():

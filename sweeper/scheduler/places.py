@@ -8,7 +8,7 @@ lost, or that was withdrawn because its place did not take it (`RunTable.withdra
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from sweeper.backends.base import Backend, JobSpec
 from sweeper.errors import Damaged, EnvironmentFailure, NoRoom, StoreError, Unreachable
@@ -18,7 +18,10 @@ from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.layout import token
 from sweeper.storage.sweeps import submitted_to
 
-__all__ = ["Places"]
+__all__ = ["Answered", "Places"]
+
+Answered: TypeAlias = Callable[[Callable[[], None]], bool]
+"""Asks a question, and returns whether there was an answer."""
 
 T = TypeVar("T")
 _FIRST_SECONDS, _MOST_SECONDS = 15.0, 300.0

@@ -10,13 +10,9 @@ from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
 from sweeper.model.plan import Launch
 from sweeper.model.states import Event, State
+from sweeper.scheduler.cancellations import NOT_YET_SECONDS
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import (
-    NOT_YET_SECONDS,
-    POLL_SECONDS,
-    REMOTE_POLL_SECONDS,
-    Scheduler,
-)
+from sweeper.scheduler.loop import POLL_SECONDS, REMOTE_POLL_SECONDS, Scheduler
 from sweeper.scheduler.lost_workers import SETTLE_SECONDS
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json

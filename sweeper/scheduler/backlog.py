@@ -1,0 +1,66 @@
+"""What a launcher has still to start, and why it starts nothing of that."""
+
+from collections.abc import Collection, Iterator
+
+from sweeper.model.states import State
+from sweeper.scheduler.failure_policy import FailurePolicy
+from sweeper.scheduler.requests import Requests
+from sweeper.scheduler.run_table import RunTable
+from sweeper.scheduler.spending import Spending
+from sweeper.scheduler.stages import Stages
+
+__all__ = ["Backlog"]
+
+
+class Backlog:
+    """The runs that are not over, and are not at work. With `starting=False` only those count of
+    which an earlier launcher may have submitted an attempt."""
+
+    def __init__(
+        self,
+        run_table: RunTable,
+        stages: Stages,
+        policy: FailurePolicy,
+        requests: Requests,
+        spending: Spending | None,
+        *,
+        starting: bool,
+    ) -> None:
+        self._run_table = run_table
+        self._stages = stages
+        self._policy = policy
+        self._requests = requests
+        self._spending = spending
+        self._starting = starting
+
+    @property
+    def held(self) -> str | None:
+        """Why nothing new is started; None while that is not so, or nothing is left to start."""
+        spent = None if self._spending is None else self._spending.reached
+        if self._policy.held is not None:
+            return self._policy.held
+        held = self._requests.held or spent
+        return held if held is not None and self.wanting() else None
+
+    def left(self, nowhere: Collection[str]) -> int:
+        """Count the runs that are still to be started, or may have been. Of the runs `nowhere` an
+        attempt was opened, and is not at work."""
+        unknown = self._run_table.unacknowledged().keys()
+        if not self._starting or (self.held is not None and self._requests.pause is None):
+            return len(unknown - set(nowhere))
+        return self.wanting()  # who has paused it may go on at any time
+
+    def wanting(self) -> int:
+        """Count the runs that are neither over nor at work."""
+        vain = self._stages.in_vain
+        wanting = sum(view.wants and not vain(run) for run, view in self._run_table.views.items())
+        unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
+        return wanting + self._stages.to_come + len(unknown)
+
+    def again(self) -> Iterator[State]:
+        """Yield the states of the runs that were started before and are to be started again."""
+        if (self.held is None or self._requests.pause is not None) and self._starting:
+            unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
+            for run, view in self._run_table.views.items():
+                if view.state.attempt and (view.wants or run in unknown):
+                    yield view.state.state

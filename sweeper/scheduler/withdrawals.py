@@ -1,0 +1,60 @@
+"""Takes back attempts that were opened at a place which keeps them waiting, where another place
+would have them."""
+
+from collections.abc import Iterable
+
+from sweeper.model.states import Event
+from sweeper.scheduler.failure_policy import FailurePolicy
+from sweeper.scheduler.places import Places
+from sweeper.scheduler.run_table import RunTable
+
+__all__ = ["Withdrawals"]
+
+
+class Withdrawals:
+    """Withdraws attempts, and has their runs started again at another place. With `starting=False`
+    none is withdrawn."""
+
+    def __init__(
+        self, run_table: RunTable, places: Places, policy: FailurePolicy, *, starting: bool
+    ) -> None:
+        self._run_table = run_table
+        self._places = places
+        self._policy = policy
+        self._starting = starting
+
+    def look(self, place: str, runs: Iterable[str], nowhere: set[str]) -> list[str]:
+        """Take back the opened attempts of these runs, where their place keeps them waiting and
+        another would have them. They leave `nowhere`, the runs whose opened attempts are not at
+        work. Returns those that stay."""
+        runs = list(runs)
+        room = self._places.room(nowhere)
+        left = sum(room.values()) - room[place]
+        why = self._places.why_leave(place, room)
+        if why is None or not self._starting:
+            return runs
+        staying: list[str] = []
+        for run in runs:
+            attempt = self._run_table.views[run].state.opened
+            asked = self._run_table.is_cancelled(run, attempt)
+            if asked or run in self._run_table.retired or left <= 0:
+                staying.append(run)
+            else:
+                left -= 1
+                if self._run_table.withdraw(run, attempt, f"{place}: {why}"):
+                    self.start_elsewhere(run, attempt)
+                nowhere.discard(run)
+        return staying
+
+    def finish(self) -> None:
+        """End the attempts that a launcher was about to withdraw when it was killed: no worker has
+        them, and none will."""
+        for run, view in self._run_table.views.items():
+            claimed = view.state.event is Event.CLAIMED and self._starting
+            if claimed and self._run_table.finish_withdrawal(run, view.state.attempt):
+                self.start_elsewhere(run, view.state.attempt)
+
+    def start_elsewhere(self, run: str, attempt: int) -> None:
+        """Have a run started again whose attempt was withdrawn, unless a user has said no since."""
+        if not self._run_table.is_cancelled(run, attempt):
+            self._policy.excuse(run, attempt, "since its place did not take it")
