@@ -89,7 +89,8 @@ def test_no_client_sends_a_submission_again_by_itself(botocore_session: Any) -> 
     """botocore would: on a time-out too, after which it may have been done."""
     aws = Aws("eu-central-1")
     aws._session = botocore_session
-    once, often = (aws._client("batch", again).meta.config.retries for again in (False, True))
+    clients: list[Any] = [aws._client("batch", again) for again in (False, True)]
+    once, often = (client.meta.config.retries for client in clients)
     assert once["total_max_attempts"] == 1
     assert often["total_max_attempts"] > 1
 

@@ -13,6 +13,7 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
+from sweeper.backends.aws_batch.answers import Job
 from sweeper.backends.aws_batch.client import Aws, Refused
 from sweeper.backends.aws_batch.definition import overrides
 from sweeper.backends.aws_batch.jobs import Jobs, status_of
@@ -78,7 +79,7 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("job", "status"), STATUSES)
-def test_what_a_job_has_come_to(job: dict[str, Any], status: JobStatus) -> None:
+def test_what_a_job_has_come_to(job: Job, status: JobStatus) -> None:
     assert status_of(job) == status
 
 
@@ -143,7 +144,7 @@ def test_what_is_missing_here(
 
 def test_numbers_are_written_out() -> None:
     found = overrides(Options("q", vcpus=0.25, memory=1_000_000), [], "r")
-    assert [one["value"] for one in found["resourceRequirements"]] == ["0.25", "1000000"]
+    assert [one["value"] for one in found.get("resourceRequirements", [])] == ["0.25", "1000000"]
 
 
 def test_a_restart_is_no_reason_to_list_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

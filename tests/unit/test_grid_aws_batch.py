@@ -91,7 +91,10 @@ def test_the_documentation_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_what_is_given_arrives() -> None:
     launch = parse_grid(_grid(WHOLE), "g.yaml").launch
-    options = read_options(launch.document()["aws_batch"])
+    given = launch.document()["aws_batch"]
+    options = read_options(given)
+    assert {key: getattr(options, key) for key in given} == given
+    assert given.keys() == set(options._fields) - {"job_definition"}
     assert (options.queue, options.vcpus, options.timeout_s, options.array) == ("q", 0.5, 7200.0, 0)
     assert options.secrets == {"TINKER_API_KEY": SECRET, "K": PARAMETER}
     found = BACKEND.capabilities(launch.document()["aws_batch"])

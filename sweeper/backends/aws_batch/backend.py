@@ -13,9 +13,10 @@ says ABSENT.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from sweeper.backends.aws_batch.client import Aws, Refused, Throttled, part
+from sweeper.backends.aws_batch.answers import JobQueue
+from sweeper.backends.aws_batch.client import Aws, Refused, Throttled
 from sweeper.backends.aws_batch.definition import definition
 from sweeper.backends.aws_batch.jobs import Jobs
 from sweeper.backends.aws_batch.names import Names
@@ -93,9 +94,9 @@ class AwsBatchBackend(Backend):
     def check(self) -> None:
         """Raise `EnvironmentFailure` unless there is the queue. One that is closed, as to drain it,
         may have jobs of the sweep."""
-        self._queue_arn = str(self._queue()["jobQueueArn"])
+        self._queue_arn = self._queue()["jobQueueArn"]
 
-    def _queue(self) -> dict[str, Any]:
+    def _queue(self) -> JobQueue:
         queue = self._options.queue
         found = self.aws.call("batch", "describe_job_queues", jobQueues=[queue])["jobQueues"]
         if not found:
@@ -207,12 +208,11 @@ class AwsBatchBackend(Backend):
         if self._jobs.unknown([token]):
             self._jobs.refresh()
         for job in self._jobs.described([token]):
-            container = part(job, "container")
-            about = part(part(container, "logConfiguration"), "options")
-            group = str(about.get("awslogs-group") or _LOG_GROUP)
-            attempts: list[dict[str, object]] = job.get("attempts") or []
-            ended = [part(one, "container") for one in attempts]
-            streams: list[str | None] = [one.get("logStreamName") for one in [*ended, container]]
+            container = job.get("container", {})
+            about = container.get("logConfiguration", {}).get("options", {})
+            group = about.get("awslogs-group") or _LOG_GROUP
+            ended = [one.get("container", {}) for one in job.get("attempts", ())]
+            streams = [one.get("logStreamName") for one in [*ended, container]]
             for stream in dict.fromkeys(filter(None, streams)):
                 yield from self._stream(group, stream)
 
@@ -248,4 +248,4 @@ class AwsBatchBackend(Backend):
         except Unreachable:
             self._doubted_until = self._clock() + _DOUBT_SECONDS
             raise
-        self._jobs.add(answer["jobId"], tokens, array=len(jobs) > 1)
+        self._jobs.add(str(answer["jobId"]), tokens, array=len(jobs) > 1)

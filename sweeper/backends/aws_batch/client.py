@@ -1,20 +1,23 @@
 """AWS by botocore, which s3fs brings along: what is asked of it, and what is made of its errors.
 
 Calls are written `call(<service>, <operation>, ...)`, so that a test can hold the permissions in
-docs/aws-batch-policy.json against them.
+docs/aws-batch-policy.json against them. What is read of the answers is declared in `answers.py`.
 """
 
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any, cast
+from typing import Literal, Protocol, overload
 
+from sweeper.backends.aws_batch import answers
+from sweeper.backends.aws_batch.answers import Answer
 from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.model.json_values import is_table, list_of, table_of
 
-__all__ = ["Aws", "Refused", "Throttled", "part"]
+__all__ = ["Aws", "Refused", "Throttled"]
 
 _TRIES = 4
 """Of what may be done again; the launcher asks again after these. What AWS throttles is sent at a
@@ -43,10 +46,24 @@ _NO_CREDENTIALS = {
 _CONFIGURED = "~/.aws/config, ~/.aws/credentials and the variables AWS_*"
 
 
-def part(answer: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A mapping in an answer; empty where AWS left it out."""
-    found: Any = answer.get(key)
-    return found or {}
+class _Meta(Protocol):
+    """What a client says of itself."""
+
+    region_name: str
+
+
+class _Client(Protocol):
+    """A client of one service by botocore, which has no types: operations are asked for by name."""
+
+    meta: _Meta
+
+
+class _Session(Protocol):
+    """What makes clients."""
+
+    def create_client(
+        self, service_name: str, *, region_name: str | None, config: object
+    ) -> _Client: ...
 
 
 class Throttled(Unreachable):
@@ -76,21 +93,67 @@ class Aws:
     ) -> None:
         self._region, self._profile = region, profile
         self._sleep = sleep
-        self._session: Any = None
-        self._clients: dict[tuple[str, bool], Any] = {}
+        self._session: _Session | None = None
+        self._clients: dict[tuple[str, bool], _Client] = {}
         self.calls: Counter[str] = Counter()
 
     @property
     def region(self) -> str:
         """The region in use. Raises `Unreachable` where none is said."""
-        return str(self._client("batch", True).meta.region_name)
+        return self._client("batch", True).meta.region_name
 
-    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+    @overload
+    def call(
+        self, service: str, operation: Literal["describe_jobs"], **parameters: object
+    ) -> answers.DescribedJobs: ...
+
+    @overload
+    def call(
+        self, service: str, operation: Literal["describe_job_queues"], **parameters: object
+    ) -> answers.JobQueues: ...
+
+    @overload
+    def call(
+        self,
+        service: str,
+        operation: Literal["describe_compute_environments"],
+        **parameters: object,
+    ) -> answers.ComputeEnvironments: ...
+
+    @overload
+    def call(
+        self, service: str, operation: Literal["get_log_events"], **parameters: object
+    ) -> answers.LogEvents: ...
+
+    @overload
+    def call(
+        self, service: str, operation: Literal["describe_images"], **parameters: object
+    ) -> answers.Images: ...
+
+    @overload
+    def call(
+        self, service: str, operation: Literal["get_role"], **parameters: object
+    ) -> answers.FoundRole: ...
+
+    @overload
+    def call(
+        self, service: str, operation: Literal["describe_parameters"], **parameters: object
+    ) -> answers.Parameters: ...
+
+    @overload
+    def call(
+        self, service: str, operation: Literal["get_service_quota"], **parameters: object
+    ) -> answers.ServiceQuota: ...
+
+    @overload
+    def call(self, service: str, operation: str, **parameters: object) -> Answer: ...
+
+    def call(self, service: str, operation: str, **parameters: object) -> Answer:
         """The answer to one request; sent again by botocore when it fails for a reason that may
         pass. Raises `Unreachable`, or what of it is known better."""
         return self._send(service, operation, True, parameters)
 
-    def submit(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+    def submit(self, service: str, operation: str, **parameters: object) -> Answer:
         """The same for a request that makes something: it is sent again only when AWS said that it
         was too much, and so was not done. Raises `EnvironmentFailure` for one that AWS will never
         take, `Refused` or `Throttled` for one that it has not, and another `Unreachable` for one
@@ -109,22 +172,36 @@ class Aws:
                 raise EnvironmentFailure(str(error)) from error
         raise AssertionError  # the last try returned or raised
 
+    @overload
     def pages(
-        self, service: str, operation: str, field: str, **parameters: Any
-    ) -> Iterator[dict[str, Any]]:
+        self, service: str, operation: Literal["list_jobs"], field: str, **parameters: object
+    ) -> Iterator[answers.JobSummary]: ...
+
+    @overload
+    def pages(
+        self,
+        service: str,
+        operation: Literal["describe_job_definitions"],
+        field: str,
+        **parameters: object,
+    ) -> Iterator[answers.JobDefinition]: ...
+
+    def pages(
+        self, service: str, operation: str, field: str, **parameters: object
+    ) -> Iterator[object]:
         """The items in the list `field` of every page of a listing."""
-        token: str | None = None
+        token: object = None
         while True:
             more = {} if token is None else {"nextToken": token}
             answer = self.call(service, operation, **parameters, **more)
-            yield from answer.get(field, ())
+            yield from list_of(answer.get(field))
             token = answer.get("nextToken")
             if not token:
                 return
 
     def _send(
-        self, service: str, operation: str, again: bool, parameters: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, service: str, operation: str, again: bool, parameters: dict[str, object]
+    ) -> Answer:
         client = self._client(service, again)
         self.calls[operation] += 1
         try:
@@ -132,19 +209,19 @@ class Aws:
         except Exception as error:
             raise _told(error, service, operation) from error
 
-    def _client(self, service: str, again: bool) -> Any:
+    def _client(self, service: str, again: bool) -> _Client:
         found = self._clients.get((service, again))
         if found is not None:
             return found
         try:
             if self._session is None:
-                botocore: Any = import_module("botocore.session")  # has no types
-                self._session = botocore.Session(profile=self._profile)
-            retries: dict[str, Any] = {"mode": "adaptive", "total_max_attempts": _TRIES}
+                made: _Session = import_module("botocore.session").Session(profile=self._profile)
+                self._session = made
+            retries: dict[str, object] = {"mode": "adaptive", "total_max_attempts": _TRIES}
             if not again:
                 retries = {"mode": "standard", "total_max_attempts": 1}
             options = {"connect_timeout": 5, "read_timeout": 30, "retries": retries}
-            config: Any = import_module("botocore.config").Config(**options)
+            config = import_module("botocore.config").Config(**options)
             found = self._session.create_client(service, region_name=self._region, config=config)
         except Exception as error:
             raise _told(error, service, "") from error
@@ -157,8 +234,8 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
     name."""
     kind, where = type(error).__name__, f"AWS {service.title()}"
     response: object = getattr(error, "response", None)
-    if isinstance(response, dict):
-        return _refused(cast("dict[str, object]", response), where, operation)
+    if is_table(response):
+        return _refused(response, where, operation)
     here = {
         "ProfileNotFound": f"AWS: {error}: see launch.aws_batch.profile, AWS_PROFILE",
         "NoRegionError": "AWS: no region: set launch.aws_batch.region, or AWS_DEFAULT_REGION",
@@ -177,14 +254,14 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
     return Refused(told, kind, for_good=True)
 
 
-def _refused(answer: dict[str, Any], where: str, operation: str) -> Unreachable:
+def _refused(answer: Answer, where: str, operation: str) -> Unreachable:
     """The same of an answer that is an error."""
-    about = part(answer, "Error")
+    about = table_of(answer.get("Error"))
     code, message = str(about.get("Code", "error")), line_of(about.get("Message", ""))
-    status = int(part(answer, "ResponseMetadata").get("HTTPStatusCode", 0))
+    status = table_of(answer.get("ResponseMetadata")).get("HTTPStatusCode")
     if code in _THROTTLED or status == 429:
         return Throttled(f"{where}: too many requests ({operation}): waits, and goes on")
-    if status >= 500 or code in _UNDECIDED:
+    if (isinstance(status, int) and status >= 500) or code in _UNDECIDED:
         return Unreachable(f"{where}: {code} at {operation}: {message}")
     told = f"{where}: {operation}: {message}"
     if code in _EXPIRED:

@@ -4,9 +4,10 @@ a hash of what it says, so that every launch of the same finds it."""
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import NotRequired, TypedDict
 
-from sweeper.backends.aws_batch.client import Aws, Refused, part
+from sweeper.backends.aws_batch.answers import JobDefinition
+from sweeper.backends.aws_batch.client import Aws, Refused
 from sweeper.backends.aws_batch.options import INDEX, Options
 from sweeper.errors import EnvironmentFailure, UsageError
 
@@ -25,6 +26,14 @@ INTERRUPTIONS = ("Host EC2*", "Your Spot Task was interrupted*")
 """What Batch says of a job whose machine was taken away or failed: instances, and Fargate."""
 _VCPUS, _MEMORY = 1.0, 2048
 _LEAST_TIMEOUT = 60
+
+
+class Overrides(TypedDict):
+    """What a job has of its own beside its definition's."""
+
+    command: list[str]
+    environment: list[dict[str, str]]
+    resourceRequirements: NotRequired[list[dict[str, str]]]
 
 
 def definition(aws: Aws, options: Options) -> str:
@@ -46,7 +55,7 @@ def definition(aws: Aws, options: Options) -> str:
     return f"{made['jobDefinitionName']}:{made['revision']}"
 
 
-def registration(options: Options) -> dict[str, Any]:
+def registration(options: Options) -> dict[str, object]:
     """The parameters of RegisterJobDefinition for a definition that is made of an image."""
     return {
         "jobDefinitionName": called(options),
@@ -57,7 +66,7 @@ def registration(options: Options) -> dict[str, Any]:
     }
 
 
-def find_definition(aws: Aws, options: Options) -> dict[str, Any] | None:
+def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
     """The newest active revision of the definition, None where there is none."""
     named = options.job_definition
     if named is None:
@@ -70,8 +79,8 @@ def find_definition(aws: Aws, options: Options) -> dict[str, Any] | None:
     active = [one for one in found if one.get("status", "ACTIVE") == "ACTIVE"]
     newest = max(active, key=lambda one: one["revision"], default=None)
     if newest is not None and named is not None:
-        secrets: list[dict[str, str]] = part(newest, "containerProperties").get("secrets") or []
-        has = {secret["name"] for secret in secrets}
+        container = newest.get("containerProperties", {})
+        has = {secret["name"] for secret in container.get("secrets", ())}
         for name in sorted(options.secrets.keys() - has):
             raise UsageError(
                 f"aws-batch: the job definition {named} has no secret {name}: a job cannot be given"
@@ -115,10 +124,10 @@ def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> lis
     ]
 
 
-def overrides(options: Options, command: list[str], region: str) -> dict[str, object]:
+def overrides(options: Options, command: list[str], region: str) -> Overrides:
     """What a job has of its own: its command and region; what else there is to a definition that
     was named."""
-    found: dict[str, object] = {
+    found: Overrides = {
         "command": command,
         "environment": [
             {"name": "AWS_DEFAULT_REGION", "value": region},
@@ -143,7 +152,7 @@ def retry_strategy(options: Options) -> dict[str, object]:
     }
 
 
-def timeout(options: Options) -> Mapping[str, Any]:
+def timeout(options: Options) -> Mapping[str, object]:
     """The most time that Batch gives an attempt: of a job's own, as `submit_job` takes it."""
     if options.timeout_s is None:
         return {}

@@ -4,14 +4,15 @@ as that, and stops nothing where it is only a hint."""
 
 import re
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import unquote
 
-from sweeper.backends.aws_batch.client import Aws, Refused, part
+from sweeper.backends.aws_batch.answers import ComputeEnvironment, JobQueue
+from sweeper.backends.aws_batch.client import Aws, Refused
 from sweeper.backends.aws_batch.definition import find_definition
-from sweeper.backends.aws_batch.options import Options, read_options
+from sweeper.backends.aws_batch.options import PLACE, Options, read_options
 from sweeper.backends.base import Check
 from sweeper.errors import UsageError
+from sweeper.model.parts import Part
 
 __all__ = ["checks"]
 
@@ -27,10 +28,11 @@ _QUOTAS = {
 _TASKS = "ecs-tasks.amazonaws.com"
 
 
-def checks(given: Mapping[str, Any]) -> list[Check]:
+def checks(given: Mapping[str, object]) -> list[Check]:
     """What `sweeper doctor --backend aws-batch` looks at; `given` are the options as a plan has
     them."""
-    aws = Aws(given.get("region"), given.get("profile"))
+    part = Part(dict(given), PLACE)
+    aws = Aws(part.text_or("region", None), part.text_or("profile", None))
     identity = Check("AWS identity", True, lambda: _identity(aws))
     try:
         options = read_options(given)
@@ -70,19 +72,18 @@ def _queue(aws: Aws, options: Options) -> str:
     return f"{found['jobQueueName']}, enabled"
 
 
-def _described_queue(aws: Aws, options: Options) -> dict[str, Any]:
+def _described_queue(aws: Aws, options: Options) -> JobQueue:
     found = aws.call("batch", "describe_job_queues", jobQueues=[options.queue])["jobQueues"]
     if not found:
         raise LookupError(f"there is no queue {options.queue} in {aws.region}")
     return found[0]
 
 
-def _described_environments(aws: Aws, options: Options) -> list[dict[str, Any]]:
-    order: list[dict[str, Any]] = _described_queue(aws, options)["computeEnvironmentOrder"]
-    names: list[str] = [one["computeEnvironment"] for one in order]
+def _described_environments(aws: Aws, options: Options) -> list[ComputeEnvironment]:
+    order = _described_queue(aws, options)["computeEnvironmentOrder"]
+    names = [one["computeEnvironment"] for one in order]
     asked = aws.call("batch", "describe_compute_environments", computeEnvironments=names)
-    found: list[dict[str, Any]] = asked["computeEnvironments"]
-    return found
+    return asked["computeEnvironments"]
 
 
 def _environments(aws: Aws, options: Options) -> str:
@@ -90,7 +91,7 @@ def _environments(aws: Aws, options: Options) -> str:
     told: list[str] = []
     wrong: list[str] = []
     for one in _described_environments(aws, options):
-        resources = part(one, "computeResources")
+        resources = one.get("computeResources", {})
         kind = resources.get("type") or one.get("type")
         most = resources.get("maxvCpus")
         size = f", up to {most} vCPUs" if most is not None else ""
@@ -105,11 +106,11 @@ def _environments(aws: Aws, options: Options) -> str:
     return ", ".join(told)
 
 
-def _unusable(environment: Mapping[str, object], options: Options) -> str | None:
+def _unusable(environment: ComputeEnvironment, options: Options) -> str | None:
     """Why no job of these options comes to run there."""
     if environment.get("state") != "ENABLED" or environment.get("status") != "VALID":
         return "it is not enabled and valid"
-    resources = part(environment, "computeResources")
+    resources = environment.get("computeResources", {})
     if str(resources.get("type")).startswith("FARGATE") and options.image is not None:
         return "Fargate takes no job by `image`: name a job_definition of your own"
     vcpus, most = options.vcpus or 1, resources.get("maxvCpus")
@@ -157,7 +158,7 @@ def _role(aws: Aws, role: str) -> str:
     trusted = found.get("AssumeRolePolicyDocument")
     if _TASKS not in unquote(str(trusted)):
         raise LookupError(f"{name} does not trust {_TASKS}: jobs cannot take it on")
-    return str(found["Arn"])
+    return found["Arn"]
 
 
 def _secret(aws: Aws, arn: str) -> str:
@@ -177,12 +178,12 @@ def _secret(aws: Aws, arn: str) -> str:
         raise
     if not found:
         raise LookupError(f"there is no parameter {name}")
-    return str(found[0]["Name"])
+    return found[0]["Name"]
 
 
 def _quota(aws: Aws, options: Options) -> str:
     kinds = [
-        str(part(one, "computeResources").get("type"))
+        str(one.get("computeResources", {}).get("type"))
         for one in _described_environments(aws, options)
     ]
     told: list[str] = []

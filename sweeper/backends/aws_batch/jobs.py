@@ -12,9 +12,9 @@ that is asked once, where an attempt after theirs is polled.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
-from sweeper.backends.aws_batch.client import Aws, part
+from sweeper.backends.aws_batch.answers import Job
+from sweeper.backends.aws_batch.client import Aws
 from sweeper.backends.aws_batch.definition import INTERRUPTIONS
 from sweeper.backends.aws_batch.names import Names
 from sweeper.backends.base import JobState, JobStatus
@@ -41,11 +41,11 @@ _PENDING = JobStatus(JobState.PENDING)
 _RUNNING = JobStatus(JobState.RUNNING)
 
 
-def status_of(job: dict[str, object]) -> JobStatus:
+def status_of(job: Job) -> JobStatus:
     """The status of a job as Batch describes it."""
     word = job["status"]
-    container = part(job, "container")
-    node = str(container.get("containerInstanceArn") or "").rpartition("/")[2] or None
+    container = job.get("container", {})
+    node = container.get("containerInstanceArn", "").rpartition("/")[2] or None
     if word in _WAITING:
         # Why it does not come to run, where Batch knows: "MISCONFIGURATION:COMPUTE_ENVIRONMENT..."
         why = reason_of(job.get("statusReason"))
@@ -53,10 +53,10 @@ def status_of(job: dict[str, object]) -> JobStatus:
     if word == "RUNNING":
         told = job.get("isTerminated") or job.get("isCancelled")
         return JobStatus(JobState.STOPPING if told else JobState.RUNNING, node=node)
-    code: int | None = container.get("exitCode")
+    code = container.get("exitCode")
     if word == "SUCCEEDED":
         return JobStatus(JobState.ENDED, 0 if code is None else code)
-    said, inside = str(job.get("statusReason") or ""), str(container.get("reason") or "")
+    said, inside = job.get("statusReason", ""), container.get("reason", "")
     # "Essential container in task exited" says nothing that the code does not.
     told = reason_of(inside or ("" if said.startswith("Essential container") else said))
     preempted = any(fnmatchcase(said, text) for text in INTERRUPTIONS)
@@ -69,9 +69,9 @@ def status_of(job: dict[str, object]) -> JobStatus:
     return JobStatus(JobState.ENDED, code, told, preempted, node)
 
 
-def _utc(milliseconds: object) -> str | None:
+def _utc(milliseconds: int | None) -> str | None:
     """A time of Batch's, which tells milliseconds since 1970."""
-    if not isinstance(milliseconds, int):
+    if milliseconds is None:
         return None
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(milliseconds / 1000))
 
@@ -131,7 +131,7 @@ class Jobs:
                 self._others |= {another: summary["jobId"]} if at_work else {}
                 continue
             going += at_work
-            array = part(summary, "arrayProperties").get("size") is not None
+            array = "size" in summary.get("arrayProperties", {})
             array |= self._names.is_array(name)
             try:
                 self.add(summary["jobId"], self._names.tokens(name), array=array)
@@ -201,7 +201,7 @@ class Jobs:
                 return found["status"] not in _OVER
         return False
 
-    def described(self, tokens: Sequence[str]) -> list[dict[str, Any]]:
+    def described(self, tokens: Sequence[str]) -> list[Job]:
         """What Batch says of the jobs of these tokens, oldest first; of one that has none what it
         says of the job of which it may be a restart."""
         asked = [job for t in tokens for job in self._ids.get(t) or self._older(t)]
@@ -262,9 +262,9 @@ class Jobs:
             self._due.pop(job, None)
             self._note(job, answers.get(job), parents.get(_array_of(job)))
 
-    def _look_at_array(self, array: str, members: list[str], parent: dict[str, object]) -> None:
-        summary = part(part(parent, "arrayProperties"), "statusSummary")
-        counts: dict[str, int] = {word: count for word, count in summary.items() if count}
+    def _look_at_array(self, array: str, members: list[str], parent: Job) -> None:
+        summary = parent.get("arrayProperties", {}).get("statusSummary", {})
+        counts = {word: count for word, count in summary.items() if count}
         waiting = sum(counts.get(word, 0) for word in _WAITING)
         size = self._sizes[array]
         same: JobStatus | None = None
@@ -288,9 +288,7 @@ class Jobs:
                     self._due.setdefault(job)
         self._counts[array] = counts
 
-    def _note(
-        self, job: str, answer: dict[str, object] | None, parent: dict[str, object] | None
-    ) -> None:
+    def _note(self, job: str, answer: Job | None, parent: Job | None) -> None:
         if answer is not None:
             self._seen[job] = status_of(answer)
             self._restarts[job] = _restarts(answer)
@@ -307,8 +305,8 @@ class Jobs:
         found = {job["jobId"]: _restarts(job) for job in self._describe(asked)}
         self._restarts |= dict.fromkeys(asked, 0) | found
 
-    def _describe(self, jobs: Sequence[str]) -> list[dict[str, Any]]:
-        found: list[dict[str, object]] = []
+    def _describe(self, jobs: Sequence[str]) -> list[Job]:
+        found: list[Job] = []
         for start in range(0, len(jobs), A_CALL):
             some = list(jobs[start : start + A_CALL])
             found += self._aws.call("batch", "describe_jobs", jobs=some)["jobs"]
@@ -323,6 +321,6 @@ def _array_of(job: str) -> str:
     return job.partition(":")[0]
 
 
-def _restarts(job: dict[str, Any]) -> int:
+def _restarts(job: Job) -> int:
     """How often a job was started again, as Batch describes it."""
-    return max(0, len(job.get("attempts") or ()) - 1)
+    return max(0, len(job.get("attempts", ())) - 1)

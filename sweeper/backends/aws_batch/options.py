@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import UsageError
+from sweeper.model.parts import Part
 
-__all__ = ["INDEX", "RESTARTS", "Options", "read_options"]
+__all__ = ["INDEX", "PLACE", "RESTARTS", "Options", "read_options"]
+
+PLACE = "launch.aws_batch"
+"""Where a plan has the options."""
 
 RESTARTS = "AWS_BATCH_JOB_ATTEMPT"
 """Which start of a job this is, from 1."""
@@ -41,16 +45,39 @@ class Options(NamedTuple):
     python: str = "python"
 
 
-def read_options(given: Mapping[str, Any]) -> Options:
+_DEFAULT = Options("")
+
+
+def read_options(given: Mapping[str, object]) -> Options:
     """The options; what is not given is as a job definition, or AWS, has it. Raises `UsageError`
-    for lack of a queue or of a job definition."""
-    known = {k: v for k, v in given.items() if k in Options._fields and v is not None}
-    if "queue" not in known:
+    for lack of a queue or of a job definition, `Damaged` for an option of another type."""
+    part = Part(dict(given), PLACE)
+    queue = part.text_or("queue", None)
+    if queue is None:
         raise UsageError(
             "aws-batch: there is no queue: write `launch: {aws_batch: {queue: NAME, image: IMAGE}}`"
             ' in the grid, or queue = "NAME" below [aws_batch] in sweeper\'s config.toml'
         )
-    options = Options(**known)
+    options = Options(
+        queue=queue,
+        job_definition=part.text_or("job_definition", None),
+        image=part.text_or("image", None),
+        role=part.text_or("role", None),
+        execution_role=part.text_or("execution_role", None),
+        vcpus=part.number_or("vcpus", None),
+        memory=part.integer_or("memory", None),
+        gpus=part.integer_or("gpus", None),
+        timeout_s=part.number_or("timeout_s", None),
+        region=part.text_or("region", None),
+        profile=part.text_or("profile", None),
+        secrets=part.texts_by_key("secrets"),
+        tags=part.texts_by_key("tags"),
+        array=part.integer_or("array", _DEFAULT.array),
+        retries_on_interruption=part.integer_or(
+            "retries_on_interruption", _DEFAULT.retries_on_interruption
+        ),
+        python=part.text_or("python", _DEFAULT.python),
+    )
     if options.job_definition is None and options.image is None:
         raise UsageError(
             "aws-batch: nothing says what jobs run in: name an image, as launch.aws_batch.image, "

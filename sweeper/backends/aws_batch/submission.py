@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from sweeper.backends.aws_batch.client import Aws
 from sweeper.backends.aws_batch.definition import (
@@ -47,10 +46,10 @@ class Submissions:
                 else:
                     yield from ([job] for job in some)
 
-    def request(self, jobs: Sequence[JobSpec], definition: str, region: str) -> dict[str, Any]:
+    def request(self, jobs: Sequence[JobSpec], definition: str, region: str) -> dict[str, object]:
         """The parameters of SubmitJob for the jobs of one submission."""
         options, first = self._options, jobs[0]
-        more: Mapping[str, Any] = {}
+        more: Mapping[str, object] = {}
         if len(jobs) > 1:
             name, table = self._names.array([job.token for job in jobs])
             command = array_command(first.argv[:-1], self._root, table)
@@ -73,7 +72,7 @@ class Submissions:
 
 
 def manifests(
-    sweep: str, folder: str, given: Mapping[str, Any], batches: Batches
+    sweep: str, folder: str, given: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
     """What RegisterJobDefinition is asked for, where a definition is made of an image, and what
     SubmitJob is, without the definition's revision."""
