@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.schema:
         import json
 
-        from sweeper.grid.schema import grid_schema
+        from sweeper.grid.json_schema import grid_schema
 
         print(json.dumps(grid_schema(), indent=2))
         return 0

@@ -11,7 +11,7 @@ from sweeper.fields.kinds import nearest
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.grid.blocks import Block, Setting, read_axis, read_settings
 from sweeper.grid.conditions import When
-from sweeper.grid.keys import touches
+from sweeper.grid.dotted_keys import touches
 from sweeper.grid.model import Grid
 from sweeper.grid.overrides import Override
 from sweeper.grid.sampling import MAX_SAMPLES, Random

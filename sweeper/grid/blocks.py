@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place, Problems, kind, plain
-from sweeper.grid.keys import FIELD, Taken, is_key, leaves
+from sweeper.grid.dotted_keys import FIELD, Taken, is_key, leaves
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import faults, refers
 

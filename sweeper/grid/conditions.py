@@ -24,7 +24,7 @@ from sweeper.grid.blocks import (
     read_settings,
     read_zip,
 )
-from sweeper.grid.keys import Taken
+from sweeper.grid.dotted_keys import Taken
 from sweeper.grid.naming import canonical
 from sweeper.grid.sampling import RANDOM, WHOLE, Random, read_random
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sweeper.errors import GridError
 from sweeper.fields.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, plain, read_yaml
-from sweeper.grid.keys import Reach, leaves
+from sweeper.grid.dotted_keys import Reach, leaves
 
 __all__ = ["MAX_EXTENDS", "GridText", "Source", "decoded", "extended", "in_one", "read_text"]
 

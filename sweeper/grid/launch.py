@@ -12,7 +12,7 @@ from sweeper.fields.kinds import Choice, Duration, Flag, Integer, Matching, Name
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.backends import BACKENDS, Entry, field_of
-from sweeper.grid.keys import FIELD
+from sweeper.grid.dotted_keys import FIELD
 from sweeper.model.json_values import table_of
 from sweeper.model.plan import Launch
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, cast
 
 from sweeper.fields.data import from_python
 from sweeper.fields.nodes import FORBIDDEN, Node, Place, Problems, read_yaml, scalar
-from sweeper.grid.keys import is_key
+from sweeper.grid.dotted_keys import is_key
 
 __all__ = ["Override", "flow", "override_texts", "read_overrides"]
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import cast
 
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place
-from sweeper.grid.keys import is_key
+from sweeper.grid.dotted_keys import is_key
 from sweeper.grid.naming import canonical
 from sweeper.model.json_values import table_of
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from sweeper.fields.kinds import Shape, Text
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.fields.sections import Field, Section
-from sweeper.grid.keys import FIELD
+from sweeper.grid.dotted_keys import FIELD
 
 __all__ = ["MAX_SEEDS", "SEEDS", "Seeds", "read_seeds"]
 

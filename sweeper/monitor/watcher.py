@@ -13,11 +13,11 @@ from typing import NamedTuple
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Row, as_float
 from sweeper.model.json_values import table_of
+from sweeper.monitor.clock_rules import judge_clock
 from sweeper.monitor.history import Evidence, History, Vitals
 from sweeper.monitor.rollouts import path_of, summarise
-from sweeper.monitor.rules import judge
+from sweeper.monitor.row_rules import judge
 from sweeper.monitor.tail import Tail
-from sweeper.monitor.vitals import judge_vitals
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.thresholds import Limits
@@ -165,7 +165,7 @@ class Watcher:
                 metric = (seen.metric or self._criteria.metric) if seen.succeeded else None
                 watch.history.vitals = Vitals(failed=seen.failed, metric=metric)
             if seen.running or not more:
-                judged = judge_vitals(watch.history, self._open(seen), self._failed)
+                judged = judge_clock(watch.history, self._open(seen), self._failed)
                 if _STALLED in judged:
                     self.stalled.add(key)
                 self._note(seen, judged, found)

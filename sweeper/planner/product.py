@@ -15,8 +15,8 @@ from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
 from sweeper.grid.blocks import Block, Setting
 from sweeper.grid.conditions import When
+from sweeper.grid.dotted_keys import Reach, assign
 from sweeper.grid.excluding import Exclusion
-from sweeper.grid.keys import Reach, assign
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import BrokenReference, Resolver
 from sweeper.grid.seeds import Seeds

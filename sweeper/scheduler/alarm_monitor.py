@@ -12,8 +12,8 @@ from typing import NamedTuple
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.launcher import read_judged
 from sweeper.model.states import OPEN, Event, State
+from sweeper.monitor.advice import ADVICE
 from sweeper.monitor.records import Alarm, names, put, read
-from sweeper.monitor.rules import ADVICE
 from sweeper.monitor.watcher import Criteria, Found, Seen, Watcher
 from sweeper.sanitize import sanitize
 from sweeper.scheduler.alarm_actions import AlarmActions

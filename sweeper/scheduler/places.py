@@ -24,8 +24,8 @@ Answered: TypeAlias = Callable[[Callable[[], None]], bool]
 """Asks a question, and returns whether there was an answer."""
 
 T = TypeVar("T")
-_FIRST_SECONDS, _MOST_SECONDS = 15.0, 300.0
-"""How long a place is left alone that did not take a job: twice as long each time."""
+_REFUSED_SECONDS = 15.0, 300.0
+"""How long a place is left alone that did not take a job: twice as long each time; at most."""
 _AGAIN = (State.PREEMPTED, State.LOST)
 """After these a run goes to the next place, if there is room."""
 
@@ -145,9 +145,8 @@ class Places:
     def _refuse(self, place: str) -> None:
         times = self._refusals.get(place, 0)
         self._refusals[place] = times + 1
-        self._until[place] = self._clock() + min(
-            _MOST_SECONDS, _FIRST_SECONDS * 2.0 ** min(times, 9)
-        )
+        first, most = _REFUSED_SECONDS
+        self._until[place] = self._clock() + min(most, first * 2.0 ** min(times, 9))
 
     def takes(self, place: str) -> bool:
         """Whether jobs may be handed to a place now: it has taken the last, or refused it long

@@ -13,7 +13,7 @@ from sweeper import backends, labels
 from sweeper.errors import GridError
 from sweeper.fields import nodes
 from sweeper.grid import parse_grid
-from sweeper.grid.schema import grid_schema
+from sweeper.grid.json_schema import grid_schema
 from sweeper.model.states import Event, State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler

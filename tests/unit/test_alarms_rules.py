@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from sweeper.monitor.advice import ADVICE
+from sweeper.monitor.clock_rules import CLOCK_RULES, judge_clock
 from sweeper.monitor.history import Evidence, History, Vitals, deviation, median
 from sweeper.monitor.keys import role_of
 from sweeper.monitor.rollouts import summarise
-from sweeper.monitor.rules import ADVICE, ROW_RULES, judge
-from sweeper.monitor.vitals import VITALS, judge_vitals
+from sweeper.monitor.row_rules import ROW_RULES, judge
 from sweeper.thresholds import RULES, WINDOW, resolve
 
 LOSS, REWARD, LENGTH = "train_mean_nll", "env/all/reward/total", "env/all/ac_tokens_per_turn"
@@ -206,7 +207,7 @@ def vital(given: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, E
     history = History()
     history.add({"step": 7})
     history.vitals = VITAL._replace(**changes)
-    return judge_vitals(history, resolve(given), no_failure)
+    return judge_clock(history, resolve(given), no_failure)
 
 
 def test_stalled() -> None:
@@ -278,7 +279,7 @@ def test_a_rule_that_fails_does_not_silence_the_others() -> None:
 
 
 def test_rules_thresholds_and_advice_belong_together() -> None:
-    assert {rule.name for rule in ROW_RULES} | set(VITALS) == set(RULES) == set(ADVICE)
+    assert {rule.name for rule in ROW_RULES} | set(CLOCK_RULES) == set(RULES) == set(ADVICE)
     for rule in RULES.values():
         for threshold in rule.thresholds.values():
             assert threshold.least <= threshold.default <= threshold.most

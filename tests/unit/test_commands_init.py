@@ -12,7 +12,7 @@ from sweeper.cli import main
 from sweeper.commands import init
 from sweeper.fields.nodes import Problems, plain, read_yaml
 from sweeper.grid import parse_grid
-from sweeper.grid.schema import grid_schema
+from sweeper.grid.json_schema import grid_schema
 from sweeper.model.plan import Recipe
 
 TAKES = {

@@ -13,7 +13,7 @@ from sweeper.backends.beaker.spec import Names, spec
 from sweeper.errors import GridError
 from sweeper.fields import nodes
 from sweeper.grid import parse_grid
-from sweeper.grid.schema import grid_schema
+from sweeper.grid.json_schema import grid_schema
 
 VALIDATOR = jsonschema.Draft202012Validator(grid_schema())
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from sweeper.backends import every_backend
-from sweeper.backends.slurm.options import script
+from sweeper.backends.slurm.sbatch import script
 from sweeper.cli import main
 from sweeper.model.states import Event
 from sweeper.planner.plan import plan

@@ -8,7 +8,7 @@ import pytest
 from sweeper.backends import aws_batch, slurm
 from sweeper.backends.configuration import configured, defaults_of
 from sweeper.backends.slurm import job as slurm_job
-from sweeper.backends.slurm import options as slurm_options
+from sweeper.backends.slurm import sbatch
 from sweeper.errors import EnvironmentFailure, GridError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import parse_grid
@@ -31,41 +31,41 @@ def test_a_configuration_that_is_nested_too_deep(
 
 def test_its_document_has_each_field() -> None:
     declared = {field.key or field.name for field in slurm.BACKEND.section}
-    assert slurm_options.Asked.__annotations__.keys() == declared
+    assert sbatch.Asked.__annotations__.keys() == declared
 
 
 def test_options() -> None:
     asked = {"partition": "gpu", "cpus": 4, "time_s": 5400.0, "extra": ["--nice=3"]}
-    assert slurm_options.options(asked) == [
+    assert sbatch.options(asked) == [
         *("--partition=gpu", "--cpus-per-task=4", "--time=1:30:00", "--signal=B:TERM@120"),
         *("--requeue", "--nice=3"),
     ]
-    short = slurm_options.options({"time_s": 60.0, "requeue": False})
+    short = sbatch.options({"time_s": 60.0, "requeue": False})
     assert short == ["--time=0:01:00", "--signal=B:TERM@15", "--no-requeue"]
-    assert slurm_options.options(slurm.BACKEND.section.defaults()) == slurm_options.options({})
+    assert sbatch.options(slurm.BACKEND.section.defaults()) == sbatch.options({})
 
 
 @pytest.mark.parametrize(("key", "value"), [("partition", "cpu"), ("cpus", 2), ("extra", ["--x"])])
 def test_a_default_that_is_declared_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, key: str, value: object
 ) -> None:
-    given = slurm_options.options({key: value})
-    assert given != slurm_options.options({key: None})
+    given = sbatch.options({key: value})
+    assert given != sbatch.options({key: None})
     section = slurm.BACKEND.section
     declared = {**section.defaults(), key: value}
     monkeypatch.setattr(section, "defaults", lambda: declared)
-    assert slurm_options.options({}) == slurm_options.options({key: None}) == given
-    assert "--signal=B:TERM@30" in slurm_options.options({"signal_s": 30.0})
+    assert sbatch.options({}) == sbatch.options({key: None}) == given
+    assert "--signal=B:TERM@30" in sbatch.options({"signal_s": 30.0})
     # A signal of the configuration file's, with a time of the grid's.
-    assert "--signal=B:TERM@60" in slurm_options.options({"time_s": 120.0, "signal_s": 600.0})
+    assert "--signal=B:TERM@60" in sbatch.options({"time_s": 120.0, "signal_s": 600.0})
 
 
 def test_the_script_holds_nothing_of_a_grids_but_setup() -> None:
-    text = slurm_options.script(["module load 'a b' \\"], "/s/it's a folder/t.json")
+    text = sbatch.script(["module load 'a b' \\"], "/s/it's a folder/t.json")
     lines = text.splitlines()
     assert lines[0] == "#!/bin/bash" and lines[2:4] == ["module load 'a b' \\", ""]
     assert lines[-1].startswith("exec ") and lines[-1].endswith("'/s/it'\"'\"'s a folder/t.json'")
-    assert len(slurm_options.script([], "/t").splitlines()) == 2
+    assert len(sbatch.script([], "/t").splitlines()) == 2
 
 
 def test_what_a_run_asks_for() -> None:

@@ -13,7 +13,7 @@ from sweeper.backends.base import (
     Manifest,
 )
 from sweeper.backends.configuration import configured
-from sweeper.backends.slurm.section import SECTION
+from sweeper.backends.slurm.options import SECTION
 
 __all__ = ["BACKEND"]
 

@@ -17,7 +17,7 @@ from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.commands import Closed, Full, Job, Slurm, status_of
-from sweeper.backends.slurm.options import Asked, asked_of, options, requeues, script
+from sweeper.backends.slurm.sbatch import Asked, asked_of, options, requeues, script
 from sweeper.backends.slurm.submission import alike, arguments
 from sweeper.backends.slurm.tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable

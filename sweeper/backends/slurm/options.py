@@ -1,81 +1,111 @@
-"""What a sweep asks Slurm for: from `launch.slurm`, and the defaults in the user's configuration
-file, to the options of sbatch and a batch script.
+"""What a grid may say to Slurm: the section `launch.slurm`.
 
-Every value is one argument of sbatch's, `--name=value`: no shell reads it, and none can become an
-option of its own. The script holds the lines of `setup`, which are the user's own shell, and paths
-of ours, quoted.
+Values are data. None becomes an option of its own, and `extra` may not say what sweeper itself says
+of a job (its name, its comment, its script). `setup` is the one exception: lines of the user's own
+shell.
 """
 
-import os
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
-from typing import TypedDict, cast
+import re
 
-from sweeper.backends.slurm.section import SECTION
+from sweeper.fields.kinds import Duration, Flag, Integer, Item, Text, Texts
+from sweeper.fields.sections import Field, Reading, Section
 
-__all__ = ["Asked", "asked_of", "options", "requeues", "script"]
+__all__ = ["SECTION", "TEXTS"]
 
-_PLAIN = ("partition", "account", "qos", "mem", "gres", "constraint")
-_JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
-
-
-class Asked(TypedDict, total=False):
-    """The section, as its fields read it; times in seconds."""
-
-    partition: str
-    account: str
-    qos: str
-    mem: str
-    gres: str
-    constraint: str
-    time_s: float
-    cpus: int
-    extra: list[str]
-    setup: list[str]
-    requeue: bool
-    signal_s: float
-    throttle: int | None
-    array: int | None
+_FLAG = re.compile(r"--([a-z][a-z0-9-]*)(=[^\x00-\x1f\x7f]*)?\Z")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_OURS = (
+    *("array", "batch", "chdir", "clusters", "comment", "error", "export", "export-file", "gid"),
+    *("help", "ignore-pbs", "input", "job-name", "no-requeue", "open-mode", "output", "parsable"),
+    *("quiet", "requeue", "signal", "test-only", "uid", "usage", "version", "wait", "wrap"),
+)
+TEXTS = ("partition", "account", "qos", "mem", "gres", "constraint")
+"""What is given to sbatch as it is, by its own names."""
+_KEYED = {name: name for name in (*TEXTS, "time")} | {"cpus-per-task": "cpus"}
 
 
-def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Asked:
-    """What is asked for: what is given, and the defaults where nothing is."""
-    return cast(Asked, {**defaults, **given})
+def _wrong_with_line(line: str) -> str | None:
+    return "a newline or a control character: one line each" if _CONTROL.search(line) else None
 
 
-def options(asked: Mapping[str, object]) -> list[str]:
-    """The options of sbatch that say what a job gets."""
-    said = cast(Asked, SECTION.with_defaults(asked))
-    texts = {name: said.get(name) for name in _PLAIN}
-    given = [f"--{name}={text}" for name, text in texts.items() if text is not None]
-    if "cpus" in said:
-        given.append(f"--cpus-per-task={said['cpus']}")
-    before, limit = said.get("signal_s", 0.0), said.get("time_s")
-    if limit is not None:
-        given.append(f"--time={_clock(limit)}")
-        # They may come from different places, of which none sees the other.
-        before = min(before, limit / (2 if asked.get("signal_s") else 4))
-    given.append(f"--signal=B:TERM@{max(1, round(before))}")
-    given.append("--requeue" if requeues(asked) else "--no-requeue")
-    return [*given, *said.get("extra", ())]
+def _wrong_with_flag(flag: str) -> str | None:
+    match = _FLAG.match(flag)
+    if match is None:
+        return _wrong_with_line(flag) or (
+            f"{flag[:60]!r} is no option of sbatch's in one piece: --name or --name=value"
+        )
+    # sbatch takes the beginning of an option's name for the whole of it.
+    if any(name.startswith(match[1]) for name in _OURS):
+        return f"--{match[1]} is sweeper's to say"
+    if key := _KEYED.get(match[1]):
+        return f"for --{match[1]} there is the key {key}"
+    return None
 
 
-def requeues(asked: Mapping[str, object]) -> bool:
-    """Whether a job is started again that was preempted, lost its node or ran out of time."""
-    return SECTION.with_defaults(asked)["requeue"] is not False
+def _check(reading: Reading) -> None:
+    limit, before = reading.values.get("time_s"), reading.values.get("signal_s")
+    if limit is not None and before is not None and before > limit / 2:
+        reading.problem("signal", f"{reading.path('signal')} is at most half of time")
 
 
-def _clock(seconds: float) -> str:
-    whole = max(1, round(seconds))
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-def script(setup: Sequence[str], table: str) -> str:
-    """The batch script of a job, or of every task of an array."""
-    program = " ".join(shlex.quote(part) for part in (sys.executable, "-E", "-s", _JOB, table))
-    before: list[str] = []
-    if setup:
-        # What the lines change is for the recipe too: what was there before tells which it is.
-        before = ['export SWEEPER_BEFORE="$(base64 -w0 < "/proc/$$/environ")"', *setup, ""]
-    return "\n".join(("#!/bin/bash", *before, f"exec {program}", ""))
+_WORD = Text(
+    r"[^\x00-\x20\x7f]{1,200}", "{} has a blank or a control character in it", numbers=True
+)
+SECTION = Section(
+    Field("partition", _WORD, "The partition.", examples=("gpu",)),
+    Field("account", _WORD, "The account that is charged.", examples=("lab",)),
+    Field("qos", _WORD, "The quality of service.", examples=("long",)),
+    Field("mem", _WORD, "Memory of a node, as Slurm writes it: 4000, 32G.", examples=("32G",)),
+    Field("gres", _WORD, "Generic resources: gpu:1.", examples=("gpu:1",)),
+    Field("constraint", _WORD, "Features that a node must have.", examples=("a100",)),
+    Field(
+        "time",
+        Duration(60, unit=True),
+        "The time limit; a job that nears it is told to stop, and is started again. With its unit,"
+        " at least 60s.",
+        examples=("2h",),
+        key="time_s",
+    ),
+    Field("cpus", Integer(1), "CPUs of a job.", examples=(4,)),
+    Field(
+        "extra",
+        Texts(
+            Item(
+                {
+                    "pattern": r"^--[a-z][a-z0-9-]*(=[^\x00-\x1f\x7f]*)?$",
+                    "not": {"pattern": f"^--({'|'.join(_KEYED)})(=|$)"},
+                },
+                _wrong_with_flag,
+            )
+        ),
+        "Options of sbatch that have no key here, --name or --name=value each.",
+        examples=(["--exclusive"],),
+    ),
+    Field(
+        "setup",
+        Texts(Item({"pattern": r"^[^\x00-\x08\x0a-\x1f\x7f]*$"}, _wrong_with_line)),
+        "Lines of your own shell that the batch script begins with.",
+        examples=(["module load python"],),
+    ),
+    Field(
+        "requeue",
+        Flag(),
+        "Whether Slurm starts a job again that was preempted, lost its node or ran out of time.",
+        True,
+    ),
+    Field(
+        "signal",
+        Duration(10),
+        "How long before the time limit a job is told to stop; at least 10s, at most half of it.",
+        "2m",  # Slurm looks every half a minute, and may be up to a minute early
+        key="signal_s",
+    ),
+    Field("throttle", Integer(1), "Most tasks of an array at work at once.", examples=(16,)),
+    Field(
+        "array",
+        Integer(1),
+        "Most tasks of an array (default: what the cluster allows).",
+        examples=(500,),
+    ),
+    check=_check,
+)

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sweeper.backends.base import Batches, JobSpec, Manifest
-from sweeper.backends.slurm.options import Asked, asked_of, options, script
+from sweeper.backends.slurm.sbatch import Asked, asked_of, options, script
 from sweeper.backends.slurm.tables import Tables
 
 __all__ = ["alike", "arguments", "manifests"]

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from sweeper.monitor.history import Evidence, History
 
-__all__ = ["VITALS", "judge_vitals"]
+__all__ = ["CLOCK_RULES", "judge_clock"]
 
 _GB = 1e9
 _KEYS = 6
@@ -20,7 +20,7 @@ _NOBODY = re.compile(
 )
 
 
-def judge_vitals(
+def judge_clock(
     history: History,
     limits: Mapping[str, Mapping[str, float]],
     failed: Callable[[str, Exception], object],
@@ -28,7 +28,7 @@ def judge_vitals(
     """Ask the rules that are on about this moment. Returns rule -> evidence. A rule that raises is
     passed to `failed`."""
     found: dict[str, Evidence] = {}
-    for name, find in VITALS.items():
+    for name, find in CLOCK_RULES.items():
         thresholds = limits.get(name)
         try:
             evidence = None if thresholds is None else find(history, thresholds)
@@ -123,7 +123,7 @@ def _words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-VITALS: dict[str, Callable[[History, Mapping[str, float]], Evidence | None]] = {
+CLOCK_RULES: dict[str, Callable[[History, Mapping[str, float]], Evidence | None]] = {
     "stalled": _stalled,
     "paused": _paused,
     "heartbeat": _heartbeat,

@@ -11,7 +11,7 @@ import pytest
 from sweeper import thresholds
 from sweeper.fields import nodes
 from sweeper.grid import grid_from_mapping, launch, parse_grid
-from sweeper.grid.schema import grid_schema
+from sweeper.grid.json_schema import grid_schema
 from sweeper.model.plan import Launch
 
 LAUNCH = [field.name for field in launch.SECTION if field.default is not None]

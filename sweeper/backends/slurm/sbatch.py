@@ -1,0 +1,80 @@
+"""What a sweep asks Slurm for: from `launch.slurm`, and the defaults in the user's configuration
+file, to the options of sbatch and a batch script.
+
+Every value is one argument of sbatch's, `--name=value`: no shell reads it, and none can become an
+option of its own. The script holds the lines of `setup`, which are the user's own shell, and paths
+of ours, quoted.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, cast
+
+from sweeper.backends.slurm.options import SECTION, TEXTS
+
+__all__ = ["Asked", "asked_of", "options", "requeues", "script"]
+
+_JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
+
+
+class Asked(TypedDict, total=False):
+    """The section, as its fields read it; times in seconds."""
+
+    partition: str
+    account: str
+    qos: str
+    mem: str
+    gres: str
+    constraint: str
+    time_s: float
+    cpus: int
+    extra: list[str]
+    setup: list[str]
+    requeue: bool
+    signal_s: float
+    throttle: int | None
+    array: int | None
+
+
+def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Asked:
+    """What is asked for: what is given, and the defaults where nothing is."""
+    return cast(Asked, {**defaults, **given})
+
+
+def options(asked: Mapping[str, object]) -> list[str]:
+    """The options of sbatch that say what a job gets."""
+    said = cast(Asked, SECTION.with_defaults(asked))
+    texts = {name: said.get(name) for name in TEXTS}
+    given = [f"--{name}={text}" for name, text in texts.items() if text is not None]
+    if "cpus" in said:
+        given.append(f"--cpus-per-task={said['cpus']}")
+    before, limit = said.get("signal_s", 0.0), said.get("time_s")
+    if limit is not None:
+        given.append(f"--time={_clock(limit)}")
+        # They may come from different places, of which none sees the other.
+        before = min(before, limit / (2 if asked.get("signal_s") else 4))
+    given.append(f"--signal=B:TERM@{max(1, round(before))}")
+    given.append("--requeue" if requeues(asked) else "--no-requeue")
+    return [*given, *said.get("extra", ())]
+
+
+def requeues(asked: Mapping[str, object]) -> bool:
+    """Whether a job is started again that was preempted, lost its node or ran out of time."""
+    return SECTION.with_defaults(asked)["requeue"] is not False
+
+
+def _clock(seconds: float) -> str:
+    whole = max(1, round(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def script(setup: Sequence[str], table: str) -> str:
+    """The batch script of a job, or of every task of an array."""
+    program = " ".join(shlex.quote(part) for part in (sys.executable, "-E", "-s", _JOB, table))
+    before: list[str] = []
+    if setup:
+        # What the lines change is for the recipe too: what was there before tells which it is.
+        before = ['export SWEEPER_BEFORE="$(base64 -w0 < "/proc/$$/environ")"', *setup, ""]
+    return "\n".join(("#!/bin/bash", *before, f"exec {program}", ""))
