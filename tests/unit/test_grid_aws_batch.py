@@ -12,6 +12,7 @@ from sweeper.backends.aws_batch.options import RESTARTS, Options, read_options
 from sweeper.backends.base import Counter
 from sweeper.errors import GridError, UsageError
 from sweeper.grid import parse_grid
+from sweeper.model.json_values import table_of
 
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
 PARAMETER = "arn:aws:ssm:eu-central-1:123456789012:parameter/wandb/key"
@@ -91,13 +92,13 @@ def test_the_documentation_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_what_is_given_arrives() -> None:
     launch = parse_grid(_grid(WHOLE), "g.yaml").launch
-    given = launch.document()["aws_batch"]
+    given = table_of(launch.document()["aws_batch"])
     options = read_options(given)
     assert {key: getattr(options, key) for key in given} == given
     assert given.keys() == set(options._fields) - {"job_definition"}
     assert (options.queue, options.vcpus, options.timeout_s, options.array) == ("q", 0.5, 7200.0, 0)
     assert options.secrets == {"TINKER_API_KEY": SECRET, "K": PARAMETER}
-    found = BACKEND.capabilities(launch.document()["aws_batch"])
+    found = BACKEND.capabilities(given)
     assert (found.here, found.files, found.python) == (False, False, "python3.12")
     assert (found.secrets, found.restarts) == ({"TINKER_API_KEY", "K"}, Counter(RESTARTS, 1))
     json.dumps(launch.document())

@@ -17,7 +17,7 @@ from uuid import uuid4
 from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Patience
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
-from sweeper.backends.kubernetes.client import JOBS, KUEUES, PODS, Cluster, Refused
+from sweeper.backends.kubernetes.client import JOBS, KUEUES, PODS, Cluster, Kind, Refused
 from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest, pod_spec
 from sweeper.backends.kubernetes.objects import Event, Job, Pod, Workload
 from sweeper.backends.kubernetes.options import Options, asked_of
@@ -36,7 +36,7 @@ _ROOM_SECONDS = 5.0, 60.0
 """When a submission is tried again that a quota had no room for: at first, and at most."""
 _ALONE = 20
 """So many jobs are asked for by their names; more by a listing of all."""
-_EVENTS = "/api/v1/namespaces/{}/events"
+_EVENTS = Kind[Event]("/api/v1/namespaces/{}/events")
 _WORKLOADS = "/apis/kueue.x-k8s.io/{}/namespaces/{{}}/workloads"
 T = TypeVar("T", Job, Pod)
 _TRIAL = JobSpec("000000000000-a1", "trial", ["true"], "/", {})
@@ -87,13 +87,13 @@ class KubernetesBackend(Backend):
             "metadata": {"generateName": "sweeper-"},
             "spec": pod_spec(_TRIAL, options),
         }
-        for path, body in ((JOBS, job), (PODS, pod)):
+        for path, body in ((JOBS.path, job), (PODS.path, pod)):
             try:
                 self._cluster.call("POST", path, body, dryRun="All")
             except Refused as error:
                 # A quota is only full for now, and who launches need not be let make pods.
                 if "exceeded quota" not in str(error) and not (
-                    path is PODS and "cannot create resource" in str(error)
+                    path is PODS.path and "cannot create resource" in str(error)
                 ):
                     raise error.settled() from None
 
@@ -141,10 +141,10 @@ class KubernetesBackend(Backend):
     def logs(self, token: str) -> Iterator[str]:
         """What the pod printed, as it is now; nothing of one that is gone."""
         ours = f"{self._names.selector},{TOKEN}={token}"
-        pods: Iterator[Pod] = self._cluster.items(PODS, labelSelector=ours)
-        for pod in pods:
+        for pod in self._cluster.items(PODS, labelSelector=ours):
             with suppress(Refused):  # it has not begun, or its node is away
-                yield from self._cluster.text(f"{PODS}/{pod['metadata']['name']}/log").splitlines()
+                log = f"{PODS.path}/{pod['metadata']['name']}/log"
+                yield from self._cluster.text(log).splitlines()
 
     def _submit(self, job: JobSpec, submission: str) -> None:
         self._over.pop(job.token, None)
@@ -152,12 +152,12 @@ class KubernetesBackend(Backend):
         asked = asked_of(self._options, job.resources)
         made = manifest(job, asked, self._names, submission)
         try:
-            self._cluster.call("POST", JOBS, made)
+            self._cluster.call("POST", JOBS.path, made)
         except Refused as error:
             if error.reason != "AlreadyExists":
                 raise error.settled() from None
             if self._is_in_the_way(self._names.name(job.token), submission):
-                self._cluster.call("POST", JOBS, made)
+                self._cluster.call("POST", JOBS.path, made)
 
     def _is_in_the_way(self, name: str, submission: str) -> bool:
         """Whether the job of this name was one of a sweep before, that was in the same folder; it
@@ -187,7 +187,7 @@ class KubernetesBackend(Backend):
     def _delete(self, job: Job, way: str) -> None:
         how = {"propagationPolicy": way, "preconditions": {"uid": job["metadata"]["uid"]}}
         try:
-            self._cluster.call("DELETE", f"{JOBS}/{job['metadata']['name']}", how)
+            self._cluster.call("DELETE", f"{JOBS.path}/{job['metadata']['name']}", how)
         except Refused as error:
             if error.status not in (404, 409):  # 409: another one has its name by now
                 raise
@@ -211,10 +211,10 @@ class KubernetesBackend(Backend):
         begun = time.monotonic()
         if anew or begun - self._looked > max(_FRESH_SECONDS, _SHARE * self._took):
             ours = self._names.selector
-            jobs: Iterator[Job] = self._cluster.items(
+            jobs = self._cluster.items(
                 JOBS, labelSelector=ours, fieldSelector="status.successful=0"
             )
-            pods: Iterator[Pod] = self._cluster.items(
+            pods = self._cluster.items(
                 PODS, labelSelector=ours, fieldSelector="status.phase!=Succeeded"
             )
             self._jobs, self._pods = dict(_by_token(jobs)), {}
@@ -224,7 +224,7 @@ class KubernetesBackend(Backend):
             self._took = self._looked - begun
         missing = [t for t in wanted if t not in self._jobs and t not in self._over]
         if len(missing) > _ALONE:
-            known: Iterator[Job] = self._cluster.items(JOBS, labelSelector=self._names.selector)
+            known = self._cluster.items(JOBS, labelSelector=self._names.selector)
             everything = dict(_by_token(known))
             self._jobs |= {token: everything.get(token) for token in missing}
         else:
@@ -236,7 +236,7 @@ class KubernetesBackend(Backend):
 
     def _get(self, name: str) -> Job | None:
         try:
-            return self._cluster.call("GET", f"{JOBS}/{name}")
+            return self._cluster.get(JOBS, name)
         except Refused as error:
             if error.status != 404:
                 raise
@@ -249,13 +249,11 @@ class KubernetesBackend(Backend):
         self._asked_why, self._whys = time.monotonic(), {}
         with suppress(Refused):
             which = "involvedObject.kind=Job,reason=FailedCreate"
-            events: Iterator[Event] = self._cluster.items(_EVENTS, fieldSelector=which)
-            for event in events:
+            for event in self._cluster.items(_EVENTS, fieldSelector=which):
                 self._whys[event["involvedObject"]["name"]] = reason_of(event["message"]) or ""
         for version in KUEUES if self._options.get("queue") else ():
             with suppress(Refused):
-                workloads: Iterator[Workload] = self._cluster.items(_WORKLOADS.format(version))
-                for one in workloads:
+                for one in self._cluster.items(Kind[Workload](_WORKLOADS.format(version))):
                     for owner in one["metadata"].get("ownerReferences", ()):
                         for said in one.get("status", {}).get("conditions", ()):
                             if said["type"] == "QuotaReserved" and said["status"] != "True":

@@ -8,18 +8,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from importlib import import_module
-from typing import Any
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from sweeper.backends.kubernetes.objects import Job, Page, Pod
 from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["JOBS", "KUEUES", "METADATA", "PODS", "Cluster", "Refused"]
+__all__ = ["JOBS", "KUEUES", "METADATA", "PODS", "Cluster", "Kind", "Refused"]
 
-JOBS, PODS = "/apis/batch/v1/namespaces/{}/jobs", "/api/v1/namespaces/{}/pods"
+T = TypeVar("T")
+
+
+class Kind(NamedTuple, Generic[T]):
+    """A kind of objects, and the path below which they are, in which `{}` is the namespace."""
+
+    path: str
+
+
+JOBS = Kind[Job]("/apis/batch/v1/namespaces/{}/jobs")
+PODS = Kind[Pod]("/api/v1/namespaces/{}/pods")
 KUEUES = ("v1beta2", "v1beta1")
 """Versions of Kueue's objects, the newest first."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """What to accept of an object whose content is nobody's business."""
+_JSON = "application/json"
 _TRIES = 4
 _MOST_SECONDS = 8.0
 _PAGE = 500
@@ -42,6 +54,39 @@ class Refused(Unreachable):
         return self if passing else EnvironmentFailure(str(self))
 
 
+class _Configuration(Protocol):
+    """How the server is reached."""
+
+    host: str
+
+
+class _Response(Protocol):
+    """An answer whose content was not read yet."""
+
+    headers: Mapping[str, str]
+
+    def read(self, *, decode_content: bool) -> bytes: ...
+
+
+class _Client(Protocol):
+    """The official client, which has no types."""
+
+    configuration: _Configuration
+
+    def call_api(
+        self,
+        resource_path: str,
+        method: str,
+        *,
+        query_params: list[tuple[str, object]],
+        header_params: dict[str, str],
+        body: object,
+        auth_settings: list[str],
+        _preload_content: bool,
+        _request_timeout: tuple[float, float],
+    ) -> _Response: ...
+
+
 class Cluster:
     """One context of the kubeconfig, or the account of the pod that this is, and a namespace.
     Raises `EnvironmentFailure` where there is no such thing. `sleep` waits; tests pass theirs."""
@@ -55,7 +100,7 @@ class Cluster:
         self._sleep = sleep
         self._ahead = 0.0
         self._client, found = _client(context)
-        self.host = str(self._client.configuration.host)
+        self.host = self._client.configuration.host
         self.namespace = namespace or found
 
     def call(
@@ -63,33 +108,38 @@ class Cluster:
         method: str,
         path: str,
         body: Mapping[str, object] | None = None,
-        accept: str = "application/json",
+        accept: str = _JSON,
         **query: object,
-    ) -> Any:
+    ) -> dict[str, object]:
         """The answer, an object, to a request below `path`, in which `{}` is the namespace. What
         may be too much for now is asked again, later and later: whatever is asked here may be done
         twice. Raises `Unreachable`, or what is known better."""
         return json.loads(self._answered(method, path, body, accept, query))
 
+    def get(self, kind: Kind[T], name: str) -> T:
+        """The object of this name. Raises as `call`."""
+        return json.loads(self._answered("GET", f"{kind.path}/{name}", None, _JSON, {}))
+
     def text(self, path: str, **query: object) -> str:
         """The same for what is no JSON."""
         return self._answered("GET", path, None, "*/*", query).decode(errors="replace")
 
-    def items(self, path: str, **query: object) -> Iterator[Any]:
+    def items(self, kind: Kind[T], **query: object) -> Iterator[T]:
         """A listing, page by page, from its beginning again where the server has forgotten it."""
-        pages: list[list[object]] = []
+        pages: list[list[T]] = []
         again = ""
         while True:
-            more = {"continue": again} if again else {}
+            more = {"limit": _PAGE, **query, **({"continue": again} if again else {})}
             try:
-                answer = self.call("GET", path, None, limit=_PAGE, **query, **more)
+                data = self._answered("GET", kind.path, None, _JSON, more)
             except Refused as error:
                 if error.status != 410 or not again:
                     raise
                 pages, again = [], ""
                 continue
-            pages.append(answer["items"])
-            again = answer["metadata"].get("continue", "")
+            page: Page[T] = json.loads(data)
+            pages.append(page["items"])
+            again = page["metadata"].get("continue", "")
             if not again:
                 return (item for page in pages for item in page)
 
@@ -106,7 +156,7 @@ class Cluster:
                     path.format(self.namespace),
                     method,
                     query_params=list(query.items()),
-                    header_params={"Accept": accept, "Content-Type": "application/json"},
+                    header_params={"Accept": accept, "Content-Type": _JSON},
                     body=body,
                     auth_settings=["BearerToken"],
                     _preload_content=False,
@@ -120,14 +170,14 @@ class Cluster:
                 status = int(getattr(error, "status", None) or 0)
                 if attempt == _TRIES - 1 or status not in _NOT_NOW:
                     raise _told(error, self.host) from error
-                headers: Any = getattr(error, "headers", None) or {}
+                headers: Mapping[str, str] = getattr(error, "headers", None) or {}
                 asked = headers.get("Retry-After", "")
                 most = min(_MOST_SECONDS, float(asked) if asked.isdecimal() else 0.25 * 2**attempt)
                 self._sleep(random.uniform(most / 2, most) + most * asked.isdecimal() / 2)  # noqa: S311
         raise AssertionError  # the last try returned or raised
 
 
-def _client(context: str | None) -> tuple[Any, str]:
+def _client(context: str | None) -> tuple[_Client, str]:
     """The official client, and the namespace that its configuration says."""
     try:
         config = import_module("kubernetes.config")

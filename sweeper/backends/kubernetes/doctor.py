@@ -5,8 +5,9 @@ as that, and stops nothing where it is only a hint."""
 from collections.abc import Callable, Iterator
 
 from sweeper.backends.base import Check
-from sweeper.backends.kubernetes.client import JOBS, KUEUES, METADATA, Cluster, Refused
+from sweeper.backends.kubernetes.client import JOBS, KUEUES, METADATA, Cluster, Kind, Refused
 from sweeper.backends.kubernetes.options import Options
+from sweeper.model.json_values import table_of
 
 __all__ = ["NEEDED", "OF_USE", "checks"]
 
@@ -23,6 +24,7 @@ OF_USE = (
 )
 _KUEUE = ("list", "kueue.x-k8s.io", "workloads"), "what Kueue waits for is not told"
 _KUEUE_API, _QUEUES = "/apis/kueue.x-k8s.io", "namespaces/{}/localqueues"
+_NODES = Kind[object]("/api/v1/nodes")
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _DIGEST = "@sha256:"
 
@@ -87,7 +89,7 @@ def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
         "spec": {"resourceAttributes": asked},
     }
     try:
-        return bool(cluster.call("POST", _REVIEWS, body)["status"]["allowed"])
+        return bool(table_of(cluster.call("POST", _REVIEWS, body)["status"])["allowed"])
     except Refused as error:
         if error.status != 403:
             raise
@@ -129,7 +131,7 @@ def _image(cluster: Cluster, options: Options) -> str:
 def _nodes(cluster: Cluster, options: Options) -> str:
     selector = options.get("node_selector", {})
     wanted = ",".join(f"{key}={value}" for key, value in selector.items())
-    found = list(cluster.items("/api/v1/nodes", labelSelector=wanted))
+    found = list(cluster.items(_NODES, labelSelector=wanted))
     if not found:
         raise LookupError(
             f"none has {wanted or 'joined the cluster'}: unless one is made, jobs wait"

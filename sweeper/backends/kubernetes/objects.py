@@ -1,9 +1,11 @@
 """Objects of Kubernetes, as far as sweeper reads them: of what is not required here the API server
 leaves out what there is nothing to say of."""
 
-from typing import NotRequired, Required, TypedDict
+from typing import Generic, NotRequired, Required, TypedDict, TypeVar
 
-__all__ = ["Condition", "ContainerState", "Event", "Job", "Metadata", "Pod", "Workload"]
+__all__ = ["Condition", "ContainerState", "Event", "Job", "Metadata", "Page", "Pod", "Workload"]
+
+T = TypeVar("T")
 
 
 class Owner(TypedDict):
@@ -131,3 +133,14 @@ class Workload(TypedDict):
 
     metadata: Metadata
     status: NotRequired[WorkloadStatus]
+
+
+PageMetadata = TypedDict("PageMetadata", {"continue": NotRequired[str]})
+"""What there is to say of a page: how to ask for the next, unless it is the last."""
+
+
+class Page(TypedDict, Generic[T]):
+    """A page of a listing."""
+
+    items: list[T]
+    metadata: PageMetadata
