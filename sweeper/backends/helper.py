@@ -121,8 +121,8 @@ def serve(opened: Callable[..., object]) -> None:
     for line in sys.stdin:
         said: dict[str, object]
         try:
-            request: dict[str, Any] = json.loads(line)
-            verb = request.pop("do")
+            request: dict[str, object] = json.loads(line)
+            verb = str(request.pop("do"))
             if verb == "open":
                 at_work = opened(**request)
                 said = {"answer": None}

@@ -2,7 +2,6 @@
 variables, and where the platform itself has what they are to hold."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from sweeper.backends.base import BackendType
 from sweeper.fields.kinds import Matching, Names
@@ -32,9 +31,9 @@ def secrets_field(doc: str, reference: Matching, example: str) -> Field:
     )
 
 
-def names_of(options: Mapping[str, Any]) -> frozenset[str]:
+def names_of(options: Mapping[str, object]) -> frozenset[str]:
     """The variables that have a reference: `Capabilities.secrets`."""
-    return frozenset(options.get(_FIELD) or ())
+    return frozenset(table_of(options.get(_FIELD)))
 
 
 def where_to_say(backend: BackendType, name: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sweeper.backends.backoff import Patience
 from sweeper.backends.lines import line_of
@@ -23,9 +23,10 @@ from sweeper.errors import EnvironmentFailure, Unreachable
 if TYPE_CHECKING:
     from modal import App, Client, Image
 
-__all__ = ["Refused", "Service", "official"]
+__all__ = ["Method", "Refused", "Service", "official"]
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Question = Callable[["Client", "App"], Awaitable[T]]
 """What asks by the client, for one app."""
 _SECONDS = 20.0
@@ -44,6 +45,12 @@ _UNKNOWN = (
     "the token is missing or not valid: `modal token new`, and start the launcher again, which "
     "reads it once; what runs goes on"
 )
+
+
+class Method(Protocol[T_co]):
+    """A method of the client's objects, for those of which it does not say what they return."""
+
+    def aio(self) -> Awaitable[T_co]: ...
 
 
 class Refused(Unreachable):

@@ -3,10 +3,10 @@ the image fetched by this."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from sweeper.backends.base import Check
-from sweeper.backends.modal.client import Refused, Service, official
+from sweeper.backends.modal.client import Method, Refused, Service, official
 from sweeper.backends.modal.options import Options
 from sweeper.backends.modal.spec import required
 
@@ -46,8 +46,15 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
     return found
 
 
+class _Client(Protocol):
+    """A client, which can ask whether the server takes it."""
+
+    @property
+    def hello(self) -> Method[object]: ...
+
+
 def _account(service: Service, options: Options) -> str:
-    async def hello(client: Any, app: "App") -> str:
+    async def hello(client: _Client, app: "App") -> str:
         await client.hello.aio()
         return str(app.app_id)
 

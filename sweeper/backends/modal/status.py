@@ -2,11 +2,12 @@
 
 from contextlib import suppress
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.exit_codes import of_process
 from sweeper.backends.lines import reason_of
+from sweeper.backends.modal.client import Method
 
 __all__ = ["ended"]
 
@@ -29,7 +30,17 @@ _SAYS = {
 _PREFIX = "GENERIC_STATUS_"
 
 
-async def ended(modal: ModuleType, sandbox: Any) -> JobStatus | None:
+class Sandbox(Protocol):
+    """A sandbox, as far as its end is asked for."""
+
+    @property
+    def poll(self) -> Method[int | None]: ...
+
+    @property
+    def wait(self) -> Method[object]: ...
+
+
+async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
     """How this sandbox has ended, by the client `modal`; None: it has not."""
     code = await sandbox.poll.aio()
     if code is None:

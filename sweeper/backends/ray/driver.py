@@ -6,18 +6,36 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from sweeper.backends.helper import serve
 from sweeper.backends.ray.actor import ENDS, Job
 from sweeper.backends.ray.messages import About, Described, Node
 
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
 __all__ = ["Cluster"]
 
 _CONNECT_SECONDS, _STOP_SECONDS = 5.0, 10.0
 _PENDING = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
+
+
+class _Address(TypedDict):
+    """Where an actor is, or was."""
+
+    NodeID: str
+
+
+class _Actor(TypedDict):
+    """An actor in Ray's table."""
+
+    Name: str
+    State: str
+    Address: _Address
+    DeathCause: "Message"
 
 
 class Cluster:
@@ -85,17 +103,20 @@ class Cluster:
     def _at_work(self) -> dict[str, str]:
         """The jobs that have not ended of all sweeps in this folder: token -> name."""
         found = dict[str, str]()
-        for actor in self._state.actors().values():
+        for actor in self._actors():
             name, ours = str(actor["Name"]), f"{self._namespace}-"
             if actor["State"] != "DEAD" and name.startswith(ours):
                 found[name.removeprefix(ours).partition("-")[2]] = name
         return found
 
+    def _actors(self) -> Iterable[_Actor]:
+        return self._state.actors().values()
+
     def poll(self, names: Sequence[str]) -> dict[str, About]:
         """What is known of the jobs: of each that is known."""
         wanted = set(names)
         found: dict[str, About] = {}
-        for actor in self._state.actors().values():
+        for actor in self._actors():
             name = actor["Name"]
             live = actor["State"] != "DEAD"
             if name in wanted and (live or name not in found):
@@ -155,7 +176,7 @@ class Cluster:
         return self._ray.get(actor.tail.remote(), timeout=_STOP_SECONDS)
 
 
-def _told(actor: Mapping[str, Any]) -> About:
+def _told(actor: _Actor) -> About:
     """An actor as Ray's table has it, in plain words."""
     about: About = {"state": actor["State"], "node": actor["Address"]["NodeID"]}
     cause = actor["DeathCause"]
