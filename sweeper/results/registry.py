@@ -11,38 +11,29 @@ DataFrames or by SQL.
 `records()` and `sweep_records()` give the same as plain dicts, and load no pandas.
 """
 
-import fnmatch
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.metrics import Point
+from sweeper.errors import StoreError
 from sweeper.model.html import table, title
 from sweeper.model.mark import NO_MARKS, Marks
 from sweeper.model.run_record import ItemRow, RunRecord, SweepRecord
 from sweeper.model.states import State
-from sweeper.results.folders import FolderRun, folder_runs
+from sweeper.results.catalog import Catalog
 from sweeper.results.marks import in_use, marked
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
-from sweeper.results.selectors import asks_for_dropped, check_states, current, named, pick
+from sweeper.results.selectors import asks_for_dropped, current
 from sweeper.results.sweeps import Sweep
-from sweeper.results.tables.cache_dir import Folder
-from sweeper.storage.files import DEFAULT_ROOT, Store, open_store
-from sweeper.storage.sweeps import find_sweeps
 
 if TYPE_CHECKING:
     import pandas
 
+    from sweeper.results.catalog import Runs
     from sweeper.results.metrics_follower import Follower
     from sweeper.results.metrics_reader import Tabulator
     from sweeper.results.tables.frames import Part
-
-    One: TypeAlias = str | RecordedRun | Mapping[str, object]
-    Runs: TypeAlias = One | Iterable[One] | pandas.DataFrame | None
-    """What callers may pass for the runs that they mean; see `Registry.metrics`."""
 
 __all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
 
@@ -54,31 +45,11 @@ RUN_COLUMNS = (
 _OF_STAGES = frozenset({"stage", "parents"})
 """Further ones of runs of a sweep with stages."""
 
-T = TypeVar("T")
-_GLOB = frozenset("*?[")
 
-
-class Registry:
-    """What lies in one or several roots: sweeps, and folders at any depth that hold a
-    `metrics.jsonl` but belong to none (see `folders.FolderRun`). Each call sees the store as it is
-    now; the cache (`sweeper.results.tables`) only saves reading again what has not changed, and
-    `cache=False` does without. A run is told by its `root`, `sweep` and `run` (the id) together:
-    the same configuration in two sweeps has the same id.
-
-    `problems` has a line for each sweep, run or file that the last call passed over because it is
-    damaged or cannot be read (`problems.unread` counts them), and for each run with lines that it
-    could not read. What is asked of a single run raises `StoreError` instead.
-    """
-
-    def __init__(self, *roots: str, cache: bool | str = True) -> None:
-        """`cache`: whether to use one, or its folder instead of the usual."""
-        if not roots:
-            raise UsageError("a registry needs a root: Registry('sweeps')")
-        stores = [open_store(str(root)) for root in roots]
-        self._stores = [*{store.root: store for store in stores}.values()]  # links may lead to one
-        self._cache = cache
-        self._memories = {store.root: self._memory(store) for store in self._stores}
-        self.problems = Problems()
+class Registry(Catalog):
+    """What the sweeps and runs of one or several roots recorded. `Catalog` says which these are,
+    how a run is told from others, and what `problems` has. The cache (`sweeper.results.tables`)
+    only saves reading again what has not changed, and `cache=False` does without."""
 
     def _repr_html_(self) -> str:
         """In a notebook: its sweeps."""
@@ -95,88 +66,12 @@ class Registry:
         columns = ("sweep", "recipe", "runs", "states", "created")
         return title("Registry", ", ".join(self.roots)) + table(columns, rows)
 
-    def _memory(self, store: Store) -> Folder | None:
-        if self._cache is False:
-            return None
-        return Folder(store.root, self._cache if isinstance(self._cache, str) else None)
-
-    def _told(self, error: StoreError | NotFound) -> None:
-        self.problems.unreadable(error)
-
     def _tables(self) -> "Tabulator":
         from sweeper.results.metrics_reader import Tabulator
 
         return Tabulator(self._memories, self.problems)
 
-    @property
-    def roots(self) -> tuple[str, ...]:
-        """The roots, absolute."""
-        return tuple(store.root for store in self._stores)
-
     # Sweeps
-
-    def sweep(self, name: str) -> Sweep:
-        """The sweep called `name`, of the first root that has it. Raises `NotFound`."""
-        missing: NotFound | None = None
-        for store in self._stores:
-            try:
-                return Sweep(store, name, self._memories[store.root], self._told)
-            except NotFound as error:
-                missing = missing or error
-        assert missing is not None  # noqa: S101 - there is at least one store
-        raise missing
-
-    def _sweeps(self, pattern: str | None) -> list[Sweep]:
-        if pattern is not None and not _GLOB.intersection(pattern):
-            return [self.sweep(pattern)]
-        found: list[Sweep] = []
-        for store, name in self._of_each_root(find_sweeps):
-            if pattern is None or fnmatch.fnmatchcase(name, pattern):
-                try:
-                    found.append(Sweep(store, name, self._memories[store.root], self._told))
-                except (NotFound, StoreError) as error:
-                    self._told(error)
-        return found
-
-    def _of_each_root(self, find: Callable[[Store], Iterable[T]]) -> Iterator[tuple[Store, T]]:
-        """Yield what is found in each root. If one of several cannot be reached that is told; if
-        there is only one it is an error."""
-        for store in self._stores:
-            if not self._is_there(store):
-                continue
-            try:
-                found = list(find(store))
-            except StoreError as error:
-                if len(self._stores) == 1:
-                    raise
-                self._told(error)
-                continue
-            yield from ((store, one) for one in found)
-
-    def _is_there(self, store: Store) -> bool:
-        """Whether a root, if it is a folder, is there; tells where it is not: its disk may be
-        away."""
-        top = store.local_path("")
-        if top is None or os.path.isdir(top):
-            return True
-        if top == open_store(DEFAULT_ROOT).root:
-            self.problems.tell_once(f"{top}: nothing has been launched from here yet")
-        else:
-            self._told(NotFound(f"{top}: is not there"))
-        return False
-
-    def _folder_runs(self, store: Store) -> list[FolderRun]:
-        return folder_runs(store, self._memories[store.root], self._told)
-
-    def sweep_names(self) -> list[str]:
-        """The names of all sweeps, also of those that cannot be read."""
-        return [name for store in self._stores for name in find_sweeps(store)]
-
-    def has_sweep(self, name: str) -> bool:
-        """Whether there is a sweep of exactly this name."""
-        if not name or _GLOB.intersection(name):
-            return False
-        return any(store.exists(f"{name}/sweep.json") for store in self._stores)
 
     def sweep_records(self, sweep: str | None = None) -> list[SweepRecord]:
         """A dict a sweep: `sweep root created recipe runs states`, where `states` counts the runs
@@ -211,93 +106,6 @@ class Registry:
         return pandas.DataFrame(flat, columns=columns)
 
     # Runs
-
-    def handles(
-        self, sweep: str | None = None, state: str | Iterable[str] | None = None
-    ) -> list[RecordedRun]:
-        """The runs as objects: of sweeps by name or glob, and in folders; without those that the
-        grid no longer has. Errors as `records`."""
-        return current(self.all_handles(sweep, state))
-
-    def all_handles(
-        self, sweep: str | None = None, state: str | Iterable[str] | None = None
-    ) -> list[RecordedRun]:
-        """The runs as objects, with those that the grid no longer has."""
-        self.problems = Problems()
-        return self._handles(sweep, state)
-
-    def choose(
-        self,
-        selectors: Sequence[str] = (),
-        states: Sequence[str] | None = None,
-        where: str | None = None,
-        *,
-        dropped: bool = False,
-        archived: bool = False,
-    ) -> list[RecordedRun]:
-        """The runs that fit one of the selectors (without one all but those of archived sweeps; see
-        `results.selectors`), in one of the states, and for which the condition holds. Raises
-        `NotFound` for a selector that means nothing. `dropped`: also those that the grid has no
-        more, `archived`: those of archived sweeps."""
-        sweeps = {selector.partition("/")[0] for selector in selectors}
-        if sweeps and all(self.has_sweep(name) for name in sweeps):
-            runs = self.handles_of(sorted(sweeps))
-        else:
-            runs = self.all_handles()
-        fitting = [selector for selector in selectors if named(runs, selector)]
-        for selector in selectors:
-            unread = self.problems.unread and self.has_sweep(selector.partition("/")[0])
-            if selector not in fitting and not unread:
-                raise NotFound(f"no run {selector!r} in {', '.join(self.roots)}")
-        if selectors and not fitting:
-            return []
-        if not (selectors or archived):
-            runs = in_use(runs)
-        return pick(runs, fitting, states, where, dropped=dropped)
-
-    def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
-        """All runs of several sweeps. One alone that cannot be read is an error, among others it is
-        told."""
-        if len(sweeps) == 1:
-            return self.all_handles(sweeps[0])
-        self.problems = Problems()
-        found: list[RecordedRun] = []
-        for sweep in sweeps:
-            try:
-                found += self._handles(sweep)
-            except StoreError as error:
-                self._told(error)
-        return found
-
-    def _handles(
-        self, sweep: str | None, state: str | Iterable[str] | None = None
-    ) -> list[RecordedRun]:
-        wanted = _states(state)
-        bare: list[RecordedRun] = []
-        if sweep is None or not self.has_sweep(sweep):
-            bare += (
-                run
-                for _, run in self._of_each_root(self._folder_runs)
-                if sweep is None or fnmatch.fnmatchcase(run.sweep, sweep)
-            )
-        try:
-            runs: list[RecordedRun] = [run for s in self._sweeps(sweep) for run in s.runs]
-        except NotFound:
-            if not bare:
-                raise
-            runs = []
-        found = runs + bare
-        tables: list[Tabulator] = []
-
-        def value(run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
-            from sweeper.results.metrics_reader import Tabulator
-
-            tables[:] = tables or [Tabulator(self._memories, Problems())]
-            return tables[0].value(run, key, goal, at)
-
-        for run in found:
-            run.quick = value
-        return found if wanted is None else [run for run in found if run.state.value in wanted]
 
     def records(
         self,
@@ -354,57 +162,6 @@ class Registry:
     ) -> list[dict[str, object]]:
         """The same as dicts."""
         return [_flat(record) for record in self.records(sweep, state, where)]
-
-    def run(self, reference: str) -> RecordedRun:
-        """The one run that `reference` names, a selector of `results.selectors`: `sweep/name`, the
-        beginning of one, a value, an id. Raises `NotFound`, or `UsageError` when more fit."""
-        sweep, slash, _ = reference.partition("/")
-        runs = self.all_handles(sweep if slash and self.has_sweep(sweep) else None)
-        fitting = named(runs, reference)
-        if not fitting:
-            raise NotFound(f"no run {reference!r} in {', '.join(self.roots)}")
-        if len(fitting) > 1:
-            shown = ", ".join(f"{run.sweep}/{run.name}" for run in fitting[:4])
-            more = " and more" if len(fitting) > 4 else ""
-            raise UsageError(f"{reference!r} fits {len(fitting)} runs ({shown}{more}); write more")
-        return fitting[0]
-
-    def _resolve(self, runs: "Runs") -> list[RecordedRun]:
-        """Resolve what callers may pass as `runs`: None for all but those of archived
-        sweeps, a DataFrame of `runs()`, a reference, a handle, a record, or several of these."""
-        if runs is None:
-            return in_use(self.handles(None))
-        chosen = [runs] if isinstance(runs, str | RecordedRun) else cast("Iterable[One]", runs)
-        if hasattr(runs, "to_dict") and hasattr(runs, "columns"):
-            frame = cast("pandas.DataFrame", runs)
-            chosen = cast("Iterable[One]", frame[["run", "sweep", "root"]].to_dict("records"))
-        cache: dict[tuple[str, str], dict[str, RecordedRun]] = {}
-        return [self._resolve_one(item, cache) for item in chosen]
-
-    def _resolve_one(
-        self, item: "One", cache: dict[tuple[str, str], dict[str, RecordedRun]]
-    ) -> RecordedRun:
-        if isinstance(item, RecordedRun):
-            return item
-        if isinstance(item, str):
-            return self.run(item)
-        place = (str(item["root"]), str(item["sweep"]))
-        if place not in cache:
-            cache[place] = {run.id: run for run in self._in(*place)}
-        identity = str(item.get("run") or item["id"])
-        if identity not in cache[place]:
-            raise NotFound(f"no run {identity!r} in the sweep {place[1]!r}")
-        return cache[place][identity]
-
-    def _in(self, root: str, sweep: str) -> Sequence[RecordedRun]:
-        """The runs of a sweep, or those in folders right below a folder."""
-        store = next((store for store in self._stores if store.root == root), None)
-        if store is None:
-            raise UsageError(f"{root} is not a root of this registry")
-        memory = self._memories[root]
-        if store.exists(f"{sweep}/sweep.json"):
-            return Sweep(store, sweep, memory, self._told).runs
-        return [run for run in self._folder_runs(store) if run.sweep == sweep]
 
     # What runs recorded
 
@@ -539,11 +296,3 @@ def save(runs: Iterable[RecordedRun]) -> None:
     """Keep what was found out about these runs, so that it need not be read again."""
     for index in {id(run.index): run.index for run in runs}.values():
         index.save()
-
-
-def _states(state: str | Iterable[str] | None) -> set[str] | None:
-    if state is None:
-        return None
-    wanted = {str(one) for one in ([state] if isinstance(state, str) else state)}
-    check_states(sorted(wanted))
-    return wanted

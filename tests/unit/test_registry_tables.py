@@ -383,7 +383,7 @@ def test_a_remote_root_tells_the_same_and_is_not_read_twice(
 ):
     near = Registry(str(root), cache=False)
     far = Far(str(root))
-    monkeypatch.setattr("sweeper.results.registry.open_store", lambda root: far)
+    monkeypatch.setattr("sweeper.results.catalog.open_store", lambda root: far)
     whole = root / "alone" / "metrics.jsonl"
     parts = whole.with_name("metrics.jsonl.parts")
     for _ in range(2):
