@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from types import FrameType, TracebackType
-from typing import IO, Any, NamedTuple, TypedDict
+from typing import IO, NamedTuple, TypedDict
 
 from sweeper import paths
 from sweeper.backends import capabilities_at, open_places
@@ -109,12 +109,16 @@ class _Told(TypedDict):
     set: list[str]
 
 
+_Handler = Callable[[int, FrameType | None], object] | int | None
+"""What answers a signal."""
+
+
 class _Interrupts:
     """While it is entered, SIGTERM and SIGHUP interrupt as Ctrl-C does, once: from then on, and
     from `hold` on, further signals wait for the exit."""
 
     def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, _Handler] = {}
         self._held = self._came = False
 
     def __enter__(self) -> "_Interrupts":

@@ -3,7 +3,7 @@ programs marked as what they are."""
 
 import os
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.sanitize import sanitize_lines
@@ -55,13 +55,13 @@ class Marker:
         return f"<data-{self._word}>{shown}</data-{self._word}>"
 
 
-def masked(answer: Any) -> Any:
+def masked(answer: object) -> object:
     """The answer without the values of secrets of this process, wherever they stand."""
     values = secret_values(os.environ, ("SWEEPER_MCP_TOKEN", "TINKER_API_KEY"))
     return _masked(answer, values) if values else answer
 
 
-def _masked(value: Any, secrets: Sequence[str]) -> Any:
+def _masked(value: object, secrets: Sequence[str]) -> object:
     if isinstance(value, str):
         if not any(secret in value for secret in secrets) and not _may_hold(value):
             return value
@@ -69,9 +69,10 @@ def _masked(value: Any, secrets: Sequence[str]) -> Any:
         data = value.encode("utf-8", "replace")
         return (redactor.feed(data) + redactor.end()).decode("utf-8", "replace")
     if isinstance(value, dict):
-        return {str(key): _masked(inner, secrets) for key, inner in value.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        table = cast(dict[object, object], value)
+        return {str(key): _masked(inner, secrets) for key, inner in table.items()}
     if isinstance(value, list | tuple):
-        return [_masked(inner, secrets) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_masked(inner, secrets) for inner in cast(Sequence[object], value)]
     return value
 
 

@@ -3,7 +3,7 @@
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.agents import allowance
 from sweeper.agents.allowance import Limits
@@ -209,7 +209,7 @@ class Desk:
         except NotFound:
             return False
 
-    def answer(self, found: Any) -> Any:
+    def answer(self, found: object) -> object:
         """An answer without secrets."""
         from sweeper.agents.answers import masked
         from sweeper.storage.documents import strict

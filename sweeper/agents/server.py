@@ -113,7 +113,7 @@ def _guarded(desk: Desk, function: Callable[..., object]) -> Callable[..., objec
 def _add_resources(server: "MCPServer[object]", desk: Desk) -> None:
     def resource(find: Callable[[], str]) -> str:
         try:
-            return desk.answer(find()[:_LONGEST])
+            return str(desk.answer(find()[:_LONGEST]))
         except SweeperError as error:
             raise ResourceError(desk.answer(str(error))) from None
 

@@ -4,7 +4,7 @@ arguments, is what an agent reads."""
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel, ConfigDict, Field
@@ -42,7 +42,7 @@ class Example(BaseModel):
     score: Annotated[float, Field(allow_inf_nan=False)]
 
 
-Client = Context[Any, Any]
+Client = Context
 """Who calls, and how to tell it how far something is."""
 NewName = Annotated[
     str, Field(min_length=1, max_length=60, description="of the session: its sweep is agent-NAME")

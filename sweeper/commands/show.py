@@ -2,12 +2,13 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.note import tell_marks
 from sweeper.commands.selection import open_registry
 from sweeper.model.mark import Marks
+from sweeper.model.run_record import RunRecord, Times
 from sweeper.results.marks import marks_by_run
 from sweeper.results.objective import last_values
 from sweeper.results.problems import tell_problems
@@ -20,6 +21,42 @@ __all__ = ["add_arguments", "run"]
 
 _FILES = 30
 _FACT = 160
+
+
+class _Run(RunRecord):
+    path: str
+
+
+class _Attempt(Times):
+    attempt: int
+    events: list[str]
+    reason: str | None
+    code: int | None
+    signal: str | None
+    host: str | None
+    max_rss_bytes: int | None
+    backend: NotRequired[str]
+
+
+class _File(TypedDict):
+    path: str
+    size: int
+
+
+class _Document(TypedDict):
+    """What `--json` prints of a run, beside the version and what could not be read."""
+
+    run: _Run
+    provenance: dict[str, object]
+    wandb: str | None
+    marks: dict[str, object]
+    sweep_marks: dict[str, object]
+    lineage: list[RunRecord]
+    attempts: list[_Attempt]
+    checkpoints: list[dict[str, object]]
+    last_metrics: dict[str, dict[str, object]]
+    files: list[_File]
+    skipped: dict[str, int]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -51,9 +88,10 @@ def run(arguments: Namespace) -> int:
     _section("goes on from", ("run", "state", "metric", "value", "time"), rows)
     given = [(key, setting(value)) for key, value in dotted(run.config)]
     _section("configuration", ("key", "value"), given)
-    several = ["backend"] if any("backend" in a for a in document["attempts"]) else []
+    attempts = document["attempts"]
+    several = ["backend"] if any("backend" in a for a in attempts) else []
     rows = [(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"],
-             *(a[key] for key in several)) for a in document["attempts"]]  # fmt: skip
+             *([a["backend"]] if "backend" in a else [])) for a in attempts]  # fmt: skip
     _section("attempts", ("attempt", "events", "time", "reason", "host", *several), rows)
     metrics = document["last_metrics"]
     _section("last metrics", ("key", "step", "value"),
@@ -103,10 +141,10 @@ def _facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield key, text if len(text) <= _FACT else f"{text[: _FACT - 3]}..."
 
 
-def _document(run: RecordedRun, own: Marks, of_sweep: Marks) -> dict[str, Any]:
+def _document(run: RecordedRun, own: Marks, of_sweep: Marks) -> _Document:
     history = run.readable_history
     return {
-        "run": run.record() | {"path": run.path},
+        "run": {**run.record(), "path": run.path},
         "provenance": run.provenance if isinstance(run, SweepRun) else {},
         "wandb": run.wandb if isinstance(run, SweepRun) else None,
         "marks": own.record(),
@@ -120,20 +158,30 @@ def _document(run: RecordedRun, own: Marks, of_sweep: Marks) -> dict[str, Any]:
     }
 
 
-def _attempts(run: RecordedRun) -> list[dict[str, object]]:
+def _attempts(run: RecordedRun) -> list[_Attempt]:
     if not isinstance(run, SweepRun):
         return []
-    attempts: list[dict[str, object]] = []
+    attempts: list[_Attempt] = []
     for attempt in range(1, run.attempts + 1):
         ended = run.ended(attempt)
-        events = [event.value for number_, event in run.events if number_ == attempt]
-        kept = ("started", "ended", "wall_s", "reason", "code", "signal", "host", "max_rss_bytes")
-        known: dict[str, object] = {key: getattr(ended, key) for key in kept}
-        known |= {"backend": run.backend_of(attempt)} if run.launch.backends else {}
-        attempts.append({"attempt": attempt, "events": events, **known})
+        known: _Attempt = {
+            "attempt": attempt,
+            "events": [event.value for number_, event in run.events if number_ == attempt],
+            "started": ended.started,
+            "ended": ended.ended,
+            "wall_s": ended.wall_s,
+            "reason": ended.reason,
+            "code": ended.code,
+            "signal": ended.signal,
+            "host": ended.host,
+            "max_rss_bytes": ended.max_rss_bytes,
+        }
+        if run.launch.backends:
+            known["backend"] = run.backend_of(attempt)
+        attempts.append(known)
     return attempts
 
 
-def _files(run: RecordedRun) -> list[dict[str, object]]:
+def _files(run: RecordedRun) -> list[_File]:
     found = [entry for folder in run.log_paths() for entry in run.store.list(folder)]
     return [{"path": e.path, "size": e.size} for e in sorted(found, key=lambda entry: entry.path)]

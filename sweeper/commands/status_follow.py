@@ -15,11 +15,12 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import alarm_line, counted, print_status
 from sweeper.errors import StoreError
+from sweeper.model.json_values import table_of
 from sweeper.results.selectors import current, pick
 from sweeper.results.status import NOBODY, Status, alarms_of, read_status
 from sweeper.sanitize import Writer, raw, sanitize_json
@@ -226,13 +227,13 @@ class _Told:
         self,
         sweep: "Sweep",
         runs: list["RecordedRun"],
-        seen: dict[str, Any],
+        seen: dict[str, object],
         change: Change,
         alarms: list["Alarm"],
         at_work: bool,
     ) -> None:
         changed = {run for run, _, _ in change.runs}
-        observed: dict[str, str] = seen["observed"]
+        observed = table_of(seen["observed"])
         records = [
             run.record() | {"observed": observed.get(run.id)}
             for run in runs

@@ -17,12 +17,14 @@ import threading
 import uuid
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Protocol, TypeVar
 
 from sweeper.environments.base import Died, Made, NotThere, Result
 from sweeper.environments.shell import Output
 
 __all__ = ["Harbor", "missing"]
+
+T = TypeVar("T")
 
 _KEEP = "/tmp/.sweeper"  # noqa: S108 - of the environment
 _PATIENCE = 30.0
@@ -58,6 +60,24 @@ def missing(which: str) -> str | None:
     return None
 
 
+class _Answer(Protocol):
+    """What a command has left."""
+
+    stdout: str | None
+    stderr: str | None
+    return_code: int
+
+
+class _Place(Protocol):
+    """What is used of harbor's environments."""
+
+    async def start(self, force_build: bool) -> object: ...
+    async def stop(self, delete: bool) -> object: ...
+    async def exec(self, command: str, *, timeout_sec: int) -> _Answer: ...
+    async def upload_dir(self, source: str, target: str, /) -> object: ...
+    async def download_file(self, source: str, target: str, /) -> object: ...
+
+
 class Harbor:
     """See `Environment`; `which` is a type of harbor's, or an import path."""
 
@@ -70,7 +90,7 @@ class Harbor:
         self._made, self._folder, self._which = made, made.folder, which
         self._loop: asyncio.AbstractEventLoop | None = None
         self._paths = ""
-        self._place: Any = None
+        self._place: _Place | None = None
 
     def start(self) -> None:
         self._paths = tempfile.mkdtemp(prefix="sweeper-harbor-")
@@ -80,12 +100,12 @@ class Harbor:
             self._place = self._made_place()
         except (ImportError, ValueError, SystemExit) as error:
             raise NotThere(f"harbor has no such environment here: {error}") from None
-        self._wait(self._place.start(force_build=False), self._made.build_seconds)
+        self._wait(self._environment().start(force_build=False), self._made.build_seconds)
         at = shlex.quote(self._made.workdir)
         self._must(f"mkdir -p {at} {_KEEP} /logs/agent /logs/verifier /tests /solution")
         self._must(f"cd {at} && pwd >{_KEEP}/folder")
 
-    def _made_place(self) -> Any:
+    def _made_place(self) -> _Place:
         from pathlib import Path
 
         from harbor.environments.factory import EnvironmentFactory
@@ -106,7 +126,12 @@ class Harbor:
             task_env_config=task.config.environment,
         )
 
-    def _wait(self, work: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    def _environment(self) -> _Place:
+        if self._place is None:
+            raise Died("it has not begun")
+        return self._place
+
+    def _wait(self, work: Coroutine[object, None, T], seconds: float) -> T:
         """The result of something of harbor's. Raises TimeoutError, and `Died` for all else."""
         if self._loop is None:
             work.close()
@@ -122,9 +147,11 @@ class Harbor:
                 raise TimeoutError from None
             raise Died(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
 
-    def _must(self, command: str) -> Any:
+    def _must(self, command: str) -> _Answer:
         try:
-            return self._wait(self._place.exec(command, timeout_sec=int(_PATIENCE)), 2 * _PATIENCE)
+            return self._wait(
+                self._environment().exec(command, timeout_sec=int(_PATIENCE)), 2 * _PATIENCE
+            )
         except TimeoutError:
             raise Died("it does not answer") from None
 
@@ -136,7 +163,7 @@ class Harbor:
         limited = f"timeout -k 1 {max(seconds, 0.1):.2f} bash -c {shlex.quote(_COMMAND)}"
         try:
             told = self._wait(
-                self._place.exec(limited, timeout_sec=int(seconds + _PATIENCE)),
+                self._environment().exec(limited, timeout_sec=int(seconds + _PATIENCE)),
                 seconds + 2 * _PATIENCE,
             )
         except TimeoutError:
@@ -166,7 +193,8 @@ class Harbor:
             try:
                 for name in sorted(os.listdir(folder)):
                     self._wait(
-                        self._place.upload_dir(os.path.join(folder, name), f"/{name}"), seconds
+                        self._environment().upload_dir(os.path.join(folder, name), f"/{name}"),
+                        seconds,
                     )
             except TimeoutError:
                 raise OSError(
@@ -176,11 +204,13 @@ class Harbor:
     def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
         quoted = shlex.quote(path)
         try:
-            there = self._wait(self._place.exec(f"test -f {quoted}", timeout_sec=10), seconds + 20)
+            there = self._wait(
+                self._environment().exec(f"test -f {quoted}", timeout_sec=10), seconds + 20
+            )
             if there.return_code != 0:
                 return None
             own = os.path.join(self._paths, "got")
-            self._wait(self._place.download_file(path, own), seconds + _PATIENCE)
+            self._wait(self._environment().download_file(path, own), seconds + _PATIENCE)
         except TimeoutError:
             raise Died("it does not answer") from None
         with open(own, "rb") as file:

@@ -9,7 +9,7 @@ the file there already need not write it.
 import re
 from collections.abc import Callable, MutableMapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.metrics import as_float
@@ -55,7 +55,7 @@ class Alarm(NamedTuple):
     advice: str
     actions: tuple[str, ...] = ()
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """The alarm as the store and `--json` have it."""
         return strict(self._asdict() | {"actions": list(self.actions)})
 

@@ -3,8 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TypeVar, cast, overload
 
 from sweeper.errors import Damaged, NotFound, StoreError
 from sweeper.model.decoding import decode
@@ -94,13 +94,22 @@ def dotted(document: Mapping[str, object], prefix: str = "") -> Iterator[tuple[s
             yield f"{prefix}{key}", value
 
 
-def strict(value: Any) -> Any:
+@overload
+def strict(value: Mapping[str, object]) -> dict[str, object]: ...
+
+
+@overload
+def strict(value: object) -> object: ...
+
+
+def strict(value: object) -> object:
     """Copy a document so that any JSON reader takes it: numbers that are not finite, which JSON
     does not have, become their names ("NaN", "Infinity", "-Infinity"), keys become text."""
     if isinstance(value, Mapping):
-        return {str(key): strict(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        table = cast(Mapping[object, object], value)
+        return {str(key): strict(inner) for key, inner in table.items()}
     if isinstance(value, list | tuple):
-        return [strict(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+        return [strict(inner) for inner in cast(Sequence[object], value)]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
