@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from sweeper.backends.backoff import Patience
 from sweeper.errors import EnvironmentFailure, Unreachable
@@ -41,9 +40,9 @@ class Helper:
         self._patience = Patience(*_AGAIN_SECONDS)
         self._rest = b""
 
-    def ask(self, do: str, **about: object) -> Any:
-        """Its answer. Raises `Unreachable` where there is none, `EnvironmentFailure` for what the
-        platform refuses for good."""
+    def ask(self, do: str, **about: object) -> object:
+        """Its answer, as JSON has it. Raises `Unreachable` where there is none,
+        `EnvironmentFailure` for what the platform refuses for good."""
         if self._process is None:
             self._patience.check()
             self._start()

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Answer = Mapping[str, object]
-"""Any answer."""
+"""One of which little is read."""
 
 
 class EnvironmentOrder(TypedDict):

@@ -15,14 +15,18 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, overload, runtime_checkable
 
 from sweeper.backends.backoff import Patience
 from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 if TYPE_CHECKING:
+    import beaker.beaker_pb2 as pb2
     from beaker import Beaker
+    from google.protobuf.message import Message
+
+    _Page = pb2.ListNodesResponse | pb2.ListWorkloadsResponse
 
 __all__ = ["Refused", "Service"]
 
@@ -46,6 +50,27 @@ class _How(TypedDict):
 
     timeout: float
     metadata: list[tuple[str, str]]
+
+
+class _Streams(Protocol):
+    """What the service answers piece by piece. The generated class has no types."""
+
+    StreamJobLogs: Callable[..., "Iterator[pb2.JobLog]"]
+
+
+class _Status(Protocol):
+    """gRPC's word for how a call went."""
+
+    name: str
+
+
+@runtime_checkable
+class _Ended(Protocol):
+    """What a stub raises of a call that has ended with an error."""
+
+    def code(self) -> _Status: ...
+
+    def details(self) -> object: ...
 
 
 class Refused(Unreachable):
@@ -103,12 +128,53 @@ class Service:
         answer = self.ask(f"Resolve{kind}Name", **{holder: owner, f"{key}_name": rest})
         return getattr(answer, f"{key}_id")
 
-    def ask(self, method: str, /, **fields: object) -> Any:
+    @overload
+    def ask(
+        self, method: Literal["ResolveOrganizationName"], /, **fields: object
+    ) -> "pb2.ResolveOrganizationNameResponse": ...
+
+    @overload
+    def ask(self, method: Literal["GetUser"], /) -> "pb2.GetUserResponse": ...
+
+    @overload
+    def ask(
+        self, method: Literal["GetWorkspace"], /, **fields: object
+    ) -> "pb2.GetWorkspaceResponse": ...
+
+    @overload
+    def ask(
+        self, method: Literal["GetWorkspacePermissions"], /, **fields: object
+    ) -> "pb2.GetWorkspacePermissionsResponse": ...
+
+    @overload
+    def ask(self, method: Literal["GetNode"], /, **fields: object) -> "pb2.GetNodeResponse": ...
+
+    @overload
+    def ask(
+        self, method: Literal["ListNodes", "ListWorkloads"], /, **fields: object
+    ) -> "_Page": ...
+
+    @overload
+    def ask(self, method: str, /, **fields: object) -> "Message": ...
+
+    def ask(self, method: str, /, **fields: object) -> "Message":
         """The answer to one request. Raises `Unreachable`, or `Refused`."""
         (found,) = self.ask_each(method, [fields])
         return found
 
-    def ask_each(self, method: str, requests: Sequence[Mapping[str, object]]) -> list[Any]:
+    @overload
+    def ask_each(
+        self, method: Literal["ListJobs"], requests: Sequence[Mapping[str, object]]
+    ) -> "Sequence[pb2.ListJobsResponse]": ...
+
+    @overload
+    def ask_each(
+        self, method: str, requests: Sequence[Mapping[str, object]]
+    ) -> "Sequence[Message]": ...
+
+    def ask_each(
+        self, method: str, requests: Sequence[Mapping[str, object]]
+    ) -> "Sequence[Message]":
         """The answers to many, several at a time. What may be too much for now is asked again:
         whatever is asked here may be done twice."""
         self._patience.check()
@@ -127,7 +193,19 @@ class Service:
                 time.sleep(0.2 * 2**attempt)
         raise AssertionError  # the last try returned or raised
 
-    def pages(self, method: str, /, **options: object) -> Iterator[Any]:
+    @overload
+    def pages(
+        self, method: Literal["ListNodes"], /, **options: object
+    ) -> "Iterator[pb2.ListNodesResponse]": ...
+
+    @overload
+    def pages(
+        self, method: Literal["ListWorkloads"], /, **options: object
+    ) -> "Iterator[pb2.ListWorkloadsResponse]": ...
+
+    def pages(
+        self, method: Literal["ListNodes", "ListWorkloads"], /, **options: object
+    ) -> "Iterator[_Page]":
         """The answers that a listing comes in, page by page."""
         asked: dict[str, object] = {"options": {**self.organization, "page_size": _PAGE, **options}}
         while asked:
@@ -153,14 +231,15 @@ class Service:
         """What a job has printed, as it is now."""
         request, client = self._messages.StreamJobLogsRequest(job_id=job), self._client
         try:
-            stubs: Any = client.service  # generated, without types
-            for log in stubs.StreamJobLogs(request, **self._how()):
+            for log in _streams(client).StreamJobLogs(request, **self._how()):
                 yield log.message
         except self._errors as error:
             raise self._told(*_of_grpc(error), client) from error
 
-    def _answers(self, client: "Beaker", method: str, messages: Sequence[object]) -> list[Any]:
-        stub, found = getattr(client.service, method), list[Any]()
+    def _answers(
+        self, client: "Beaker", method: str, messages: Sequence[object]
+    ) -> "list[Message]":
+        stub, found = getattr(client.service, method), list["Message"]()
         for start in range(0, len(messages), _ABREAST):
             some = messages[start : start + _ABREAST]
             calls = [stub.future(message, **self._how()) for message in some]
@@ -216,16 +295,20 @@ def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception],
         ) from error
 
     def made() -> Beaker:
-        client: Any = Beaker(config, check_for_upgrades=False)
-        client.MAX_RETRIES = 1  # of this one alone: it is the class that declares it
+        client = Beaker(config, check_for_upgrades=False)
+        vars(client)["MAX_RETRIES"] = 1  # of this one alone: it is the class that declares it
         return client
 
     return made, messages, (grpc.RpcError, ValueError)  # the latter where a channel is closed
 
 
-def _of_grpc(error: Any) -> tuple[str, str]:
+def _streams(client: "Beaker") -> _Streams:
+    return client.service
+
+
+def _of_grpc(error: Exception) -> tuple[str, str]:
     """gRPC's word for what a stub has raised, and what was said."""
-    if hasattr(error, "details"):
+    if isinstance(error, _Ended):
         return error.code().name, str(error.details())
     return "UNKNOWN", str(error)
 

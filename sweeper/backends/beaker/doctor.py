@@ -4,12 +4,16 @@ as that, and stops nothing where it is only a hint."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Literal, overload
 
 from sweeper.backends.base import Check
 from sweeper.backends.beaker.client import Refused, Service
 from sweeper.backends.beaker.options import Options
 from sweeper.backends.beaker.status import word
+
+if TYPE_CHECKING:
+    from beaker.beaker_pb2 import Cluster
+    from google.protobuf.message import Message
 
 __all__ = ["checks"]
 
@@ -187,7 +191,15 @@ def _secret(variable: str, name: str, service: Service, options: Options) -> str
     return name
 
 
-def _there(service: Service, kind: str, name: str) -> Any:
+@overload
+def _there(service: Service, kind: Literal["Cluster"], name: str) -> "Cluster | None": ...
+
+
+@overload
+def _there(service: Service, kind: str, name: str) -> "Message | None": ...
+
+
+def _there(service: Service, kind: str, name: str) -> "Message | None":
     """The thing of this name; None for one that may not be looked at."""
     key = kind.lower()
     try:

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import Literal, cast, overload
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.helper import Helper
@@ -33,6 +33,31 @@ def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
     return RayBackend(folder, options)
 
 
+class Driver(Helper):
+    """The process of `driver.py`, and what it answers."""
+
+    @overload
+    def ask(self, do: Literal["hello"]) -> dict[str, str]: ...
+
+    @overload
+    def ask(self, do: Literal["nodes"]) -> list[Node]: ...
+
+    @overload
+    def ask(self, do: Literal["poll"], *, names: Sequence[str]) -> dict[str, About]: ...
+
+    @overload
+    def ask(self, do: Literal["cancel"], *, names: Sequence[str]) -> list[str]: ...
+
+    @overload
+    def ask(self, do: Literal["logs"], *, name: str) -> list[str]: ...
+
+    @overload
+    def ask(self, do: str, **about: object) -> object: ...
+
+    def ask(self, do: str, **about: object) -> object:
+        return super().ask(do, **about)
+
+
 class RayBackend(Backend):
     """See `sweeper.backends.base.Backend`."""
 
@@ -47,7 +72,7 @@ class RayBackend(Backend):
         if any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
             environment.setdefault("RAY_AUTH_MODE", "token")
         opening = {"address": address, "namespace": self._mark}
-        self.driver = Helper("ray", "sweeper.backends.ray.driver", opening, environment)
+        self.driver = Driver("ray", "sweeper.backends.ray.driver", opening, environment)
 
     def location(self) -> dict[str, str]:
         return {"address": self.hello()["address"]}
@@ -104,9 +129,7 @@ class RayBackend(Backend):
 
     def _known(self, tokens: Sequence[str]) -> dict[str, About]:
         names = {self._name(token): token for token in tokens}
-        found: dict[str, About] = {}
-        if names:
-            found = self.driver.ask("poll", names=list(names))
+        found = self.driver.ask("poll", names=list(names)) if names else {}
         return {names[name]: about for name, about in found.items()}
 
     def _name(self, token: str) -> str:
