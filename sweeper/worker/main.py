@@ -27,21 +27,22 @@ from sweeper.limits import crowding, when_there_is_room
 from sweeper.model import job as jobs
 from sweeper.model.job import Job
 from sweeper.model.states import Event
-from sweeper.model.usage import NO_USAGE
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.storage.files import open_store
 from sweeper.storage.layout import Layout, metrics_dir
 from sweeper.storage.worker_lock import hold
-from sweeper.worker import checkpoint_resume, machine, warm
+from sweeper.worker import checkpoint_resume, warm
 from sweeper.worker.child import Child, spawn
-from sweeper.worker.claim import claim, newer_attempt, with_retries
+from sweeper.worker.claim import claim, with_retries
 from sweeper.worker.engine import blame
 from sweeper.worker.guard import Guard
+from sweeper.worker.heartbeat import Heartbeat
 from sweeper.worker.job import Prepared, prepare, read_environment, usage_folder
 from sweeper.worker.outcome import Ending, Judged, MemoryKills, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
 from sweeper.worker.rate_limits import Pauses
+from sweeper.worker.requests import Requests
 from sweeper.worker.requeue import reopen, restarts
 from sweeper.worker.usage import UsageFiles
 
@@ -73,23 +74,16 @@ class Worker:
         self.run = run
         self.attempt = attempt
         self._child: Child | warm.ForkedChild | None = None
-        self._pauses: Pauses | None = None
-        self._usage: UsageFiles | None = None
+        self._heartbeat = Heartbeat(store, self.layout, run, attempt)
+        self._requests = Requests(store, self.layout, run, attempt)
         self._syncing: Syncing | None = None  # with a store that is elsewhere
         self._redactor = Redactor(())
         # A signal's handler may put into it in the middle of another put, which locks of
         # `threading` do not allow.
         self._wake: SimpleQueue[None] = SimpleQueue()
-        self._beats = 0
-        self._beaten = -math.inf
-        self._begun = time.monotonic()
-        self._folder = ""  # of the recipe, once it has one
-        self._returned = False
         # Why and since when we stop it.
         self._stopped_at = 0.0
         self._stop: signal.Signals | None = None
-        self._superseded = False
-        self._cancelled = False
         self._asked = False
         self._timed_out = False
         self._killed = False
@@ -110,14 +104,15 @@ class Worker:
         if not claim(self.store, self.layout, self.run, self.attempt, self.submitted):
             say(f"sweeper: attempt {self.attempt} of {job.name} belongs to another worker")
             return 0
-        started, self._begun = timestamp(), time.monotonic()
+        started = timestamp()
+        self._heartbeat.begin()
         try:
             outcome = self._execute(job)
         except Exception as error:  # noqa: BLE001 - a claim without an outcome would be a lost run
             outcome = self._broken_off(error)
         if outcome["detail"]:
             outcome["detail"] = self._redactor.text(outcome["detail"])
-        event, wall_s = outcome["event"], self._up_seconds()
+        event, wall_s = outcome["event"], self._heartbeat.up_seconds()
         body = (
             {
                 "schema": SCHEMA,
@@ -125,12 +120,12 @@ class Worker:
                 "started": started,
                 "ended": timestamp(),
                 "wall_s": wall_s,
-                "paused_s": self._paused_seconds(),
+                "paused_s": self._heartbeat.paused_seconds(),
                 "max_rss_bytes": None,
                 "host": os.uname().nodename,
             }
             | {key: value for key, value in outcome.items() if key != "event"}
-            | self._used()
+            | self._heartbeat.used()
         )
         self._record(event, body)
         if self._syncing is not None:
@@ -153,8 +148,8 @@ class Worker:
             if prepared is None or self._stopped_at:
                 return judge(self._ending(None))
             say(f"sweeper: {job.name}, attempt {self.attempt}, in {prepared.log_path}")
-            self._folder = prepared.log_path
-            self._usage = UsageFiles(
+            self._heartbeat.folder = prepared.log_path
+            self._heartbeat.usage = UsageFiles(
                 usage_folder(prepared.place, self.layout, self.run, self.attempt)
             )
             self._redactor = Redactor(secret_values(prepared.environment, job.secrets))
@@ -183,7 +178,7 @@ class Worker:
         )
         unsynced = self._sync(prepared)
         if unsynced is not None:  # perhaps since the run was cancelled meanwhile
-            ending = ending._replace(cancelled=self._cancelled, unsynced=unsynced)
+            ending = ending._replace(cancelled=self._requests.cancelled, unsynced=unsynced)
         judged = blame(job, judge(ending))
         judged["max_rss_bytes"] = memory
         if output.lost:
@@ -213,7 +208,7 @@ class Worker:
 
     def _beats_on(self) -> bool:
         """The same for what asks more often than it takes to beat."""
-        if time.monotonic() >= self._beaten + BEAT_SECONDS:
+        if time.monotonic() >= self._heartbeat.written + BEAT_SECONDS:
             self._beat()
         return not self._stopped_at
 
@@ -260,18 +255,18 @@ class Worker:
         """Attend the recipe until it has ended. Returns its output, exit code and memory."""
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
-        self._pauses = Pauses(
+        pauses = self._heartbeat.pauses = Pauses(
             os.path.join(prepared.log_path, self.layout.inner, "metrics.jsonl"),
             begun=lambda: self._wake.put(None),
         )
         log = self.layout.log(self.run, self.attempt)
-        output = Output(prepared.place, log, self._redactor, self._pauses)
+        output = Output(prepared.place, log, self._redactor, pauses)
         copying = threading.Thread(target=output.copy, args=(child.output,), daemon=True)
         when_there_is_room(copying.start)
         ended = threading.Event()
         waiting = threading.Thread(target=self._await, args=(child, ended), daemon=True)
         when_there_is_room(waiting.start)
-        self._watch(job, ended, self._pauses)
+        self._watch(job, ended, pauses)
         killed = self._killed
         self._signal(signal.SIGKILL)  # whatever the recipe left behind in its group
         self._killed = killed
@@ -292,7 +287,7 @@ class Worker:
                 return
             now = time.monotonic()
             if was_paused:
-                self._used()  # which hears whether it still is
+                self._heartbeat.used()  # which hears whether it still is
             paused = pauses.current() is not None
             if now >= next_beat or paused is not was_paused:
                 was_paused = paused
@@ -316,81 +311,25 @@ class Worker:
     def _beat(self) -> bool:
         """Write a heartbeat, and look for requests. Returns whether the store took it; a store that
         does not answer stops nothing."""
-        self._beats, self._beaten = self._beats + 1, time.monotonic()
-        used = self._used()
-        pause = self._pauses.current() if self._pauses else None
-        body = {
-            "schema": SCHEMA,
-            "counter": self._beats,
-            "time": timestamp(),
-            "up_s": self._up_seconds(),
-            "pid": os.getpid(),
-            "paused": None if pause is None else pause._asdict(),
-            "paused_s": self._paused_seconds(),
-            "host": os.uname().nodename,
-            "machine": machine.facts(self._folder),
-        } | used
-        path = self.layout.heartbeat(self.run, self.attempt)
-        try:
-            self.store.replace(path, encode(body), durable=False)
-            answered = True
-        except StoreError as error:  # a full disk, say: requests can be read all the same
-            say(f"sweeper: {error}")
-            answered = False
+        answered = self._heartbeat.write()
         self._look_for_requests()
         return answered
 
-    def _up_seconds(self) -> float:
-        """Seconds since the claim, by the monotonic clock."""
-        return round(time.monotonic() - self._begun, 3)
-
-    def _paused_seconds(self) -> float:
-        return round(self._pauses.seconds(), 3) if self._pauses else 0.0
-
-    def _used(self) -> dict[str, object]:
-        """What the recipe has used of its service until now; nothing is said of nothing."""
-        usage = NO_USAGE if self._usage is None else self._usage.read()
-        if self._usage is not None and self._pauses is not None:
-            self._pauses.hear(self._usage.paused)
-        return {} if usage == NO_USAGE else {"usage": usage.document()}
-
     def _look_for_requests(self) -> None:
-        """Stop when a newer attempt was opened or a user asked for it. If the launcher took this
-        worker for lost, record that it lives."""
-        lost = self.layout.event(self.run, self.attempt, Event.LOST)
-        try:
-            if newer_attempt(self.store, self.layout, self.run, self.attempt):
-                self._superseded = True
-                self._begin_stop()
-            elif self._cancel_asked():
-                self._cancelled = True
-                self._begin_stop()
-            elif not self._returned and self.store.exists(lost):
-                returned = self.layout.event(self.run, self.attempt, Event.RETURNED)
-                with suppress(AlreadyExists):
-                    self.store.create(returned, encode({"schema": SCHEMA, "time": timestamp()}))
-                self._returned = True
-        except StoreError as error:
-            say(f"sweeper: {error}")
-
-    def _cancel_asked(self) -> bool:
-        """Whether a cancel was asked for, and not taken back by a retry of the same attempt."""
-        cancel, retry = (
-            self.layout.event(self.run, self.attempt, event)
-            for event in (Event.CANCEL, Event.RETRY)
-        )
-        return self.store.exists(cancel) and not self.store.exists(retry)
+        """Stop when that is asked for."""
+        if self._requests.look():
+            self._begin_stop()
 
     def _ending(self, code: int | None) -> Ending:
         """What is known of the end, as far as this worker caused it."""
-        if self._stopped_at and not self._cancelled:
+        if self._stopped_at and not self._requests.cancelled:
             with suppress(StoreError):  # the signal may be how a request was handed on
-                self._cancelled = self._cancel_asked()
+                self._requests.look_for_cancel()
         return Ending(
             code,
             None,
-            superseded=self._superseded,
-            cancelled=self._cancelled,
+            superseded=self._requests.superseded,
+            cancelled=self._requests.cancelled,
             stopped=self._stop,
             killed_by_us=self._killed,
         )
@@ -422,7 +361,7 @@ class Worker:
                 sync_files(folder)
         if self._syncing is None:
             return None
-        return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._cancelled)
+        return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._requests.cancelled)
 
     def _begin_syncing(self, job: Job, prepared: Prepared) -> None:
         """Where the store is elsewhere, mark the attempt as unsynced and make its thread that

@@ -1,0 +1,79 @@
+"""What a worker tells of itself while it lives: that it does, and how its recipe is."""
+
+import math
+import os
+import time
+from typing import TYPE_CHECKING
+
+from sweeper.errors import StoreError
+from sweeper.model.usage import NO_USAGE
+from sweeper.storage.documents import SCHEMA, encode, timestamp
+from sweeper.worker import machine
+from sweeper.worker.output import say
+
+if TYPE_CHECKING:
+    from sweeper.storage.files import Store
+    from sweeper.storage.layout import Layout
+    from sweeper.worker.rate_limits import Pauses
+    from sweeper.worker.usage import UsageFiles
+
+__all__ = ["Heartbeat"]
+
+
+class Heartbeat:
+    """The heartbeat of one attempt. `folder`, `usage` and `pauses` are the recipe's, once it has
+    them: its folder, what it uses of its service, and when that holds it back. `written` is when
+    the last was written, in monotonic seconds."""
+
+    def __init__(self, store: "Store", layout: "Layout", run: str, attempt: int) -> None:
+        self._store = store
+        self._path = layout.heartbeat(run, attempt)
+        self._counter = 0
+        self._begun = time.monotonic()
+        self.written = -math.inf
+        self.folder = ""
+        self.usage: UsageFiles | None = None
+        self.pauses: Pauses | None = None
+
+    def begin(self) -> None:
+        """Have the attempt's time begin now, with its claim."""
+        self._begun = time.monotonic()
+
+    def write(self) -> bool:
+        """Write a heartbeat. Returns whether the store took it; a store that does not answer stops
+        nothing."""
+        self._counter, self.written = self._counter + 1, time.monotonic()
+        used = self.used()
+        pause = self.pauses.current() if self.pauses else None
+        body = {
+            "schema": SCHEMA,
+            "counter": self._counter,
+            "time": timestamp(),
+            "up_s": self.up_seconds(),
+            "pid": os.getpid(),
+            "paused": None if pause is None else pause._asdict(),
+            "paused_s": self.paused_seconds(),
+            "host": os.uname().nodename,
+            "machine": machine.facts(self.folder),
+        } | used
+        try:
+            self._store.replace(self._path, encode(body), durable=False)
+        except StoreError as error:  # a full disk, say: requests can be read all the same
+            say(f"sweeper: {error}")
+            return False
+        return True
+
+    def up_seconds(self) -> float:
+        """Seconds since the claim, by the monotonic clock."""
+        return round(time.monotonic() - self._begun, 3)
+
+    def paused_seconds(self) -> float:
+        """Seconds for which the service has held the recipe back."""
+        return round(self.pauses.seconds(), 3) if self.pauses else 0.0
+
+    def used(self) -> dict[str, object]:
+        """What the recipe has used of its service until now; nothing is said of nothing."""
+        usage = NO_USAGE if self.usage is None else self.usage.read()
+        if self.usage is not None and self.pauses is not None:
+            self.pauses.hear(self.usage.paused)
+        return {} if usage == NO_USAGE else {"usage": usage.document()}

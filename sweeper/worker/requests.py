@@ -1,0 +1,61 @@
+"""What others have recorded of an attempt while its worker is at work on it: that it is to stop, or
+that its worker was taken for lost."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from sweeper.errors import AlreadyExists, StoreError
+from sweeper.model.states import Event
+from sweeper.storage.documents import SCHEMA, encode, timestamp
+from sweeper.worker.claim import newer_attempt
+from sweeper.worker.output import say
+
+if TYPE_CHECKING:
+    from sweeper.storage.files import Store
+    from sweeper.storage.layout import Layout
+
+__all__ = ["Requests"]
+
+
+class Requests:
+    """The requests to the worker of one attempt, as of the last look. `superseded`: a newer attempt
+    was opened; `cancelled`: a user has cancelled this one."""
+
+    def __init__(self, store: "Store", layout: "Layout", run: str, attempt: int) -> None:
+        self._store, self._layout = store, layout
+        self._run, self._attempt = run, attempt
+        self._returned = False
+        self.superseded = False
+        self.cancelled = False
+
+    def look(self) -> bool:
+        """Returns whether the worker is to stop. If the launcher took it for lost, record that it
+        lives. A store that does not answer asks for nothing."""
+        lost = self._layout.event(self._run, self._attempt, Event.LOST)
+        try:
+            if newer_attempt(self._store, self._layout, self._run, self._attempt):
+                self.superseded = True
+                return True
+            if self._cancel_asked():
+                self.cancelled = True
+                return True
+            if not self._returned and self._store.exists(lost):
+                returned = self._layout.event(self._run, self._attempt, Event.RETURNED)
+                with suppress(AlreadyExists):
+                    self._store.create(returned, encode({"schema": SCHEMA, "time": timestamp()}))
+                self._returned = True
+        except StoreError as error:
+            say(f"sweeper: {error}")
+        return False
+
+    def look_for_cancel(self) -> None:
+        """See whether a user has cancelled the attempt. Raises `StoreError`."""
+        self.cancelled = self._cancel_asked()
+
+    def _cancel_asked(self) -> bool:
+        """Whether a cancel was asked for, and not taken back by a retry of the same attempt."""
+        cancel, retry = (
+            self._layout.event(self._run, self._attempt, event)
+            for event in (Event.CANCEL, Event.RETRY)
+        )
+        return self._store.exists(cancel) and not self._store.exists(retry)
