@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 from sweeper.errors import Unreachable
 
-__all__ = ["Patience"]
+__all__ = ["Backoff"]
 
 
-class Patience:
+class Backoff:
     """What has failed is left alone for a while, twice as long each time: from `first` to `most`
     seconds."""
 

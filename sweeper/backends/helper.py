@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["Helper", "serve"]
@@ -37,14 +37,14 @@ class Helper:
         self._argv = [sys.executable, "-P", "-m", module]
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
-        self._patience = Patience(*_AGAIN_SECONDS)
+        self._backoff = Backoff(*_AGAIN_SECONDS)
         self._rest = b""
 
     def ask(self, do: str, **about: object) -> object:
         """Its answer, as JSON has it. Raises `Unreachable` where there is none,
         `EnvironmentFailure` for what the platform refuses for good."""
         if self._process is None:
-            self._patience.check()
+            self._backoff.check()
             self._start()
         return self._ask({"do": do, **about})
 
@@ -71,7 +71,7 @@ class Helper:
             where = str(self._opening.get("address", self._what))
             said = str(error).removeprefix(f"{self._what}: ")
             failure = Unreachable(f"{self._what}: nothing answers at {where}: {said}")
-            self._patience.failed(failure)
+            self._backoff.failed(failure)
             raise failure from error
 
     def _ask(self, request: Mapping[str, object]) -> object:
@@ -82,10 +82,10 @@ class Helper:
         except (OSError, ValueError) as error:
             self.end()
             failure = Unreachable(f"{self._what}: {error}")
-            self._patience.failed(failure)
+            self._backoff.failed(failure)
             raise failure from error
         if "answer" in said:
-            self._patience.succeeded()
+            self._backoff.succeeded()
             return said["answer"]
         if "refused" in said:
             raise EnvironmentFailure(f"{self._what}: {said['refused']}")

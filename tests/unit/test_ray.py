@@ -206,13 +206,13 @@ def test_a_driver_that_is_silent_is_ended_and_left_alone(
         with pytest.raises(Unreachable, match=r"no answer within 0\.2 s"):
             driven.poll([token])
     assert process.poll() is not None and driven.driver._process is None
-    driven.driver._patience.succeeded()
+    driven.driver._backoff.succeeded()
     monkeypatch.setattr(helper, "_SECONDS", 60.0)
     with pytest.raises(EnvironmentFailure, match="ray: no such thing"):
         driven.submit([JobSpec(token, "t", ["true"], "/", {})])
     with pytest.raises(Unreachable, match="ray: who knows"):
         driven.cancel([token])
-    driven.driver._patience.succeeded()
+    driven.driver._backoff.succeeded()
     with pytest.raises(Unreachable, match="cut off"):
         driven.driver.ask("find")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm import commands as slurm_commands
 from sweeper.backends.slurm.accounting import Accounting
@@ -216,7 +216,7 @@ def test_what_was_accepted_without_an_answer_is_not_handed_in_again(tmp_path: Pa
 
     slurm = Slow()
     backend = SlurmBackend(slurm, "sweep", str(tmp_path))
-    backend._patience = Patience(0.0, 0.0)
+    backend._backoff = Backoff(0.0, 0.0)
     with pytest.raises(Unreachable, match="no answer"):
         backend.submit([_job(one)])
     backend._queue, backend._asked, backend._took = [], time.monotonic(), 60.0

@@ -181,7 +181,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterable[Manifest]:
-    from sweeper.backends.aws_batch.submission import manifests
+    from sweeper.backends.aws_batch.job_request import manifests
 
     return manifests(sweep, folder, options, batches)
 

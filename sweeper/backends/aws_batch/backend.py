@@ -18,11 +18,11 @@ from typing import NoReturn
 from sweeper.backends.aws_batch.answers import JobQueue
 from sweeper.backends.aws_batch.client import Aws, Refused, Throttled
 from sweeper.backends.aws_batch.definition import definition
+from sweeper.backends.aws_batch.job_request import Submissions
 from sweeper.backends.aws_batch.jobs import Jobs
 from sweeper.backends.aws_batch.names import Names
 from sweeper.backends.aws_batch.options import Options, read_options
-from sweeper.backends.aws_batch.submission import Submissions
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.storage.files import open_store
@@ -33,9 +33,9 @@ _LOG_GROUP = "/aws/batch/job"
 _REASON = "cancelled by sweeper"
 _PASSING = ("CREATING", "UPDATING")
 """What a job queue's status is for some seconds."""
-_REFUSED_SECONDS = 30.0, 300.0
+_TERMINATE_AGAIN_SECONDS = 30.0, 300.0
 """When a job is terminated again that one may not terminate: at first, and at most."""
-_OTHERS_SECONDS = 5.0, 60.0
+_OTHER_SWEEP_SECONDS = 5.0, 60.0
 """When a submission is tried again whose job another sweep has at work: at first, and at most."""
 _DOUBT_SECONDS = 15.0
 """How long a listing is not believed that lacks a job whose reply was lost: nothing says that one
@@ -80,11 +80,11 @@ class AwsBatchBackend(Backend):
         self._submissions = Submissions(options, sweep, folder, self._names)
         self._jobs = Jobs(aws, self._names, options.queue)
         self._definition: str | None = None
-        self._others = Patience(*_OTHERS_SECONDS, clock)
+        self._others = Backoff(*_OTHER_SWEEP_SECONDS, clock)
         self._clock = clock
         self._doubted_until = clock() + _DOUBT_SECONDS
         self._terminated: set[str] = set()
-        self._refused: dict[str, Patience] = {}  # by the job that could not be terminated
+        self._refused: dict[str, Backoff] = {}  # by the job that could not be terminated
         self._queue_arn = ""  # until `check`
 
     def location(self) -> dict[str, str]:
@@ -187,8 +187,8 @@ class AwsBatchBackend(Backend):
 
     def _terminate(self, job: str) -> None:
         """Raises `Refused` where one may not, and for a while after without asking."""
-        patience = self._refused.setdefault(job, Patience(*_REFUSED_SECONDS, self._clock))
-        patience.check()
+        backoff = self._refused.setdefault(job, Backoff(*_TERMINATE_AGAIN_SECONDS, self._clock))
+        backoff.check()
         try:
             self.aws.call("batch", "terminate_job", jobId=job, reason=_REASON)
         except Refused as error:
@@ -197,7 +197,7 @@ class AwsBatchBackend(Backend):
             # Batch calls it a ClientException both that there is no such job, which leaves nothing
             # to stop, and that one may not stop it.
             if error.code != "ClientException" or self._jobs.goes_on(job):
-                patience.failed(error)
+                backoff.failed(error)
                 raise
         self._terminated.add(job)
         del self._refused[job]

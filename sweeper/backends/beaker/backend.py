@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.backends.abreast import for_each
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.beaker.client import Refused, Service
 from sweeper.backends.beaker.options import Options, asked_of
@@ -67,7 +67,7 @@ class BeakerBackend(Backend):
         self._over: dict[str, JobStatus] = {}
         self._ids: dict[str, str] = {}
         self._looked = self._took = float("-inf")
-        self._room = Patience(*_ROOM_SECONDS)
+        self._room = Backoff(*_ROOM_SECONDS)
 
     def location(self) -> dict[str, str]:
         return {"server": self._service.host, "workspace": self._service.workspace}

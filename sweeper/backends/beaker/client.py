@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, overload, runtime_checkable
 
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
@@ -91,7 +91,7 @@ class Service:
     there is no such thing."""
 
     def __init__(self, workspace: str | None = None) -> None:
-        self._patience = Patience(*_AGAIN_SECONDS)
+        self._backoff = Backoff(*_AGAIN_SECONDS)
         self._made, self._messages, self._errors = _client()
         self._renewing = threading.Lock()
         self._client = self._made()
@@ -177,7 +177,7 @@ class Service:
     ) -> "Sequence[Message]":
         """The answers to many, several at a time. What may be too much for now is asked again:
         whatever is asked here may be done twice."""
-        self._patience.check()
+        self._backoff.check()
         kind = getattr(self._messages, f"{method}Request")
         messages = [kind(**fields) for fields in requests]
         for attempt in range(_TRIES):
@@ -217,7 +217,7 @@ class Service:
     def create(self, name: str, experiment: Mapping[str, object]) -> None:
         """Create an experiment. It is asked for once. Raises `Unreachable`, or `Refused`, whose
         status is ALREADY_EXISTS where there is one of that name."""
-        self._patience.check()
+        self._backoff.check()
         path, data = f"workspaces/{self.workspace_id}/experiments", dict(experiment)
         client = self._client
         try:
@@ -225,7 +225,7 @@ class Service:
             ask(path, "POST", {"name": name}, data, timeout=_SECONDS)
         except Exception as error:
             raise self._left_alone(self._told(*_of_http(error), client)) from error
-        self._patience.succeeded()
+        self._backoff.succeeded()
 
     def lines(self, job: str) -> Iterator[bytes]:
         """What a job has printed, as it is now."""
@@ -244,7 +244,7 @@ class Service:
             some = messages[start : start + _ABREAST]
             calls = [stub.future(message, **self._how()) for message in some]
             found += [call.result() for call in calls]
-        self._patience.succeeded()
+        self._backoff.succeeded()
         return found
 
     def _how(self) -> _How:
@@ -269,7 +269,7 @@ class Service:
     def _left_alone(self, failure: Unreachable) -> Unreachable:
         """The same; nobody is asked for a while where nobody answers."""
         if not isinstance(failure, Refused):
-            self._patience.failed(failure)
+            self._backoff.failed(failure)
         return failure
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from sweeper.backends.abreast import for_each
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.kubernetes.client import JOBS, KUEUES, PODS, Cluster, Kind, Refused
 from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest, pod_spec
@@ -64,7 +64,7 @@ class KubernetesBackend(Backend):
         self._withdrawn: set[str] = set()
         self._looked = self._took = self._asked_why = float("-inf")
         self._whys: dict[str, str] = {}
-        self._room = Patience(*_ROOM_SECONDS)
+        self._room = Backoff(*_ROOM_SECONDS)
 
     def location(self) -> dict[str, str]:
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sweeper.backends.abreast import for_each
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.modal import stop
 from sweeper.backends.modal.client import Refused, Service, official
@@ -63,7 +63,7 @@ class ModalBackend(Backend):
         self._over: dict[str, JobStatus] = {}
         self._untold: set[str] = set()  # those that could not be told to stop, as of the last try
         self._looked = self._took = float("-inf")
-        self._room = Patience(*_ROOM_SECONDS)
+        self._room = Backoff(*_ROOM_SECONDS)
 
     def location(self) -> dict[str, str]:
         # It is of one environment of one workspace.

@@ -16,7 +16,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
@@ -72,7 +72,7 @@ class Service:
 
     def __init__(self, app: str, environment: str | None) -> None:
         self._modal = official()
-        self._patience = Patience(*_AGAIN_SECONDS)
+        self._backoff = Backoff(*_AGAIN_SECONDS)
         self._renewing, self._connecting = threading.Lock(), asyncio.Lock()
         self._client: Client | None = None
         self._app: App | None = None
@@ -86,7 +86,7 @@ class Service:
     def ask(self, question: "Question[T]", seconds: float = 0.0) -> T:
         """The answer to a question, which is given the client and the app. Raises `Unreachable`
         where there is none in so many seconds (0: as usual), or `Refused`."""
-        self._patience.check()
+        self._backoff.check()
         seconds = seconds or _SECONDS
         client = self._client
         asked = asyncio.run_coroutine_threadsafe(self._put(question, seconds), _loop())
@@ -98,7 +98,7 @@ class Service:
             raise self._left_alone(silent, client) from None
         except Exception as error:
             raise self._told(error, client) from error
-        self._patience.succeeded()
+        self._backoff.succeeded()
         return found
 
     def image(self, address: str, seconds: float = 0.0) -> "Image":
@@ -153,7 +153,7 @@ class Service:
         """The same, which is raised: nobody is asked for a while, and then by a new connection."""
         with self._renewing:
             self._forget(client)
-        self._patience.failed(failure)
+        self._backoff.failed(failure)
         return failure
 
     def _forget(self, client: "Client | None") -> None:

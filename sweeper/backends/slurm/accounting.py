@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Set
 
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import JobState
 from sweeper.backends.slurm.commands import Job, Slurm, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
@@ -38,7 +38,7 @@ class Accounting:
         self._jobs: list[Job] = []
         self._asked = 0.0
         self._missed: set[str] = set()
-        self._patience = Patience(5.0, 60.0, clock)
+        self._backoff = Backoff(5.0, 60.0, clock)
 
     def over(self, missed: Set[str]) -> list[Job]:
         """What the database has; nothing where there is none. It is asked when one of these tokens
@@ -49,15 +49,15 @@ class Accounting:
             return self._jobs
         if forgets(self._slurm):
             return []
-        self._patience.check()
+        self._backoff.check()
         try:
             found = self._slurm.accounted(self._mark, _DAYS)
         except Unreachable as error:
-            self._patience.failed(error)
+            self._backoff.failed(error)
             raise
         except EnvironmentFailure:
             return []  # no sacct on this machine
-        self._patience.succeeded()
+        self._backoff.succeeded()
         # One that it takes to be at work, and slurmctld does not know, ended without its hearing.
         self._jobs = [job for job in found if status_of(job).state is JobState.ENDED]
         self._asked = now

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from sweeper.backends.backoff import Patience
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.commands import Closed, Full, Job, Slurm, status_of
@@ -63,8 +63,8 @@ class SlurmBackend(Backend):
         self._queue: list[Job] | None = None
         self._asked = self._took = 0.0
         self._accounting = Accounting(slurm, self._tables.mark)
-        self._patience = Patience(*_ROOM_SECONDS)
-        self._rooms: dict[str, Patience] = {}  # by what jobs ask for
+        self._backoff = Backoff(*_ROOM_SECONDS)
+        self._rooms: dict[str, Backoff] = {}  # by what jobs ask for
         self._doubted: set[str] = set()  # tokens of which sbatch did not say whether it took them
 
     def location(self) -> dict[str, str]:
@@ -75,13 +75,13 @@ class SlurmBackend(Backend):
         that Slurm has started again, or that was accepted without an answer. Raises `Unreachable`
         also where there is no room for some, once the others have gone in; they, or all where
         sbatch does not answer, are then not tried again for a while."""
-        self._patience.check()
+        self._backoff.check()
         there = self._there([job.token for job in jobs])
         groups = alike(job for job in jobs if job.token not in there)
         self._queue = None
         refused: Closed | None = None
         for key, group in groups.items():
-            room = self._rooms.setdefault(key, Patience(*_ROOM_SECONDS))
+            room = self._rooms.setdefault(key, Backoff(*_ROOM_SECONDS))
             try:
                 room.check()
                 self._submit_alike(group, room)
@@ -138,7 +138,7 @@ class SlurmBackend(Backend):
         job = self._jobs([token]).get(token)
         return self._tables.printed(job) if job is not None else iter(())
 
-    def _submit_alike(self, group: Sequence[JobSpec], room: Patience) -> None:
+    def _submit_alike(self, group: Sequence[JobSpec], room: Backoff) -> None:
         """Jobs that ask for the same, in as few arrays as may be."""
         asked = asked_of(self._defaults, group[0].resources)
         size = self._slurm.largest_array() if len(group) > 1 else 1
@@ -146,7 +146,7 @@ class SlurmBackend(Backend):
         for start in range(0, len(group), size):
             self._hand_in(group[start : start + size], asked, room)
 
-    def _hand_in(self, jobs: Sequence[JobSpec], asked: Asked, room: Patience) -> None:
+    def _hand_in(self, jobs: Sequence[JobSpec], asked: Asked, room: Backoff) -> None:
         """In halves where there is no room for all at once: but each would have the whole of a
         throttle."""
         tokens = {job.token for job in jobs}
@@ -161,11 +161,11 @@ class SlurmBackend(Backend):
             self._hand_in(jobs[middle:], asked, room)
         except Unreachable as error:
             self._doubted |= tokens
-            self._patience.failed(error)
+            self._backoff.failed(error)
             raise
         else:
             self._doubted -= tokens
-            self._patience.succeeded()
+            self._backoff.succeeded()
             room.succeeded()
             self._accounting.there(tokens)
 
