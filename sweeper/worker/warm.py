@@ -52,7 +52,7 @@ _SCOPE = re.compile(r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.s
 """A control group of a terminal's window alone, which no limit is put on."""
 _PARTS = (
     *("bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
-    *("own_packages.py", "meter.py"),
+    *("own_packages.py", "meter.py", "inspection.py", "building.py"),
 )
 """The files of the server and of what it forks: another version of one needs another server."""
 
