@@ -35,8 +35,8 @@ def become(
     """Be what a new interpreter would be that was started with `request`. `changed` are the
     variables that imports have set (None: removed), `output` is the descriptor for what it prints,
     `pipe` where this reads that it is to go, and writes that it is ready, `keeper` the process with
-    which it dies. Returns whether the recipe is to begin: nothing may go
-    wrong any more then, and the keeper or the worker has said so."""
+    which it dies. Returns whether the recipe is to begin: nothing may go wrong any more then, and
+    the keeper or the worker has said so."""
     reading, telling = pipe
     try:
         os.setsid()

@@ -37,6 +37,8 @@ _BUSY = 2.0
 """Load for each processor from which on a server may have to be waited for."""
 _LONGEST_SECONDS = 300.0
 _KEEPER_SECONDS = 5.0
+_STARTING_SECONDS = 2.0
+"""For how long a server is asked that somebody else starts, or that is about to end."""
 _AGAIN_SECONDS = 600.0
 """For how long nobody asks a server again that has not answered."""
 _OF_A_RUN = ("SWEEPER_", "WANDB_", "TINKER_TAGS")
@@ -159,11 +161,11 @@ def fork(
         if server.is_slow():
             return None
         try:
+            with suppress(ConnectionError):  # it was about to end, or waited too long for our words
+                return _ask(server, modules, guard, program, meanwhile)
             return _ask(server, modules, guard, program, meanwhile)
         except TimeoutError:
             server.tell_slow()
-        except ConnectionError:  # it was about to end, or waited too long for our words
-            return _ask(server, modules, guard, program, meanwhile)
     except InterruptedError:  # `meanwhile` says to stop
         pass
     except Exception as error:  # noqa: BLE001 - it can be started without
@@ -242,10 +244,16 @@ class _Server:
 
     def connect(self) -> "socket.socket":
         """A connection to the server, which is started if it is not there. Raises `OSError`."""
-        with suppress(FileNotFoundError, ConnectionRefusedError):
-            return self._connect()
-        self._start()
-        return self._connect()
+        deadline, started = time.monotonic() + _STARTING_SECONDS, False
+        while True:
+            try:
+                return self._connect()
+            except (FileNotFoundError, ConnectionRefusedError):
+                if started or time.monotonic() > deadline:
+                    raise
+            started = self._start()
+            if not started:
+                time.sleep(0.01)
 
     def is_slow(self) -> bool:
         """Whether somebody has waited for it in vain, not long ago."""
@@ -284,9 +292,10 @@ class _Server:
     def _near(self) -> "_Near":
         return _Near(self._folder, f"{self._name}.socket")
 
-    def _start(self) -> None:
-        """Start the server, unless somebody else does just now. It holds the lock while it lives,
-        and listens before it imports, so that whoever comes waits."""
+    def _start(self) -> bool:
+        """Start the server. It holds the lock while it lives, and listens before it imports, so
+        that whoever comes waits. Returns False where the lock is held: somebody else starts it just
+        now, or the last one has not quite ended."""
         import fcntl
         import socket
 
@@ -295,7 +304,7 @@ class _Server:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return
+                return False
             with suppress(FileNotFoundError):
                 os.unlink(self._path("socket"))
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -305,6 +314,7 @@ class _Server:
                 self._execute(listener.fileno(), lock)
         finally:
             os.close(lock)
+        return True
 
     def _execute(self, listening: int, lock: int) -> None:
         """Execute the server in a process that is nobody's child."""

@@ -1,11 +1,13 @@
 """A recipe that a fork server starts is what it would be by itself, and dies with its worker."""
 
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -300,19 +302,27 @@ def test_another_server_serves_while_runs_of_the_first_live(warmed: Warm) -> Non
     assert first.reap()[0] == -signal.SIGTERM
 
 
-def test_a_server_that_ends_when_it_is_asked(warmed: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It had nothing to do for a while, or heard nothing from us for too long: the next serves."""
+@pytest.mark.parametrize("longer", [0.0, 0.3])
+def test_a_server_that_ends_when_it_is_asked(
+    warmed: Warm, monkeypatch: pytest.MonkeyPatch, longer: float
+) -> None:
+    """It had nothing to do for a while, or heard nothing from us for too long: the next serves. One
+    that ends by itself does not listen any more, and holds the lock for a little longer."""
     warmed.prepare(WHAT_IT_HAS)
     warmed.learn("json")
     first = warmed.fork("pass")
     assert first is not None and first.reap()[0] == 0
     (server,) = warmed.servers
+    (lock,) = warmed.modules.parent.glob("*.lock")
 
     def connect(found: Any, connect: Callable[..., Any] = warm._Server.connect) -> Any:
         connection = connect(found)
         if lives(server):
             os.kill(server, signal.SIGKILL)
             eventually(lambda: not lives(server))
+            held = os.open(lock, os.O_RDWR)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            threading.Timer(longer, os.close, (held,)).start()
         return connection
 
     monkeypatch.setattr(warm._Server, "connect", connect)
