@@ -374,10 +374,13 @@ class Amounts:
 
 
 class Shape:
-    """What has a reader of its own, beside its JSON Schema."""
+    """What has a reader of its own, beside its JSON Schema, which may be a function that makes it:
+    nobody waits for it who only reads."""
 
     def __init__(
-        self, schema: Mapping[str, object], read: Callable[[Node, str, Problems], object]
+        self,
+        schema: Mapping[str, object] | Callable[[], Mapping[str, object]],
+        read: Callable[[Node, str, Problems], object],
     ) -> None:
         self._schema, self._read = schema, read
 
@@ -385,4 +388,4 @@ class Shape:
         return self._read(node, where, problems)
 
     def schema(self) -> dict[str, object]:
-        return dict(self._schema)
+        return dict(self._schema() if callable(self._schema) else self._schema)

@@ -133,11 +133,11 @@ WHOLE: dict[str, object] = {
 
 ALARMS = Field(
     "alarms",
-    Shape(_RULES.schema(), _read_alarms),
+    Shape(_RULES.schema, _read_alarms),
     "What alarms watch for: `off`, or other thresholds.",
 )
 ON_ALARM = Field(
-    "on_alarm", Shape(_ON_ALARM.schema(), _read_on_alarm), "What is to be done about alarms."
+    "on_alarm", Shape(_ON_ALARM.schema, _read_on_alarm), "What is to be done about alarms."
 )
 
 

@@ -51,6 +51,6 @@ def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:
 
 BUDGET = Field(
     "budget",
-    Shape(_SECTION.schema(), read_caps),
+    Shape(_SECTION.schema, read_caps),
     "How much all runs of the sweep together may use at most.",
 )

@@ -140,7 +140,7 @@ WHOLE: dict[str, object] = {
 
 NOTIFY = Field(
     "notify",
-    Shape(_SECTION.schema(), _read),
+    Shape(_SECTION.schema, _read),
     "Who is told when the sweep ends, an alarm is raised or its budget is spent.",
 )
 

@@ -10,6 +10,7 @@ the axes, the command line. An override `launch.<key>=value` sets how the runs a
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from sweeper.fields.data import from_python
@@ -176,7 +177,7 @@ _PROGRAM = Section(
         Shape(_SECRETS, _read_secrets),
         "Names of variables whose values come from the launcher's environment.",
     ),
-    Field("launch", Shape(LAUNCH.schema(), _read_launch), "How the runs are executed."),
+    Field("launch", Shape(LAUNCH.schema, _read_launch), "How the runs are executed."),
     WANDB,
     ALARMS,
     ON_ALARM,
@@ -201,7 +202,7 @@ def schema_of_stages(launch: Section) -> dict[str, object]:
 SECTION = _PROGRAM.extended(
     Field(
         "stages",
-        Shape(schema_of_stages(STAGE_SECTION), _as_it_stands),
+        Shape(partial(schema_of_stages, STAGE_SECTION), _as_it_stands),
         "Instead of a recipe: grids that go on from each other's runs.",
     ),
     Field(

@@ -170,7 +170,7 @@ WHOLE: dict[str, object] = {
     },
 }
 """What it has to be in a grid that starts from no other, as a JSON Schema."""
-RANDOM = Field("random", Shape(SECTION.schema(), read_random), "Axes whose values are drawn.")
+RANDOM = Field("random", Shape(SECTION.schema, read_random), "Axes whose values are drawn.")
 
 
 def draw(random: Random, notes: list[str]) -> Block:

@@ -56,7 +56,7 @@ def _read(node: Node, where: str, problems: Problems) -> Wandb | None:
 
 WANDB = Field(
     "wandb",
-    Shape(_SECTION.schema(), _read),
+    Shape(_SECTION.schema, _read),
     "The project of Weights & Biases that every run logs to.",
 )
 WHOLE = {"if": {"type": "object"}, "then": _SECTION.whole()}

@@ -52,6 +52,7 @@ class Side(NamedTuple):
             "PYTHONPATH": self.checkout,
             "SWEEPER_HOME": str(self.folder / home),
         }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled once, as where it is installed
         before = _used()
         done = subprocess.run(
             [sys.executable, "-P", "-m", "sweeper", *command],
