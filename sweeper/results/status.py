@@ -3,8 +3,8 @@ over."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper import labels
 from sweeper.errors import Damaged, NotFound, StoreError
@@ -27,8 +27,7 @@ __all__ = ["NOBODY", "Status", "alarms_of", "check_service", "read_status"]
 NOBODY = "no launcher is at work: nothing more is started"
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """How a sweep stood when it was read. `counts`: its runs by state. `at_work`: a job or a
     launcher is at work. `finished`: nothing runs, and by the runs' own histories nothing is left to
     start.
@@ -53,7 +52,7 @@ class Status:
     held: str | None
     waits: tuple[str, ...] = ()
     usage: SweepUsage | None = None
-    to_come: Mapping[str, int] = field(default_factory=dict[str, int])
+    to_come: Mapping[str, int] = MappingProxyType({})
 
     @property
     def exit_code(self) -> int:
