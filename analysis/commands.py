@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis.frames import RunData, SweepData
-from sweeper.model.plan import Launch
+from sweeper.model.launch import Launch
 
 __all__ = [
     "analysing",

@@ -22,8 +22,9 @@ from sweeper.cause import last_line
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 from sweeper.launcher.manifest import secret_names
+from sweeper.model.launch import Launch
 from sweeper.model.notify import Notify
-from sweeper.model.plan import Launch, Plan, Run
+from sweeper.model.plan import Plan, Run
 from sweeper.model.states import State
 from sweeper.recipe.reference import RunProcess, find_python, inspect
 from sweeper.scheduler.outcomes import last_words

@@ -11,7 +11,7 @@ from sweeper.fields.kinds import Integer
 from sweeper.fields.nodes import Node, Problems, kind
 from sweeper.fields.sections import Field, Nested, Section, or_null
 from sweeper.grid.by_run import overrides_of
-from sweeper.model.plan import Share
+from sweeper.model.launch import Share
 
 __all__ = ["BACKENDS", "SHARE", "Entry", "Places", "field_of"]
 

@@ -14,7 +14,7 @@ from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.backends import BACKENDS, Entry, field_of
 from sweeper.grid.dotted_keys import FIELD
 from sweeper.model.json_values import table_of
-from sweeper.model.plan import Launch
+from sweeper.model.launch import Launch
 
 __all__ = [
     "MIN_LEASE_SECONDS",

@@ -14,9 +14,10 @@ from sweeper.grid.seeds import Seeds
 from sweeper.grid.stages import Reference
 from sweeper.grid.taking import Taking
 from sweeper.grid.wandb import Wandb
+from sweeper.model.launch import Launch
 from sweeper.model.metric import Metric
 from sweeper.model.notify import Notify
-from sweeper.model.plan import Budget, Launch
+from sweeper.model.plan import Budget
 
 __all__ = ["Grid", "StageGrid"]
 

@@ -55,7 +55,7 @@ from sweeper.grid.stages import (
     stages_schema,
 )
 from sweeper.grid.wandb import WANDB, check_env
-from sweeper.model.plan import Launch
+from sweeper.model.launch import Launch
 
 __all__ = [
     "MAX_AXES",

@@ -6,7 +6,8 @@ import re
 from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Section
-from sweeper.model.plan import Launch, Wandb
+from sweeper.model.launch import Launch
+from sweeper.model.plan import Wandb
 from sweeper.tracking import NAMES, SECTION
 
 __all__ = ["WANDB", "WHOLE", "check_env"]

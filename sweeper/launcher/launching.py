@@ -29,7 +29,7 @@ from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.trust import Agree, refuse, require
 from sweeper.model.parts import Part
 from sweeper.model.plan import Plan
-from sweeper.model.plan_file import runs_anywhere
+from sweeper.model.recipe import runs_anywhere
 from sweeper.model.states import State
 from sweeper.scheduler import account, environment
 from sweeper.scheduler.account_budget import configured_budget

@@ -14,7 +14,8 @@ from sweeper.backends.base import Backend
 from sweeper.backends.references import where_to_say
 from sweeper.engine.lifecycle import TOKEN, client_key
 from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
-from sweeper.model.plan import Launch, Plan, Run
+from sweeper.model.launch import Launch
+from sweeper.model.plan import Plan, Run
 from sweeper.provenance.snapshot import Made
 from sweeper.scheduler.job_builder import asked_by
 from sweeper.storage.files import Store

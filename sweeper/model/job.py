@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from sweeper.model.launch import Launch
 from sweeper.model.parts import SCHEMA, Part
-from sweeper.model.plan import Launch, Recipe, Snapshot
-from sweeper.model.plan_file import read_recipe, read_snapshot, runs_anywhere
+from sweeper.model.recipe import Recipe, Snapshot, read_recipe, read_snapshot, runs_anywhere
 
 __all__ = ["Engine", "Job", "read", "read_engine", "read_tokens"]
 

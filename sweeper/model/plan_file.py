@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Literal, NoReturn, NotRequired, TypedDict, TypeGuard, cast
 
 from sweeper.model.json_values import is_list, is_table, list_of
+from sweeper.model.launch import Launch, Share
 from sweeper.model.metric import FAILED, Metric, is_at, is_noise
 from sweeper.model.notify import read as read_notify
 from sweeper.model.parts import Part
@@ -13,19 +14,16 @@ from sweeper.model.plan import (
     Baseline,
     Budget,
     Carried,
-    Launch,
     OnAlarm,
     Plan,
-    Recipe,
     Run,
-    Share,
-    Snapshot,
     Stage,
     Wandb,
 )
+from sweeper.model.recipe import read_recipe, read_snapshot
 from sweeper.model.taking import read_sources
 
-__all__ = ["read", "read_recipe", "read_snapshot", "runs_anywhere"]
+__all__ = ["read"]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """A run's id is part of paths, and of names of jobs: one that is none could lead anywhere."""
@@ -173,47 +171,6 @@ def _metric(part: Part | None) -> Metric | None:
     return Metric(part.text("name"), goal, at, noise, failed, part.text_or("by", None))
 
 
-def read_recipe(part: Part) -> Recipe:
-    """What the recipe is. Only a launch needs all of it: see `runs_anywhere`. Raises
-    `StoreError`."""
-    kind: Literal["module", "file", "command"] = "module"
-    if part.document.get("kind") is not None:
-        kind = part.one_of("kind", ("module", "file", "command"), "")
-    takes = part.parts_by_key("takes")
-    for about in takes.values():
-        about.text_or("type", None)
-    return Recipe(
-        reference=part.text_or("reference", ""),
-        kind=kind,
-        module=part.text_or("module", None),
-        file=part.text_or("file", None),
-        config_class=part.text_or("config_class", None),
-        command=part.texts_or("command", None),
-        python=part.text_or("python", ""),
-        cwd=part.text_or("cwd", ""),
-        on_path=part.flag_or("on_path", False),
-        log_path_field=part.text_or("log_path_field", None),
-        # Before there was a choice, every recipe had one.
-        seed_field=part.text_or("seed_field", None) if "seed_field" in part.document else "seed",
-        behavior_field=part.flag_or("behavior_field", False),
-        takes={name: about.document for name, about in takes.items()},
-        forms=part.texts_by_key("forms"),
-        function=part.text_or("function", None),
-    )
-
-
-def runs_anywhere(recipe: Part) -> None:
-    """See that a recipe's description says all that it takes to run it. Raises `StoreError`."""
-    recipe.text("cwd")
-    if recipe.text("kind") == "command":
-        if not recipe.texts_or("command", None):
-            recipe.refuse("command", "a list of texts")
-        return
-    recipe.text("python")
-    recipe.text_or("log_path_field", None)
-    recipe.flag_or("behavior_field", False)
-
-
 class _RunDocument(TypedDict):
     """A run as `sweep.json` has it."""
 
@@ -331,11 +288,3 @@ def _carried(part: Part | None) -> Carried | None:
     archive, digest = part.text("archive"), part.text("hash")
     packages = tuple(part.texts_or("packages", ()))
     return Carried(archive, digest, packages, part.texts_by_key("files"))
-
-
-def read_snapshot(part: Part | None) -> Snapshot | None:
-    """The description of a copy of the code. Raises `StoreError`."""
-    if part is None:
-        return None
-    found = {key: part.text(key) for key in ("hash", "archive", "root", "cwd")}
-    return Snapshot(**found, commit=part.text_or("commit", None))

@@ -11,7 +11,8 @@ from sweeper.errors import UsageError
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
 from sweeper.grid.by_run import unmatched
-from sweeper.model.plan import Recipe, Run
+from sweeper.model.plan import Run
+from sweeper.model.recipe import Recipe
 from sweeper.model.usage import Usage
 from sweeper.planner.points import Expanded, Point, place_of
 from sweeper.provenance.requirements import outside

@@ -12,7 +12,8 @@ from sweeper.grid import Grid, StageGrid
 from sweeper.grid.blocks import Setting
 from sweeper.model.growth import Growth, grow, grown
 from sweeper.model.names import shorten
-from sweeper.model.plan import Baseline, Expected, Plan, Recipe, Run, Stage
+from sweeper.model.plan import Baseline, Expected, Plan, Run, Stage
+from sweeper.model.recipe import Recipe
 from sweeper.model.taking import LATE, PARENT, Choice, Source, Take, references
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_what_is_left, fields_of

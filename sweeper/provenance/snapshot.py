@@ -31,7 +31,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
-from sweeper.model.plan import Snapshot
+from sweeper.model.recipe import Snapshot
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sweeper.errors import GridError
 from sweeper.model.json_values import table_of
 from sweeper.model.parts import Part
-from sweeper.model.plan import Recipe, Run
-from sweeper.model.plan_file import read_recipe
+from sweeper.model.plan import Run
+from sweeper.model.recipe import Recipe, read_recipe
 from sweeper.model.usage import Usage
 from sweeper.model.usage import read as read_usage
 from sweeper.recipe.probe import probe

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.labels import plural
-from sweeper.model.plan import Plan, Recipe
+from sweeper.model.plan import Plan
+from sweeper.model.recipe import Recipe
 from sweeper.model.states import State
 from sweeper.model.usage import NO_USAGE, Counts, SweepUsage, Usage, beyond, total
 from sweeper.prices import Prices, amount, money

@@ -7,7 +7,8 @@ from sweeper.backends import Capabilities, backend_type, capabilities_at, option
 from sweeper.backends.base import JobSpec
 from sweeper.command import worker_command
 from sweeper.model.job import Job
-from sweeper.model.plan import Carried, Launch, Plan, Run
+from sweeper.model.launch import Launch
+from sweeper.model.plan import Carried, Plan, Run
 from sweeper.recipe.reference import render_window
 from sweeper.storage.files import Store
 from sweeper.storage.layout import token

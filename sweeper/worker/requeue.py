@@ -17,7 +17,6 @@ from sweeper.model.states import ENDED, Event, RunState, State, fold, parse_name
 from sweeper.storage.documents import SCHEMA, encode, read_as, read_json, timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
-from sweeper.storage.sweeps import submitted_to
 from sweeper.worker.claim import with_retries
 
 __all__ = ["reopen", "restarts"]
@@ -94,6 +93,8 @@ def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) 
 def _place(store: Store, layout: Layout, run: str, submitted: int) -> str | None:
     """Where the job is; None where that is not on record, or is damaged: it goes on all the
     same."""
+    from sweeper.storage.sweeps import submitted_to  # few attempts ask, and it loads the plan
+
     with suppress(Damaged):
         return submitted_to(store, layout.sweep, run, submitted)
     return None

@@ -14,7 +14,7 @@ import pytest
 
 from sweeper import trial
 from sweeper.errors import EnvironmentFailure
-from sweeper.model.plan import Launch
+from sweeper.model.launch import Launch
 from sweeper.model.states import State
 from sweeper.storage.files import open_store
 from sweeper.storage.sweeps import find_sweeps

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sweeper.model.parts import Part
-from sweeper.model.plan_file import read_recipe
+from sweeper.model.recipe import read_recipe
 from sweeper.recipe.reference import (
     FilledFields,
     RecipeError,

@@ -4,7 +4,6 @@ What becomes of orders is in tests/e2e/test_sessions.py."""
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -233,7 +232,7 @@ def test_a_session_that_has_spent_its_budget_waits_for_more(
     bench.ask(begin)
     known = sessions.read_status
     held = "the budget is spent (301 of 300 tokens)"
-    monkeypatch.setattr(sessions, "read_status", lambda s: replace(known(s), held=held))
+    monkeypatch.setattr(sessions, "read_status", lambda s: known(s)._replace(held=held))
     step = ("train_grpo_step", {"session": "agent-new/seed=0"})
     refused, again, more = bench.ask(step, ("init_grpo", given(settings=SMALL)), begin)
     for found in (refused, again, more):  # the last one's launch is only counted here

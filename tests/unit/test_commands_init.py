@@ -13,7 +13,7 @@ from sweeper.commands import init
 from sweeper.fields.nodes import Problems, plain, read_yaml
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
-from sweeper.model.plan import Recipe
+from sweeper.model.recipe import Recipe
 
 TAKES = {
     "log_path": {"type": "str", "required": True, "doc": ""},

@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
-from sweeper.model.plan import Launch
+from sweeper.model.launch import Launch
 from sweeper.model.states import Event, State
 from sweeper.scheduler.cancellations import NOT_YET_SECONDS
 from sweeper.scheduler.context import Context

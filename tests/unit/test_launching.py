@@ -16,8 +16,10 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.grid.launch import SECTION
 from sweeper.launcher import detached, launching
 from sweeper.launcher.manifest import _refuse_secrets, changes, merge
-from sweeper.model.plan import Launch, Plan, Share, Snapshot
+from sweeper.model.launch import Launch, Share
+from sweeper.model.plan import Plan
 from sweeper.model.plan_file import read
+from sweeper.model.recipe import Snapshot
 from sweeper.model.states import Event, State
 from sweeper.scheduler import environment
 from sweeper.scheduler.progress import Summary, exit_code, line

@@ -25,7 +25,7 @@ from sweeper.grid.overrides import read_overrides
 from sweeper.launcher import launching, manifest, preflight
 from sweeper.launcher.placement_guard import refuse_moved_sweep
 from sweeper.launcher.trust import sealed
-from sweeper.model.plan import Launch, Share
+from sweeper.model.launch import Launch, Share
 from sweeper.model.states import Event, State
 from sweeper.planner.plan import plan
 from sweeper.results.sweeps import Sweep

@@ -11,7 +11,7 @@ from sweeper.backends.base import Counter
 from sweeper.errors import UsageError
 from sweeper.launcher import preflight
 from sweeper.model.job import read
-from sweeper.model.plan import Launch
+from sweeper.model.launch import Launch
 from sweeper.model.states import Event, State, fold
 from sweeper.provenance.snapshot import Made
 from sweeper.scheduler import job_builder

@@ -1,0 +1,100 @@
+"""What a plan and every job have of a recipe, and of the code that it is run from."""
+
+from typing import Literal, NamedTuple
+
+from sweeper.model.parts import Part
+
+__all__ = ["Recipe", "Snapshot", "read_recipe", "read_snapshot", "runs_anywhere"]
+
+
+class Recipe(NamedTuple):
+    """A recipe as found. Paths are absolute.
+
+    `on_path`: whether `cwd` goes on the module path, as with `python -m`. `forms` says which
+    fields' values are written on chz's command line otherwise than usual. `function`: the one that
+    returns the config, where the reference names one.
+    """
+
+    reference: str
+    kind: Literal["module", "file", "command"]
+    module: str | None
+    file: str | None
+    config_class: str | None
+    command: list[str] | None
+    python: str
+    cwd: str
+    on_path: bool
+    log_path_field: str | None
+    seed_field: str | None
+    behavior_field: bool
+    takes: dict[str, dict[str, object]]
+    forms: dict[str, str]
+    function: str | None = None
+
+    def document(self) -> dict[str, object]:
+        """As `sweep.json` has it."""
+        return self._asdict()
+
+
+class Snapshot(NamedTuple):
+    """A copy of the code: its `hash`, the path of its `archive` in the store, the checkout's top
+    folder `root`, and `cwd`, below it; absolute where it is not. `commit` is the last before it."""
+
+    hash: str
+    archive: str
+    root: str
+    cwd: str
+    commit: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """As `sweep.json` and every job have it."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
+def read_recipe(part: Part) -> Recipe:
+    """What the recipe is. Only a launch needs all of it: see `runs_anywhere`. Raises
+    `StoreError`."""
+    kind: Literal["module", "file", "command"] = "module"
+    if part.document.get("kind") is not None:
+        kind = part.one_of("kind", ("module", "file", "command"), "")
+    takes = part.parts_by_key("takes")
+    for about in takes.values():
+        about.text_or("type", None)
+    return Recipe(
+        reference=part.text_or("reference", ""),
+        kind=kind,
+        module=part.text_or("module", None),
+        file=part.text_or("file", None),
+        config_class=part.text_or("config_class", None),
+        command=part.texts_or("command", None),
+        python=part.text_or("python", ""),
+        cwd=part.text_or("cwd", ""),
+        on_path=part.flag_or("on_path", False),
+        log_path_field=part.text_or("log_path_field", None),
+        # Before there was a choice, every recipe had one.
+        seed_field=part.text_or("seed_field", None) if "seed_field" in part.document else "seed",
+        behavior_field=part.flag_or("behavior_field", False),
+        takes={name: about.document for name, about in takes.items()},
+        forms=part.texts_by_key("forms"),
+        function=part.text_or("function", None),
+    )
+
+
+def runs_anywhere(recipe: Part) -> None:
+    """See that a recipe's description says all that it takes to run it. Raises `StoreError`."""
+    recipe.text("cwd")
+    if recipe.text("kind") == "command":
+        if not recipe.texts_or("command", None):
+            recipe.refuse("command", "a list of texts")
+        return
+    recipe.text("python")
+    recipe.text_or("log_path_field", None)
+    recipe.flag_or("behavior_field", False)
+
+
+def read_snapshot(part: Part | None) -> Snapshot | None:
+    """The description of a copy of the code. Raises `StoreError`."""
+    if part is None:
+        return None
+    found = {key: part.text(key) for key in ("hash", "archive", "root", "cwd")}
+    return Snapshot(**found, commit=part.text_or("commit", None))
