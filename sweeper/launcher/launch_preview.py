@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.backends import capabilities_together
 from sweeper.backends.base import JobSpec
@@ -20,13 +20,14 @@ from sweeper.model.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.planner.plan import plan as make_plan
 from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.reference import render_command
-from sweeper.scheduler.environment import env_file
-from sweeper.scheduler.job_builder import JobBuilder
 from sweeper.storage.files import Store, default_root, open_store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import Events, read_events, read_outcome, read_plan, with_chosen
 from sweeper.storage.writable import check_root
 from sweeper.tracking import NAMES, SECTION
+
+if TYPE_CHECKING:
+    from sweeper.scheduler.job_builder import JobBuilder
 
 __all__ = [
     "GIVEN",
@@ -235,7 +236,7 @@ def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     return found
 
 
-def job_builder(found: LaunchPreview, store: Store) -> JobBuilder | None:
+def job_builder(found: LaunchPreview, store: Store) -> "JobBuilder | None":
     """What builds the jobs that a launch would submit; None where it would submit none. Raises
     `UsageError` for options that lack something."""
     if not any(preview.attempt for preview in found.previews):
@@ -246,10 +247,13 @@ def job_builder(found: LaunchPreview, store: Store) -> JobBuilder | None:
         from sweeper.provenance.carried import describe
 
         plan = plan._replace(carried=describe(store, plan))
+    from sweeper.scheduler.environment import env_file
+    from sweeper.scheduler.job_builder import JobBuilder
+
     return JobBuilder(plan, store, name, env_file(f"{store.root}/{name}"))
 
 
-def jobs(found: LaunchPreview, builder: JobBuilder | None, place: str) -> dict[str, JobSpec]:
+def jobs(found: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict[str, JobSpec]:
     """The jobs that a launch would submit, by the ids of their runs, were they all to `place`."""
     if builder is None:
         return {}
