@@ -6,6 +6,7 @@ itself waits for ever for what does not answer.
 """
 
 import asyncio
+import atexit
 import functools
 import io
 import logging
@@ -206,4 +207,21 @@ def _loop() -> asyncio.AbstractEventLoop:
     """One for all of this process, at work as long as that is."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="modal", daemon=True).start()
+    # Before the client ends its own loop, as it was imported earlier: what then still asked it, a
+    # connection that is being closed, would have it complain to the user.
+    atexit.register(_end, loop)
     return loop
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """Have nothing more asked on the loop."""
+
+    async def cancel() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+
+    with suppress(Exception):
+        asyncio.run_coroutine_threadsafe(cancel(), loop).result(2)
