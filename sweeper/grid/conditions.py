@@ -140,12 +140,15 @@ _ENTRY = Section(
     Field("base", Shape(VALUES, read_settings), "Values that such a cell has."),
     Field("grid", Shape(AXES, read_axes), "Axes that such a cell has."),
     Field("zip", Shape(ZIP, read_zip), "Axes that move together."),
-    RANDOM._replace(kind=Shape({"allOf": [RANDOM.schema(), WHOLE]}, read_random)),
+    RANDOM._replace(kind=Shape(lambda: {"allOf": [RANDOM.schema(), WHOLE]}, read_random)),
     needs={"if": _NEEDS},
     more={"required": ["if"], "anyOf": [{"required": [key]} for key in _GIVES]},
 )
 WHEN = Field(
     "when",
-    Shape({"type": "array", "maxItems": MAX_WHENS, "items": _ENTRY.schema()}, read_whens),
+    Shape(
+        lambda: {"type": "array", "maxItems": MAX_WHENS, "items": _ENTRY.schema()},
+        read_whens,
+    ),
     "Axes and values that exist only under a condition.",
 )

@@ -79,7 +79,7 @@ _SECTION = Section(
 )
 SEEDS = Field(
     "seeds",
-    Shape({"anyOf": [*_VALUES["anyOf"], _SECTION.schema()]}, read_seeds),
+    Shape(lambda: {"anyOf": [*_VALUES["anyOf"], _SECTION.schema()]}, read_seeds),
     "Replicates of every cell: 3, [11, 12] or {field: shuffle_seed, values: 3}.",
     examples=(3,),
 )

@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 
 __all__ = ["files_of_modules", "listed", "own_folders", "remember", "what_installs_change"]
@@ -21,7 +22,7 @@ def remember(path: str) -> None:
     list at `path` has already, in the order of import."""
     before = listed(path)
     known = set(before)
-    new = [name for name, _ in _own_modules() if name not in known]
+    new = [name for name, _ in _own_modules() if _is_called(name) and name not in known]
     if not new:
         return
     partial = f"{path}.{os.getpid()}"
@@ -40,26 +41,25 @@ def listed(path: str) -> list[str]:
         return []
 
 
-def _own_modules() -> list[tuple[str, str]]:
+def files_of_modules() -> set[str]:
+    """The files of all modules of the interpreter's own packages, whatever they call themselves."""
+    return {file for _, file in _own_modules()}
+
+
+def _own_modules() -> Iterator[tuple[str, str]]:
     """Modules of the standard library and of the interpreter's installed packages, with their
     files, in the order in which they were imported."""
     folders = tuple(os.path.join(folder, "") for folder in own_folders())
-    found: list[tuple[str, str]] = []
     for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.startswith(folders):
-            continue
-        if spec is not None and spec.name == name != "__main__":
-            found.append((name, file))
-    return found
+        if isinstance(file, str) and file.startswith(folders):
+            yield name, file
 
 
-def files_of_modules() -> set[str]:
-    """The files of all modules of the interpreter's own packages, whatever they call themselves."""
-    folders = tuple(os.path.join(folder, "") for folder in own_folders())
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return {file for file in files if isinstance(file, str) and file.startswith(folders)}
+def _is_called(name: str) -> bool:
+    """Whether a module can be imported by the name under which it is listed."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return spec is not None and spec.name == name != "__main__"
 
 
 @functools.cache

@@ -231,8 +231,8 @@ class Catalog:
         return fitting[0]
 
     def _resolve(self, runs: "Runs") -> list[RecordedRun]:
-        """Resolve what callers may pass as `runs`: None for all but those of archived
-        sweeps, a DataFrame of `runs()`, a reference, a handle, a record, or several of these."""
+        """Resolve what callers may pass as `runs`: None for all but those of archived sweeps, a
+        DataFrame of `runs()`, a reference, a handle, a record, or several of these."""
         if runs is None:
             return in_use(self.handles(None))
         chosen = [runs] if isinstance(runs, str | RecordedRun) else cast("Iterable[One]", runs)

@@ -64,8 +64,9 @@ class AlarmMonitor:
         outcomes: Outcomes,
         *,
         env_file: str | None = None,
+        raised: Callable[[Alarm], None] | None = None,
     ) -> None:
-        self.raised: Callable[[Alarm], None] = _nobody
+        self._raised = raised or _nobody
         store, plan, clock = context.store, context.plan, context.clock
         self._store = store
         self._layout = Layout(context.sweep, metrics_dir(plan.launch.metrics_dir))
@@ -156,7 +157,7 @@ class AlarmMonitor:
         recorded = read(self._store, self._layout) if self._said else []
         for alarm in recorded:
             self._recall(alarm)
-            self.raised(alarm)
+            self._raised(alarm)
         try:
             self._judged |= read_as(self._store, self._layout.judged, read_judged)
         except (NotFound, StoreError):
@@ -286,7 +287,7 @@ class AlarmMonitor:
             actions=actions,
         )
         put(self._store, self._layout, alarm)
-        self.raised(alarm)
+        self._raised(alarm)
         if machine is not None:
             self._machines[machine] = _MachineAlarm((found.run, found.attempt), set())
             if actions:

@@ -116,10 +116,7 @@ class Scheduler:
         )
         attempts = AttemptUsage(context, self._run_table, self._heartbeats)
         self._usage = SweepUsageWatch(context, self._run_table, attempts)
-        self._spending: Spending | None = None
-        account = account_budget(context, service) if starting else None
-        if starting and (plan.budget is not None or account is not None):
-            self._spending = Spending(plan.budget, attempts, account)
+        self._spending = _spending(context, service, attempts) if starting else None
         asking = self._requests, self._spending
         self._backlog = Backlog(
             self._run_table, self._stages, self._policy, *asking, starting=starting
@@ -130,9 +127,10 @@ class Scheduler:
         self._alarm_monitor: AlarmMonitor | None = None
         if starting:
             seen = self._run_table, self._heartbeats, self._outcomes
-            self._alarm_monitor = AlarmMonitor(context, *seen, env_file=service.env_file)
-            if self._notifier is not None:
-                self._alarm_monitor.raised = self._notifier.raised
+            told = None if self._notifier is None else self._notifier.raised
+            self._alarm_monitor = AlarmMonitor(
+                context, *seen, env_file=service.env_file, raised=told
+            )
         self._lost_workers = LostWorkers(
             context,
             self._run_table,
@@ -475,3 +473,9 @@ def _service(store: Store, sweep: str, *, needed: bool) -> Service:
         if needed:
             raise
         return Service()
+
+
+def _spending(context: Context, service: Service, attempts: AttemptUsage) -> Spending | None:
+    """What is watched of the budgets of a sweep and of its account; None where there is neither."""
+    budget, account = context.plan.budget, account_budget(context, service)
+    return None if budget is None and account is None else Spending(budget, attempts, account)
