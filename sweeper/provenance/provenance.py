@@ -106,13 +106,16 @@ def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
 def _changes(
     store: Store, layout: Layout, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
-    """How the working tree differs from the commit: `dirty`, `diff`, `untracked`."""
+    """How the working tree differs from the commit: `dirty`, `diff`, `untracked`. What git does not
+    say, or not in time, is None: that is not to pass for no difference."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
-    diff = (git(root, "diff", *options, "HEAD") if commit else None) or b""
-    listed = git(root, "ls-files", "-z", "--others", "--exclude-standard") or b""
+    differs = git(root, "diff", *options, "HEAD") if commit else b""
+    listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    is_known = differs is not None and listed is not None
+    diff = differs or b""
     own = store.local_path(layout.sweep)
     untracked: list[str] = []
-    names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
+    names = [os.fsdecode(name) for name in (listed or b"").split(b"\0") if name]
     kept = os.path.dirname(own) if own else None
     names = [name for name in names if "__pycache__" not in name.split("/")]
     names = [name for name in names if kept is None or not _below(os.path.join(root, name), kept)]
@@ -124,9 +127,11 @@ def _changes(
     whole = len(diff) <= _DIFF_BYTES
     if not whole:
         text += f"\n... and {len(diff) - _DIFF_BYTES} bytes more\n"
-    path = _keep(store, layout, redactor.text(text).encode(), "diff") if commit else None
+    path: str | None = None
+    if commit and differs is not None:
+        path = _keep(store, layout, redactor.text(text).encode(), "diff")
     return {
-        "dirty": bool(diff or names),
+        "dirty": bool(diff or names) or (False if is_known else None),
         "diff": {"path": path, "bytes": len(diff), "whole": whole} if path else None,
         "untracked": untracked,
         "untracked_more": max(0, len(names) - _UNTRACKED),

@@ -110,6 +110,8 @@ def make(
         data = tree.archive()
     except _TooMuchError:
         return Made(None, f"more than {_ALL_BYTES // 1_000_000} MB of code in {root}")
+    except _UnlistedError:
+        return Made(None, f"git does not list the files of {root}")
     digest = hashlib.sha256(data).hexdigest()[:32]
     archive = Layout(sweep).code(f"{digest}.tar.gz")
     if not store.exists(archive):
@@ -136,7 +138,7 @@ def changed(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> b
     try:
         results = _results(store, kept.root, kept.archive.partition("/")[0])
         data = _Tree(kept.root, results, secrets).archive()
-    except _TooMuchError:
+    except (_TooMuchError, _UnlistedError):
         return True
     return not hashlib.sha256(data).hexdigest().startswith(kept.hash)
 
@@ -172,6 +174,10 @@ class _TooMuchError(Exception):
     """The checkout is too large to be copied."""
 
 
+class _UnlistedError(Exception):
+    """Git does not say, or not in time, which files the checkout has."""
+
+
 class _Tree:
     """The files of a checkout that are kept."""
 
@@ -183,7 +189,8 @@ class _Tree:
         self.linked: list[str] = []
 
     def archive(self) -> bytes:
-        """A tar file, the same bytes for the same tree. Raises `_TooMuchError`."""
+        """A tar file, the same bytes for the same tree. Raises `_TooMuchError`, `_UnlistedError`:
+        a copy without some of the code would pass for the code."""
         import io
         import tarfile
 
@@ -208,7 +215,9 @@ class _Tree:
 
     def _list(self, *which: str) -> list[str]:
         listed = git(self._root, "ls-files", "-z", *which)
-        names = [os.fsdecode(name) for name in (listed or b"").split(b"\0") if name]
+        if listed is None:
+            raise _UnlistedError
+        names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
         return sorted({name for name in names if not name.endswith("/") and self._ours(name)})
 
     def _ours(self, name: str) -> bool:
