@@ -149,10 +149,12 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
 
     @on(Input.Changed)
     def _typing(self, event: Input.Changed) -> None:
-        self.action_arrange("filter", event.value)
+        if self.query_one("#filter").display:  # not told late, of an input that was left since
+            self.action_arrange("filter", event.value)
 
     def action_keep_filter(self, keep: bool = True) -> None:
         """Go back to the list, with the filter that was typed or the one before."""
         self.query_one("#filter").display = False
         self.focus_usual()
-        self.action_arrange("filter", self.model.wanted if keep else self._wanted)
+        typed = self.query_one(_Filter).value  # the model may not have heard of all of it
+        self.action_arrange("filter", typed if keep else self._wanted)
