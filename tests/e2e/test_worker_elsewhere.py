@@ -61,8 +61,10 @@ def trouble(tmp_path: Path) -> Path:
 def start(
     bench: Bench, tmp_path: Path, trouble: Path
 ) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    def start(program: str, attempt: int = 1, refused_s: float = 600.0) -> subprocess.Popen[bytes]:
-        bench.prepare(program, attempt, sync_s=0.05)
+    def start(
+        program: str, attempt: int = 1, refused_s: float = 600.0, sync_s: float = 0.05
+    ) -> subprocess.Popen[bytes]:
+        bench.prepare(program, attempt, sync_s=sync_s)
         home = tmp_path / "home"
         environment = {"SWEEPER_HOME": str(home), "TROUBLE": str(trouble)}
         environment |= {"REFUSED": str(refused_s)}
@@ -107,7 +109,8 @@ def test_cancelling_what_waits_for_the_store_ends_it(
     bench: Bench, start: Any, trouble: Path, tmp_path: Path
 ) -> None:
     trouble.write_text("plot.png")
-    worker = start(PLOT)
+    # Nothing is sent before the recipe has ended: it is not to be what the cancel ends.
+    worker = start(PLOT, sync_s=600)
     _wait_for_output(worker, "not synced yet")
     bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), b"{}")
     bench.finish(worker)
