@@ -4,6 +4,7 @@ answer, cost the sweep nothing."""
 
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,5 +77,6 @@ def _end_senders(folder: Path) -> None:
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if "notify" in words and any(str(folder) in word for word in words):
-            process.kill()
-            process.wait()
+            with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+                process.kill()
+                process.wait()
