@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 def _hold(root: str, held: Any, release: Any) -> None:
     with lock.holding_sweep(LocalStore(root), "s"):
         held.set()
-        release.wait(30)
+        release.wait(120)
         os.kill(os.getpid(), 9)  # whoever holds the lock may die holding it
 
 
@@ -27,11 +27,11 @@ def test_one_launcher_a_sweep(tmp_path: Path) -> None:
     held, release = context.Event(), context.Event()
     holder = context.Process(target=_hold, args=(store.root, held, release))
     holder.start()
-    assert held.wait(30)
+    assert held.wait(120)
     assert lock.is_held(store, "s")
     assert not lock.is_held(store, "other")
     with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
         lock.holding_sweep(store, "s").__enter__()
     release.set()
-    holder.join(30)
+    holder.join(120)
     assert not lock.is_held(store, "s")
