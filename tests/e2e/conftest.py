@@ -98,11 +98,17 @@ class Recipes:
         )
 
     def start(
-        self, recipe: str, log_path: Path, env: Mapping[str, str] | None = None, **settings: Any
+        self,
+        recipe: str,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        held_at: str | None = None,
+        **settings: Any,
     ) -> Any:
         """Start a recipe: see `Forked` in `tests/support/recipe_forks.py`."""
         _, _, module, *arguments = self._command(recipe, log_path, settings)
-        return self._forks.start(module, arguments, self._environment(env))
+        return self._forks.start(module, arguments, self._environment(env), held_at)
 
     def disturbed(
         self,
@@ -111,13 +117,15 @@ class Recipes:
         step: int,
         action: Callable[[Any], object],
         env: Mapping[str, str] | None = None,
+        *,
+        held_at: str | None = None,
         **settings: Any,
     ) -> tuple[int, str]:
         """Start a recipe, and once it has reported `step` do something to its process.
 
         Returns its exit code and stderr.
         """
-        process = self.start(recipe, log_path, env, **settings)
+        process = self.start(recipe, log_path, env, held_at=held_at, **settings)
         for line in process.stdout:
             if line.startswith(f"step {step}/"):
                 action(process)
@@ -138,9 +146,15 @@ class Recipes:
         env: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> tuple[int, str]:
-        """`disturbed` by a signal."""
+        """`disturbed` by a signal. It is there before the recipe goes beyond the next step."""
         return self.disturbed(
-            recipe, log_path, step, lambda process: process.send_signal(signum), env, **settings
+            recipe,
+            log_path,
+            step,
+            lambda process: process.send_signal(signum),
+            env,
+            held_at=f"step {step + 1}/",
+            **settings,
         )
 
     @staticmethod

@@ -126,8 +126,10 @@ def test_the_list_by_its_keys(drive: Any, monkeypatch: pytest.MonkeyPatch) -> No
         await on.see("sorted by state, backwards", keys="S")
         listed = ["lr=3e-3,seed=1", "lr=1e-3,seed=1"]
         await on.until(
-            lambda lines: "[seed=1] " in "\n".join(lines)
-            and [line[2:16] for line in lines[3:-2] if line] == listed,
+            lambda lines: (
+                "[seed=1] " in "\n".join(lines)
+                and [line[2:16] for line in lines[3:-2] if line] == listed
+            ),
             keys=("slash", *"seed=1", "enter"),
         )
         await on.until(  # a filter may have any letter

@@ -24,8 +24,11 @@ _LARGEST = 1 << 20
 class Forked:
     """A recipe's process, as `subprocess.Popen` is one: `stdout` is read line by line, `pid`."""
 
-    def __init__(self, pid: int, ended: socket.socket, output: int, errors: IO[str]) -> None:
+    def __init__(
+        self, pid: int, ended: socket.socket, output: int, errors: IO[str], holding: int | None
+    ) -> None:
         self.pid = pid
+        self._holding = holding
         self.returncode: int | None = None
         self.stdout = os.fdopen(output, encoding="utf-8")
         self._ended = ended
@@ -41,8 +44,15 @@ class Forked:
             self.returncode = json.loads(self._ended.recv(_LARGEST))["code"]
         return self.returncode
 
+    def let_go(self) -> None:
+        """Let it go beyond what it is held at."""
+        if self._holding is not None:
+            os.close(self._holding)
+            self._holding = None
+
     def communicate(self) -> tuple[str, str]:
         """What is left of its output, and its errors, when it has ended."""
+        self.let_go()
         with self.stdout, self._ended, self._errors:
             output = self.stdout.read()
             if self.returncode is None:
@@ -65,24 +75,54 @@ class Forks:
             )
 
     def start(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str]
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        held_at: str | None = None,
     ) -> Forked:
-        """`python -m MODULE ARGUMENTS`, with nothing on stdin."""
+        """`python -m MODULE ARGUMENTS`, with nothing on stdin. Once it has printed a line that
+        begins with `held_at`, it waits until it is let go."""
         asked = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
-        request = json.dumps(asked | {"cwd": os.getcwd()})
+        request = json.dumps(asked | {"cwd": os.getcwd(), "held_at": held_at})
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, writing = os.pipe()
+        held, holding = os.pipe()
         errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - `Forked` closes it
         with theirs:
-            passed = [theirs.fileno(), writing, errors.fileno()]
+            passed = [theirs.fileno(), writing, errors.fileno(), held]
             socket.send_fds(self._socket, [request.encode()], passed)
         os.close(writing)
-        return Forked(json.loads(ours.recv(_LARGEST))["pid"], ours, output, errors)
+        os.close(held)
+        pid = json.loads(ours.recv(_LARGEST))["pid"]
+        return Forked(pid, ours, output, errors, holding)
 
     def close(self) -> None:
         """End the process that forks. What it has forked goes with it."""
         self._socket.close()
         self._process.wait()
+
+
+class _Held:
+    """A stream for text. Once a line that begins so is out, it waits until the other end of
+    `descriptor` is closed."""
+
+    def __init__(self, stream: IO[str], begins: str, descriptor: int) -> None:
+        self._stream, self._begins, self._descriptor = stream, begins, descriptor
+        self._due = False
+
+    def write(self, text: str) -> int:
+        self._due |= text.startswith(self._begins)
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+        if self._due:
+            self._due = False
+            os.read(self._descriptor, 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _serve(asked: socket.socket) -> dict[str, Any] | None:
@@ -98,7 +138,7 @@ def _serve(asked: socket.socket) -> dict[str, Any] | None:
                 teller.send(json.dumps({"code": code}).encode())
         if asked not in ready:
             continue
-        text, passed, _, _ = socket.recv_fds(asked, _LARGEST, 3)
+        text, passed, _, _ = socket.recv_fds(asked, _LARGEST, 4)
         if not text:
             for pid, _ in running.values():
                 os.kill(pid, signal.SIGKILL)
@@ -108,14 +148,15 @@ def _serve(asked: socket.socket) -> dict[str, Any] | None:
         if not pid:
             os.dup2(passed[1], 1)
             os.dup2(passed[2], 2)
-            for descriptor in (*passed, *running, asked.fileno()):
+            for descriptor in (*passed[:3], *running, asked.fileno()):
                 os.close(descriptor)
             for _, other in running.values():
                 os.close(other.fileno())
-            return json.loads(text)
+            return json.loads(text) | {"held": passed[3]}
         running[os.pidfd_open(pid)] = pid, teller
         os.close(passed[1])
         os.close(passed[2])
+        os.close(passed[3])
         teller.send(json.dumps({"pid": pid}).encode())
 
 
@@ -147,6 +188,8 @@ def _main() -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         sys.argv[1:] = request["arguments"]
+        if request["held_at"] is not None:
+            sys.stdout = _Held(sys.stdout, request["held_at"], request["held"])
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
