@@ -200,6 +200,27 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
     assert "of code in" in str(made.why)
 
 
+def test_what_git_does_not_say_in_time_does_not_pass_for_nothing(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is a copy without the code kept, nor a checkout called clean."""
+    store, made = _make(checkout)
+    assert made.kept is not None
+    ask = snapshot.git
+
+    def slow(folder: str, *arguments: str) -> bytes | None:
+        return None if arguments[0] in ("ls-files", "diff") else ask(folder, *arguments)
+
+    monkeypatch.setattr(snapshot, "git", slow)
+    monkeypatch.setattr(provenance, "git", slow)
+    _, unlisted = _make(checkout)
+    assert unlisted == snapshot.Made(None, f"git does not list the files of {checkout}")
+    assert snapshot.changed(store, made.kept)
+    _, found = _collect(checkout)
+    assert found["commit"]
+    assert (found["dirty"], found["diff"], found["untracked"]) == (None, None, [])
+
+
 def test_the_same_code_committed_and_launched_from_a_hook(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
