@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -160,25 +161,28 @@ def test_secrets_are_nowhere_to_be_seen(shells: Shells, tmp_path: Path, tmux_soc
     grid = (tmp_path / "grid.yaml").read_text()
     (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
     assert "the secret MY_KEY is not set" in shell.run("launch", "grid.yaml", code=6)
-    shell.environment["MY_KEY"] = "canary-0815"
+    # Of this test alone: others beside it have canaries in their command lines.
+    secret = f"canary-{uuid.uuid4().hex}"
+    shell.environment["MY_KEY"] = secret
     shell.hold.touch()
     launcher = shell.start("launch", "grid.yaml", "--wait")
     shell.until(lambda: len(shell.executed()) >= 2)
     tmux = ["tmux", "-L", tmux_socket]
     for command in (["show-environment", "-g"], ["show-environment", "-t", "toys"]):
         shown = subprocess.run([*tmux, *command], capture_output=True, text=True, check=True)
-        assert "canary" not in shown.stdout
+        assert secret not in shown.stdout
     starts = [*tmux, "list-panes", "-a", "-F", "#{pane_start_command}"]
-    assert b"canary" not in subprocess.run(starts, capture_output=True, check=True).stdout
-    assert not any(b"canary" in _read(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
+    told = secret.encode()
+    assert told not in subprocess.run(starts, capture_output=True, check=True).stdout
+    assert not any(told in _read(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
     kept = list((tmp_path / "home" / "environments").iterdir())
     assert len(kept) == 1
     assert kept[0].stat().st_mode & 0o077 == 0
     shell.hold.unlink()
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=120)
     stored = [path for path in (tmp_path / "sweeps").rglob("*") if path.is_file()]
     assert stored
-    assert not any(b"canary" in _read(path) for path in stored)
+    assert not any(told in _read(path) for path in stored)
     assert not list((tmp_path / "home" / "environments").iterdir())
 
 
@@ -215,8 +219,12 @@ def test_the_windows_of_a_sweep(shells: Shells, tmp_path: Path, tmux_socket: str
     windows = dict(line.split("\t") for line in listed.splitlines())
     assert {"sweep", "launcher", "lr=0.1,seed=0", "lr=0.3,seed=2"} <= set(windows)
     capture = [*tmux, "capture-pane", "-p", "-t", windows["lr=0.1,seed=0"]]
-    screen = subprocess.run(capture, capture_output=True, text=True, check=True).stdout
-    assert "sweeper: succeeded after" in screen
+
+    def screen() -> str:
+        return subprocess.run(capture, capture_output=True, text=True, check=True).stdout
+
+    # A worker says so after the outcome is on record, and tmux shows it later still.
+    shell.until(lambda: "sweeper: succeeded after" in screen())
     assert "attach needs a terminal" in shell.run("attach", "toys", code=2)
 
 
