@@ -121,12 +121,15 @@ class ForkedChild:
         from sweeper.recipe.fork_protocol import receive
 
         self._connection.settimeout(_KEEPER_SECONDS)
-        try:
-            return receive(self._connection)[0]
-        except TimeoutError:
+        deadline = time.monotonic() + _LONGEST_SECONDS
+        while True:
+            try:
+                return receive(self._connection)[0]
+            except TimeoutError:  # stopped, or slow on a busy machine: one that is gone hangs up
+                if time.monotonic() > deadline:
+                    raise
             with suppress(OSError):
                 os.kill(self._keeper, signal.SIGCONT)
-            return receive(self._connection)[0]
 
     def _asked(self) -> Mapping[str, int]:
         from sweeper.recipe.fork_protocol import send
