@@ -334,6 +334,12 @@ class _Execution:
             command = batch.contain(command, environment)
         here = {key: os.environ[key] for key in PASSED if key in os.environ}
         here["HOME"] = str(folder / "home")
+        job.host_gone = None
+        job.log_stream_name = stream
+        job._log_backend.ensure_log_group(LOG_GROUP)
+        job._log_backend.ensure_log_stream(LOG_GROUP, stream)
+        job.job_started_at = datetime.now()
+        job.status = "RUNNING"  # before the job can say so itself
         try:
             process = subprocess.Popen(
                 command,
@@ -347,14 +353,8 @@ class _Execution:
         except OSError as error:
             return 127, f"CannotStartContainerError: {error}"
         batch._processes.append(process)
-        job.job_started_at = datetime.now()
-        job.host_gone = None
-        job.log_stream_name = stream
-        job._log_backend.ensure_log_group(LOG_GROUP)
-        job._log_backend.ensure_log_stream(LOG_GROUP, stream)
         pump = threading.Thread(target=self._ship, args=(process, stream), daemon=True)
         pump.start()
-        job.status = "RUNNING"
         code, reason = self._attend(process)
         pump.join(5)
         container = {"exitCode": code, "logStreamName": stream}
