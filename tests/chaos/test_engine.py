@@ -5,9 +5,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from harness.real import HERE, NAME, Sweep, until
 
@@ -37,6 +39,8 @@ class Served:
         self.sweep.spec["grid"]["launch"]["env"] = {"PYTHONPATH": str(HERE)}
         # Not below the sweep's folder: what runs there is the sweep's.
         self.sweep.environment["SWEEPER_HOME"] = self.home
+        # While this file is there no run ends, however late the test is with what it does.
+        self.hold = Path(f"{self.sweep.ledger}.hold")
         self.start()
 
     def kill(self) -> None:
@@ -102,9 +106,11 @@ def test_killed_and_started_again_on_its_port_twice(serve: Callable[..., Served]
 def test_its_port_is_taken_when_it_comes_back(serve: Callable[..., Served]) -> None:
     """The launcher finds it, and ends those that would ask the old address for ever."""
     one = serve(retries=0)
+    one.hold.touch()
     launching = one.sweep.start()
     one.at_work(3)
     one.kill()
+    one.hold.unlink()
     host, port = one.info.url.removeprefix("http://").split(":")
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,6 +129,7 @@ def test_while_there_is_none_nothing_is_started_and_that_is_told(
     """Also not by a launcher that was killed meanwhile, and started again. Who would stop an
     engine that a sweep uses is told so."""
     one = serve(retries=0)
+    one.hold.touch()
     first = one.sweep.start()
     one.at_work(2)
     stop = [str(Path(sys.executable).with_name("sweeper")), "engine", "stop"]
@@ -134,7 +141,10 @@ def test_while_there_is_none_nothing_is_started_and_that_is_told(
     one.kill()
     first.kill()
     for process in one.sweep.workers():  # as a machine that goes down takes all with it
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # its guard was quicker
+            process.kill()
+    one.sweep.rest()
+    one.hold.unlink()
     done = len(one.sweep.rows())
     second = one.sweep.start("drive")
     told = f"no engine answers at {one.info.url}"

@@ -1,7 +1,8 @@
 """The recipe of the tests that kill engines, a command: `trainer.py LEDGER STEPS SECONDS LOG_PATH`.
 
 It trains by the unmodified SDK, saves its weights after every step, and begins where the last saved
-ones are. Each step that it has done is a row in the ledger.
+ones are. Each step that it has done is a row in the ledger. While there is a file LEDGER.hold it
+does not begin its last step.
 """
 
 import json
@@ -37,6 +38,8 @@ def main(ledger: str, steps: str, seconds: str, log_path: str) -> None:
     else:
         training = service.create_lora_training_client("tiny/qwen3", rank=2, seed=0).result()
     for step in range(saved[-1]["step"] + 1 if saved else 0, int(steps)):
+        while step + 1 == int(steps) and os.path.exists(f"{ledger}.hold"):
+            time.sleep(0.02)
         passed = training.forward_backward(DATA, "cross_entropy")
         training.optim_step(tinker.AdamParams(learning_rate=1e-2)).result()
         loss = passed.result().metrics["loss:sum"]
