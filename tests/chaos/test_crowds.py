@@ -19,13 +19,15 @@ Sweeps = Callable[..., Sweep]
 
 def test_quick_runs_leave_no_zombies(sweep: Sweeps) -> None:
     """A launcher lets go of every job that has ended, also when none is open as it looks. What ends
-    between two looks is no more than what runs at once. (`crowd.py` does it with 2,000.)"""
+    between two looks is no more than what runs at once, and as many that were about to exit at the
+    first: their outcomes were on record, so others took their place. (`crowd.py` does it with
+    2,000.)"""
     one = sweep(runs=24, seconds=0, launch={"max_parallel": 6}, spec={"poll": 1.5})
     launching = one.start()
     with Sampled(launching.pid) as sampled:
         assert launching.wait() == 0
     assert sampled.looks > 10
-    assert sampled.most <= 6
+    assert sampled.most <= 2 * 6
     assert one.verdict(once=True).good
 
 
