@@ -118,10 +118,24 @@ def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Sce
     grid, layout = toys(scene), Layout("toys")
     with scene.launching(grid) as first:
 
+        def state() -> str:
+            return Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
         def acted() -> bool:
             paths = scene.store.names(layout.alarms)
-            done = (path for path in paths if path.endswith(".action.json"))
-            return any(read_json(scene.store, path)["outcome"] for path in done)
+            done = [path for path in paths if path.endswith(".action.json")]
+            if not any(read_json(scene.store, path)["outcome"] for path in done):
+                return False
+            # A command is started after its record is there, and at most once: the launcher stands
+            # still while we look whether all of which there is a record have begun.
+            os.kill(first.pid, signal.SIGSTOP)
+            scene.until(lambda: state() in "TZ")
+            paths = scene.store.names(layout.alarms)
+            begun = (scene.folder / "ledger").read_text().splitlines()
+            if sum(path.endswith(".action.json") for path in paths) == len(begun):
+                return True
+            os.kill(first.pid, signal.SIGCONT)
+            return False
 
         scene.until(acted)
         os.kill(first.pid, signal.SIGKILL)
@@ -272,9 +286,14 @@ def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
     }
     with scene.launching(grid) as launcher:
         scene.until(lambda: scene.store.exists(layout.alarms) and names(scene.store, layout))
-        [run] = json.loads(scene.run("status", "limited", "--json").stdout)["runs"]
-        assert run["state"] == "running"
-        assert run["observed"].startswith("paused: rate limit since ")
+
+        def observed() -> str:
+            [run] = json.loads(scene.run("status", "limited", "--json").stdout)["runs"]
+            assert run["state"] == "running"
+            return run["observed"] or ""
+
+        # Between two requests that the service takes it is not held back for a moment.
+        scene.until(lambda: observed().startswith("paused: rate limit since "))
         [alarm] = alarms(scene.store, "limited")
         assert alarm.rule == "paused"
         assert "rate_limit since " in alarm.message
