@@ -62,6 +62,20 @@ const soon = (condition, then) => {
   else setTimeout(() => soon(condition, then), 5);
 };
 """
+QUIET = """
+// Whoever draws several charts begins the next as soon as one is drawn: when none was for a while,
+// all are.
+let plots = 0;
+const listen = () => {
+  for (const chart of document.querySelectorAll(".chart")) {
+    for (const name of ["plotly_afterplot", "plotly_react"]) chart.on(name, () => { plots += 1; });
+  }
+};
+const quiet = (then) => {
+  const before = plots;
+  setTimeout(() => (plots === before ? then() : quiet(then)), 1000);
+};
+"""
 CLICK_EVERY_RUN = f"""
 <script>{SOON}
 soon(drawn, () => {{
@@ -172,7 +186,7 @@ def test_what_one_solves_and_another_does_not_is_read_side_by_side(
 
 
 CLICKS = (
-    f"<script>{SOON}"
+    f"<script>{SOON}{QUIET}"
     + """
 const headers = [...document.querySelectorAll("#cells-table th button")];
 const header = headers.find((button) => button.textContent === "mean");
@@ -199,6 +213,7 @@ new MutationObserver((_, seen) => {
   document.getElementById("smooth").dispatchEvent(new Event("input"));
 }).observe(document.querySelector(".chart"), { childList: true });
 soon(drawn, () => {
+  listen();
   const curves = document.getElementById("curves");
   const chart = curves.querySelector(".chart");
   const toggle = curves.querySelector(".legend button");
@@ -209,7 +224,7 @@ soon(drawn, () => {
   slider.value = 2;
   slider.dispatchEvent(new Event("input"));
   said.push(curves.querySelector("[data-scale=log]").getAttribute("aria-pressed"));
-  setTimeout(() => {
+  quiet(() => {
     said.push(chart.data.filter((trace) => trace.visible).length);
     said.push(chart.layout.yaxis.type);
     const training = curves.querySelectorAll(".chart")[1].data;
@@ -221,7 +236,7 @@ soon(drawn, () => {
       said.push([...chart.querySelectorAll(".ytick text")].map((one) => one.textContent).join(" "));
       document.title = said.join(" | ");
     });
-  }, 1500);
+  });
 });
 </script></body>"""
 )
@@ -240,7 +255,7 @@ def test_clicks_sort_the_table_and_switch_the_curves(browser: Any, page: Path):
 
 
 PAPER = (
-    f"<script>{SOON}"
+    f"<script>{SOON}{QUIET}"
     + """
 const said = [];
 const look = () => {
@@ -249,14 +264,15 @@ const look = () => {
   said.push(chart.querySelector(".main-svg").getAttribute("width"), open, chart.offsetWidth);
 };
 soon(drawn, () => {
+  listen();
   look();
   dispatchEvent(new Event("beforeprint"));
   kept.forEach((query) => query.dispatchEvent(new Event("change")));  // dark turns light
-  setTimeout(() => {
+  quiet(() => {
     look();
     dispatchEvent(new Event("afterprint"));
-    setTimeout(() => { look(); document.title = said.join(" | "); }, 1000);
-  }, 1000);
+    quiet(() => { look(); document.title = said.join(" | "); });
+  });
 });
 </script></body>"""
 )
