@@ -281,7 +281,7 @@ class BackendContract:
         site.finish("cdcdcdcdcdcd-a1")
         site.await_start(*tokens)
         assert set(backend.find(tokens)) == {*tokens}
-        backend.cancel(tokens[:1])
+        site.until(lambda: not backend.cancel(tokens[:1]), "it can be told")
         site.until(lambda: not _at_work(backend, tokens[:1]), "one is cancelled")
         states = {status.state for status in backend.poll(tokens[1:]).values()}
         assert states == {JobState.RUNNING}
