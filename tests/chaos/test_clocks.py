@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from harness.real import NAME, Sweep, until
@@ -57,12 +58,13 @@ def test_a_lost_worker_is_found_whatever_the_time_is(
     sweep: Sweeps, clock: dict[str, float]
 ) -> None:
     """Leases run by the launcher's own monotonic clock: they end, and not at once."""
-    one = sweep(runs=2, seconds=0.8, lease=1.0)
+    one = sweep(runs=2, seconds=0.8, lease=1.0, mode="waits")
     first = one.start(**clock)
-    until(lambda: len(one.rows()) >= 2)
+    until(lambda: len({run for run, _, _ in one.rows()}) == 2)
     first.kill()
     for process in one.workers():
         process.kill()
+    Path(f"{one.ledger}.go").touch()
     assert one.finish(**clock) == 0
     assert one.verdict().good
     assert all((1, Event.LOST) in events for events in read_events(one.store, NAME).values())
@@ -73,8 +75,8 @@ def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
     """By faketime, under a real launcher, which is killed on the way, and real workers, each with a
     time of day of its own; files have the kernel's, as those of a store that is elsewhere have the
     store's. No run is told to be anything that it is not."""
-    launch = {"timeout": "20s", "env": {"LD_PRELOAD": ""}}
-    one = sweep(runs=3, seconds=1.2, lease=1.5, launch=launch)
+    launch = {"timeout": "60s", "env": {"LD_PRELOAD": ""}}
+    one = sweep(runs=3, seconds=1.2, lease=1.5, launch=launch, mode="holds-2")
     files = [one.folder / "launcher.time", one.folder / "workers.time"]
     through = ["env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={files[0]}"]
     through += ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"]
@@ -97,6 +99,7 @@ def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
     first = one.start(**options)
     until(lambda: len(one.rows()) >= 2)
     set_clocks()
+    Path(f"{one.ledger}.go").touch()  # no run has ended before that
     first.kill()
     second = one.start(**options)
     while second.poll() is None:
