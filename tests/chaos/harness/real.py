@@ -45,7 +45,7 @@ class Launching:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 240) -> int:
         """Its exit code; minus the signal that ended it."""
         until(lambda: self.poll() is not None, seconds, "the launcher goes on and on")
         assert self.code is not None
