@@ -127,8 +127,9 @@ def test_a_token_that_expires(beaker: Any, tmp_path: Path, beaker_support: Any) 
     backend.cancel([a_job(1).token])
 
 
-def test_a_quota_that_is_full(beaker: Any, tmp_path: Path) -> None:
+def test_a_quota_that_is_full(beaker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has room goes in, and the rest later."""
+    monkeypatch.setattr("sweeper.backends.beaker.backend._ROOM_SECONDS", (600.0, 600.0))
     backend, jobs = _open(beaker, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     until(lambda: not beaker.going)  # what tests before have left
