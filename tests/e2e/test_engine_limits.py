@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 tinker = pytest.importorskip("tinker")
-MODEL, WAIT, SECRET = "tiny/qwen3", 60, "tml-a-secret-of-this-test"
+MODEL, WAIT, SECRET = "tiny/qwen3", 120, "tml-a-secret-of-this-test"
 DATA = [
     tinker.Datum(
         model_input=tinker.ModelInput.from_ints([10, 20, 30]),
@@ -38,6 +38,12 @@ def collected():
     """The SDK leaves sockets to the collector: here, where that is no error."""
     yield
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """An engine that is slow to say what it has counted is waited for."""
+    monkeypatch.setattr(lifecycle, "_ASK_SECONDS", WAIT)
 
 
 @contextmanager
