@@ -89,5 +89,5 @@ def test_a_study_over_two_servers(
     servers = agents.Servers(tmp_path, engine, runs=8)
     asyncio.run(begin(agents, servers))
     with agents.served(servers) as url:
-        assert httpx2.post(url, json={}).status_code == 401
+        assert httpx2.post(url, json={}, timeout=120).status_code == 401
         asyncio.run(go_on(agents, url, tmp_path))
