@@ -167,7 +167,8 @@ def test_a_question_that_is_never_asked_leaves_nothing(monkeypatch: pytest.Monke
         assert probe._ready == [waiting]
     assert probe._ready == []
     assert not Path(f"/proc/{child}").exists()
-    assert set(os.listdir("/proc/self/fd")) == before
+    # What tests before have left to the collector may have been closed meanwhile.
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_an_interpreter_that_dies_is_told(tmp_path: Path) -> None:
