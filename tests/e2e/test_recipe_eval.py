@@ -14,11 +14,29 @@ MANY = int(os.environ.get("SWEEPER_TEST_ITEMS", "200"))
 MORE = MANY // 20
 """Items of the suite; docs/recipes.md has the figures for 2,000."""
 IN_FLIGHT = 16
+HELD = """
+import time
+
+def score(question, response, answer):
+    while held(int(question.partition("+")[0])):
+        time.sleep(0.02)
+    return response.strip() == answer
+
+def held(number):
+    try:
+        with open({path!r}) as file:
+            return number >= int(file.read())
+    except FileNotFoundError:
+        return False
+"""
+"""A grader that gives no answer to the later questions while there is a file: an evaluation is at
+work when it is struck, however late that is."""
 
 
 def asked(recipes):
     """Samples drawn by evaluations so far, by the engine's ledger."""
-    answer = httpx.get(f"{recipes.url}/api/v1/meter", headers={"X-API-Key": recipes.key})
+    key = {"X-API-Key": recipes.key}
+    answer = httpx.get(f"{recipes.url}/api/v1/meter", headers=key, timeout=120)
     sessions = answer.raise_for_status().json()["sessions"]
     return sum(
         one["samples"] for one in sessions if (one["user_metadata"] or {}).get("recipe") == "eval"
@@ -31,22 +49,28 @@ def write_suite(path, count):
     return path
 
 
-def after_lines(recipes, log_path, count, signum, **settings):
-    """Execute an evaluation, and send a signal once so many answers are on record."""
+def after_lines(recipes, log_path, count, signum, hold, **settings):
+    """Execute an evaluation, and send a signal once so many answers are on record. More are not,
+    before that: `hold` is the file of `HELD`."""
     path = log_path / "items.jsonl"
+    hold.write_text(str(count))
     process = recipes.start("eval", log_path, **settings)
     while process.poll() is None:
         if path.exists() and path.read_bytes().count(b"\n") >= count:
             process.send_signal(signum)
             break
         time.sleep(0.01)
+    hold.unlink()
     process.communicate()
     return process.returncode
 
 
 def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
     suite = write_suite(tmp_path / "suite.jsonl", MANY)
+    hold, grader = tmp_path / "hold", tmp_path / "held.py"
+    grader.write_text(HELD.format(path=str(hold)))
     settings = {"suite": suite, "max_tokens": 2, "in_flight": IN_FLIGHT}
+    settings |= {"grader": f"{grader}:score", "function_seconds": 240}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     before = asked(recipes)
     assert recipes.run("eval", whole, **settings).returncode == 0
@@ -55,8 +79,7 @@ def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
     before = asked(recipes)
     for part in range(1, 6):
         signum = signal.SIGTERM if part % 2 else signal.SIGKILL
-        # The last part is the half of it: a run that is told late is not at its end yet.
-        code = after_lines(recipes, killed, part * MANY // 10, signum, **settings)
+        code = after_lines(recipes, killed, part * MANY // 10, signum, hold, **settings)
         assert code == (143 if part % 2 else -9)
     done = recipes.run("eval", killed, **settings)
     assert (done.returncode, done.stderr) == (0, "")
