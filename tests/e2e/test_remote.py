@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Config:
     ledger: str
     learning_rate: float = 0.1
     seconds: float = 1.0
+    hold: str = ""
     behavior_if_log_dir_exists: str = "ask"
 
 def lines(path):
@@ -57,6 +59,8 @@ def main(config: Config) -> None:
             with open(checkpoints, "a") as file:
                 name = "final" if step == 19 else f"{step + 1:06d}"
                 print(json.dumps({"name": name, "batch": step + 1, "state_path": "x"}), file=file)
+        while step == 14 and config.hold and os.path.exists(config.hold):
+            time.sleep(0.05)
         time.sleep(config.seconds / 20)
 
 if __name__ == "__main__":
@@ -66,7 +70,7 @@ GRID = """
 name: toys
 recipe: toy.py
 service: none
-base: {{ledger: {ledger}}}
+base: {{ledger: {ledger}, hold: {hold}}}
 grid: {{learning_rate: [0.1, 0.3]}}
 metric: {{name: loss, goal: minimize}}
 launch: {{backend: {backend}, max_parallel: 2, sync: 1s, retries: 1, lease: 15s}}
@@ -79,7 +83,8 @@ def _shell(
     monkeypatch.setenv("SWEEPER_ROOT", root)
     shell = shells.Shell(folder, backend)
     (folder / "toy.py").write_text(RESUMES)
-    (folder / "grid.yaml").write_text(GRID.format(ledger=folder / "ledger", backend=backend))
+    grid = GRID.format(ledger=shell.ledger, hold=shell.hold, backend=backend)
+    (folder / "grid.yaml").write_text(grid)
     return shell
 
 
@@ -145,11 +150,11 @@ def test_detached_followed_and_cancelled(
     bare = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
     keep = ["tmux", "-L", tmux_socket, "new-session", "-d", "-s", "keep", "sleep 600"]
     subprocess.run(keep, env=bare, check=True)
-    shell.run("launch", "grid.yaml", "seconds=60")
+    shell.run("launch", "grid.yaml", "seconds=600")
     shell.until_states({"running": 2})
     shell.until(lambda: len(_steps(s3_root)) == 2)  # while they run
     shell.until(lambda: "step 0" in shell.run("logs", "toys/lr=0.1"))
-    again = shell.run("launch", "grid.yaml", "seconds=60", "--wait", code=6)
+    again = shell.run("launch", "grid.yaml", "seconds=600", "--wait", code=6)
     assert "another launcher is at work" in again
     assert "2 cancelled" in shell.run("cancel", "toys")
     executed = Counter(run for run, _, _ in shell.executed())
@@ -168,15 +173,25 @@ def test_output_is_followed_while_it_comes_in_parts(local: Any) -> None:
 
 @pytest.fixture
 def killed(local: Any, s3_root: str) -> Any:
-    """The sweep, halfway, its launcher and workers killed."""
+    """The sweep, halfway, its launcher and workers killed; of each run a checkpoint is in the
+    store, and none comes to its end before that."""
     shell = local
+    shell.hold.touch()
     launcher = shell.start("launch", "grid.yaml", "seconds=8", "--wait")
     shell.until(lambda: _all_are_past(shell, 8))
+    shell.until(lambda: len(_with_checkpoints(s3_root)) == 2)
     launcher.kill()
     launcher.communicate()
     for process in _workers(s3_root):
-        os.kill(process, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # a guard, which goes when its worker has gone
+            os.kill(process, signal.SIGKILL)
+    shell.hold.unlink()
     return shell
+
+
+def _with_checkpoints(root: str) -> set[str]:
+    """The attempts with a checkpoint that has come into the store, in parts or whole."""
+    return {key.split("/")[2] for key in _keys(root) if "/checkpoints.jsonl" in key}
 
 
 def _all_are_past(shell: Any, steps: int) -> bool:
@@ -235,13 +250,17 @@ def test_killed_and_resumed_here(killed: Any, s3_root: str) -> None:
 def test_no_secret_stays_where_a_launcher_was_taken_over_from(local: Any, s3_root: str) -> None:
     """Another machine's launcher has the next epoch: the one here ends, and what it had handed to
     its runs goes with it, without harm to those at work."""
+    local.hold.touch()  # the runs go on until it is taken over
     launcher = local.start("launch", "grid.yaml", "seconds=6", "--wait")
-    local.until(lambda: len(local.executed()) >= 4)
-    kept = local.folder / "home" / "environments"
-    assert len(list(kept.iterdir())) == 1
-    other = {"host": "another", "pid": 1, "began": "1"}
-    open_store(s3_root).create("toys/launcher/2", json.dumps(other).encode())
-    _, errors = launcher.communicate(timeout=60)
+    try:
+        local.until(lambda: len(local.executed()) >= 4)
+        kept = local.folder / "home" / "environments"
+        assert len(list(kept.iterdir())) == 1
+        other = {"host": "another", "pid": 1, "began": "1"}
+        open_store(s3_root).create("toys/launcher/2", json.dumps(other).encode())
+        _, errors = launcher.communicate(timeout=120)
+    finally:
+        local.hold.unlink()
     assert launcher.returncode == 6 and "has taken over 'toys'" in errors
     assert list(kept.iterdir()) == []
     local.until_states({"succeeded": 2})
