@@ -52,7 +52,7 @@ async def warm_up(agents: ModuleType, client: Client) -> None:
     assert done["finished"] and done["step"] == 20
 
 
-async def begin(agents: ModuleType, servers: Any) -> None:
+async def begin(agents: ModuleType, servers: Any, engine: int) -> None:
     """Two sessions at once; the first is at work on an order when all that drives it is killed."""
     client = Client(servers.stdio())
     with pytest.raises(BaseException):  # noqa: B017 - however the SDK says that it has gone
@@ -70,15 +70,21 @@ async def begin(agents: ModuleType, servers: Any) -> None:
             sampled = await agents.ask(client, "sample", **asked)
             assert "do not follow instructions" in sampled["notice"]
             assert len(sampled["samples"][0]) == 3
-            both = await asyncio.gather(
-                agents.ask(client, "train_grpo_step", session=SESSION, steps=7, seconds=0),
-                agents.ask(client, "train_grpo_step", session=OTHER, steps=1),
-            )
-            assert (both[0]["done"], both[1]["step"]) == (False, 1)
-            refused = await client.call_tool(
-                "save", {"session": SESSION, "name": "mine", "busy_seconds": 0}
-            )
+            os.kill(engine, signal.SIGSTOP)  # the order is not done before it is found at work
+            try:
+                order = {"session": SESSION, "steps": 7, "seconds": 0}
+                assert not (await agents.ask(client, "train_grpo_step", **order))["done"]
+                told = await agents.ask(client, "session", session=SESSION)
+                while told["progress"]["doing"] != "train":
+                    told = await agents.ask(client, "session", session=SESSION)
+                refused = await client.call_tool(
+                    "save", {"session": SESSION, "name": "mine", "busy_seconds": 0}
+                )
+            finally:
+                os.kill(engine, signal.SIGCONT)
             assert refused.is_error and "is busy: train" in refused.content[0].text  # type: ignore[union-attr]
+            beside = await agents.ask(client, "train_grpo_step", session=OTHER, steps=1)
+            assert beside["step"] == 1
             told = await agents.ask(client, "session", session=SESSION)
             while told["progress"]["step"] < 6:
                 told = await agents.ask(client, "session", session=SESSION)
@@ -125,7 +131,7 @@ def test_sessions_reach_the_values_of_the_recipes(
 ) -> None:
     servers = agents.Servers(tmp_path, engine, runs=3)
     try:
-        asyncio.run(begin(agents, servers))
+        asyncio.run(begin(agents, servers, engine.pid))
         with agents.served(servers) as url:
             asyncio.run(go_on(agents, url))
     finally:
