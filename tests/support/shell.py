@@ -111,20 +111,20 @@ class Shell:
 
     def run(self, *arguments: str, code: int = 0) -> str:
         process = self.start(*arguments)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=240)
         assert process.returncode == code, output + errors
         return output + errors
 
     def manifests(self, *arguments: str) -> list[Any]:
         """What `plan --manifest` prints of the grid, as YAML is read."""
         process = self.start("plan", "grid.yaml", "--manifest", *arguments)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=240)
         assert process.returncode == 0, output + errors
         return list(YAML(typ="safe").load_all(output))
 
     def states(self) -> Counter[str]:
         process = self.start("status", "toys", "--json")
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=240)
         return Counter(run["state"] for run in json.loads(output)["runs"])
 
     def until_states(self, expected: Mapping[str, int]) -> None:
@@ -215,7 +215,7 @@ class SweepElsewhere:
     def start(self, *given: str) -> subprocess.Popen[str]:
         return self.shell.start("launch", "grid.yaml", *given, "--wait")
 
-    def well(self, launcher: subprocess.Popen[str], seconds: float = 90) -> None:
+    def well(self, launcher: subprocess.Popen[str], seconds: float = 240) -> None:
         """Wait for the end of a launcher that has nothing to complain of."""
         output, errors = launcher.communicate(timeout=seconds)
         assert launcher.returncode == 0, output + errors
