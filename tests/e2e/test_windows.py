@@ -190,9 +190,15 @@ def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
     go = shell.hold()
     launcher = shell.start("launch", "grid.yaml", "--wait")
     _until(lambda: len(shell.executed()) == 6)
-    terminal = Terminal(shell, 80, 24, SWEEPER, "attach", "s")  # so inside another tmux
+    begin, sent = shell.folder / "begin", shell.folder / "sent"
+    attach = f"until [ -e {begin} ]; do sleep 0.1; done; exec {SWEEPER} attach s"
+    terminal = Terminal(shell, 80, 24, "sh", "-c", attach)  # so inside another tmux
     try:
-        _until(lambda: "type the prefix twice" in terminal.screen())
+        # What is said first is to be seen for 4 s only: all that the terminal is sent is kept.
+        sent.touch()
+        terminal.run("pipe-pane", f"cat >>{sent}")
+        begin.touch()
+        _until(lambda: "type the prefix twice" in sent.read_text(errors="replace"))
         shell.tmux("select-window", "-t", "s:=x=3")
         _until(lambda: ". x=3,y=2 (running)" in terminal.screen())
         _until(lambda: "6 running" in terminal.screen().splitlines()[-1])
