@@ -53,7 +53,7 @@ class Bench:
             "env_file": None,
             "secrets": [],
             "timeout_s": None,
-            "grace_s": 5,
+            "grace_s": 60,  # a recipe on a busy machine is not killed before it has stopped
             "resume": "auto",
         }
         self.store.replace(self.layout.job(RUN, attempt), encode(job | changes))
@@ -65,7 +65,7 @@ class Bench:
         return worker
 
     def finish(self, worker: subprocess.Popen[bytes]) -> tuple[int, str]:
-        output, _ = worker.communicate(timeout=60)
+        output, _ = worker.communicate(timeout=150)
         return worker.returncode, output.decode()
 
     def run(self, program: str, attempt: int = 1, **changes: Any) -> dict[str, Any]:
