@@ -135,7 +135,7 @@ def late(on_kube: Any, kube: Any, monkeypatch: pytest.MonkeyPatch) -> Late:
 
 def _nothing_is_left(shell: Any, kube: Any) -> None:
     assert not list(open_store(shell.root).names(""))
-    assert not kube.things["jobs"]
+    shell.until(lambda: not kube.things["jobs"])  # their deletion is answered before it is done
 
 
 def test_kubernetes(on_kube: Any, kube: Any) -> None:
