@@ -40,9 +40,9 @@ def test_it_is_found_and_stopped(tmp_path):
     with serving(tmp_path) as process:
         info = lifecycle.wait(str(tmp_path), timeout=60)
         assert info.pid == process.pid
-        assert lifecycle.find(str(tmp_path)) == info
+        assert lifecycle.wait(str(tmp_path), timeout=60) == info
         assert lifecycle.stop(str(tmp_path)) is True
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     assert lifecycle.find(str(tmp_path)) is None
     assert lifecycle.stop(str(tmp_path)) is False
     assert not os.path.exists(lifecycle.record_path(str(tmp_path)))
@@ -55,7 +55,7 @@ def test_signals_end_it_in_order(tmp_path, number):
     with serving(tmp_path) as process:
         lifecycle.wait(str(tmp_path), timeout=60)
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     assert not os.path.exists(lifecycle.record_path(str(tmp_path)))
 
 
@@ -65,19 +65,19 @@ def test_a_terminal_that_goes_takes_no_engine_with_it(tmp_path):
         process.send_signal(signal.SIGHUP)
         time.sleep(0.2)
         assert process.poll() is None
-        assert lifecycle.find(str(tmp_path)) == info
+        assert lifecycle.wait(str(tmp_path), timeout=60) == info
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
 
 
 def test_a_home_has_one_engine(tmp_path):
     with serving(tmp_path) as first:
         info = lifecycle.wait(str(tmp_path), timeout=60)
         with serving(tmp_path) as second:
-            _, errors = second.communicate(timeout=30)
+            _, errors = second.communicate(timeout=120)
             assert second.returncode == 6
             assert b"another engine serves" in errors and b"Traceback" not in errors
-        assert lifecycle.find(str(tmp_path)) == info
+        assert lifecycle.wait(str(tmp_path), timeout=60) == info
         assert first.poll() is None
 
 
@@ -97,7 +97,7 @@ def test_a_killed_engine_is_none_and_the_next_takes_its_place(tmp_path):
     with serving(tmp_path) as process:
         lifecycle.wait(str(tmp_path), timeout=60)
         process.kill()
-        process.wait(30)
+        process.wait(120)
     assert os.path.exists(lifecycle.record_path(str(tmp_path)))
     assert lifecycle.find(str(tmp_path)) is None
     with serving(tmp_path) as process:
@@ -158,7 +158,7 @@ def test_the_verbs(tmp_path):
 
 def test_one_that_is_started_stays(tmp_path):
     started = verb(tmp_path, "start", "--alias", "some/name=tiny/qwen3")
-    info = lifecycle.find(str(tmp_path))
+    info = lifecycle.wait(str(tmp_path), timeout=60)
     assert started.stdout.startswith(f"{info.url}, pid {info.pid}, since ")
     assert "some/name" in info.models and info.aliases["some/name"] == "tiny/qwen3"
     again = verb(tmp_path, "start")
@@ -233,7 +233,7 @@ print(json.dumps([[step(training, i) for i in range(3, 6)], path]))
 """,
         )
         process.kill()
-        process.wait(30)
+        process.wait(120)
     with serving(tmp_path):
         lifecycle.wait(str(tmp_path), timeout=60)
         resumed, run = client(

@@ -21,7 +21,7 @@ pytestmark = [
 tinker = pytest.importorskip("tinker")
 MODEL = "tiny/qwen3"
 PROMPT = [10, 20, 30]
-WAIT = 60
+WAIT = 240
 
 
 @pytest.fixture(scope="module")
