@@ -34,7 +34,6 @@ GRID = {
         "max_turns": 2,
         "max_tokens": 1,
         "context_limit": 512,
-        "max_steps": 2,
         "eval_every": 0,
     },
     "seeds": 1,
@@ -49,7 +48,7 @@ def at_work(shells, recipes, tmp_path):
     shell, begun = shells.Shell(tmp_path, "local"), []
     shell.environment |= {"TINKER_API_KEY": recipes.key}
 
-    def start(environment):
+    def start(environment, steps):
         for name in ("door", "lamp"):
             shutil.copytree(TASKS / name, tmp_path / "tasks" / name)
             with (tmp_path / "tasks" / name / "environment" / "Dockerfile").open("a") as file:
@@ -57,6 +56,7 @@ def at_work(shells, recipes, tmp_path):
         (tmp_path / "tmp").mkdir()
         base = GRID["base"] | {"tasks": str(tmp_path / "tasks"), "base_url": recipes.url}
         base |= {"environment": environment, "unsafe": environment == "process"}
+        base |= {"max_steps": steps}
         env = dict(recipes.tokenizers) | {"TMPDIR": str(tmp_path / "tmp")}
         grid = GRID | {"base": base, "launch": GRID["launch"] | {"env": env}}
         (tmp_path / "killed.yaml").write_text(json.dumps(grid))
@@ -121,7 +121,8 @@ def mounts():
 def test_nothing_of_an_environment_stays(at_work, shells, tmp_path, who, environment):
     """With the launcher the run goes on, to its end."""
     before = mounts()
-    launcher = at_work(environment)
+    # What is killed has far from ended by then, however late that is.
+    launcher = at_work(environment, steps=4 if who == "launcher" else 200)
     own = {pid for one in jobs(tmp_path) for pid in (one.pid, *below(one.pid))}
     inside = daemons(tmp_path)
     os.kill(victim(who, launcher, tmp_path), signal.SIGKILL)
@@ -131,6 +132,6 @@ def test_nothing_of_an_environment_stays(at_work, shells, tmp_path, who, environ
     shells.Shell.until(lambda: not list((tmp_path / "tmp").glob("sweeper-task-*")))
     # Tests beside this one mount what is theirs. An overlay names the folders that it is made of.
     assert not [line for line in mounts() - before if str(tmp_path) in line]
-    launcher.wait(60)
+    launcher.wait(120)
     events = {path.name for path in (tmp_path / "sweeps" / "killed" / "state").rglob("*.json")}
     assert ("1.succeeded.json" in events) == (who == "launcher")
