@@ -99,8 +99,15 @@ def test_what_one_place_takes_back_goes_on_at_the_other(
     sweep.until_kept(list(before))
     at_beaker = next(run for run, place in before.items() if place == "beaker")
     (at_kube,) = (run for run, place in before.items() if place == "kubernetes")
-    beaker.preempt(sweep.job("beaker", at_beaker), 20.0)
-    kube.shut_down(sweep.job("kubernetes", at_kube), 20.0)
+    beaker.preempt(sweep.job("beaker", at_beaker), 60.0)
+    kube.shut_down(sweep.job("kubernetes", at_kube), 60.0)
+
+    def taken_back() -> bool:
+        events = sweep.events()
+        return all((1, Event.PREEMPTED) in events[run] for run in (at_beaker, at_kube))
+
+    # While the one is still at work at Beaker, the other finds no room there.
+    sweep.shell.until(taken_back)
     launcher = sweep.start(HOLDS)
 
     def seen() -> bool:
