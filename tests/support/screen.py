@@ -89,12 +89,15 @@ class Terminal:
     def wait(self, *texts: str, gone: str | None = None, seconds: float = 60.0) -> str:
         """Wait until all `texts` are to be seen, and `gone` is not; gives the screen."""
 
+        now = ""
+
         def there() -> bool:
+            nonlocal now
             now = self.screen()
             return all(text in now for text in texts) and (gone is None or gone not in now)
 
-        wait_until(there, lambda: f"no {texts} (or still {gone}) in\n{self.screen()}", seconds)
-        return self.screen()
+        wait_until(there, lambda: f"no {texts} (or still {gone}) in\n{now}", seconds)
+        return now  # a later one may lack them again
 
     def close(self) -> None:
         command = ["tmux", "-L", self._name, "kill-server"]
