@@ -18,7 +18,7 @@ from sweeper.storage.files import LocalStore
 from sweeper.storage.sweeps import read_events, read_plan
 
 pytestmark = pytest.mark.e2e
-TIME = 60.0
+TIME = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,8 @@ def sweeper(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
 def test_filter_open_cancel_retry_and_jump(
     open_terminal: Any, support: Any, tmp_path: Path
 ) -> None:
-    done = sweeper(tmp_path, "launch", "demo.yaml")
+    # The run that is cancelled in the end trains for two minutes.
+    done = sweeper(tmp_path, "launch", "demo.yaml", "seconds=3")
     assert done.returncode == 0 and "sweeper watch demo" in done.stdout, done.stderr
     terminal, sweep = open_terminal(), Sweep(tmp_path)
     terminal.type("sweeper watch demo")
@@ -91,9 +92,13 @@ def test_filter_open_cancel_retry_and_jump(
     terminal.press("/")
     terminal.tmux("send-keys", "-l", "lr=0.03 fails seed=1")
     terminal.press("Enter")
-    screen = terminal.wait("[lr=0.03 fails seed=1]", gone="waits")
+    terminal.wait("[lr=0.03 fails seed=1]", "/ filter", gone="waits")
     failed = "lr=0.03,kind=fails,seed=1"
-    assert sum("seed=" in line for line in screen.splitlines()[3:-2]) == 1
+
+    def is_alone() -> bool:
+        return sum("seed=" in line for line in terminal.screen().splitlines()[3:-2]) == 1
+
+    support.wait_until(is_alone, terminal.screen)
     terminal.press("Down", "Enter")
     terminal.wait("curves", "configuration", "rollouts", failed)
     terminal.press("3")
@@ -108,9 +113,9 @@ def test_filter_open_cancel_retry_and_jump(
     trains = "lr=0.01,kind=trains,seed=0"
     terminal.press("/")
     terminal.tmux("send-keys", "-l", "lr=0.01 trains seed=0")
-    terminal.press("Enter", "Down")
-    terminal.wait("[lr=0.01 trains seed=0]", gone="fails")
     terminal.press("Enter")
+    terminal.wait("[lr=0.01 trains seed=0]", "/ filter", gone="fails")
+    terminal.press("Down", "Enter")
     terminal.wait("test/nll", "x ", "best, lr=")  # beside its own curve the best run's
     terminal.press("3")
     terminal.wait("[bold]loss[/bold]", " red")  # a log is data
@@ -136,7 +141,7 @@ def test_filter_open_cancel_retry_and_jump(
 def test_a_table_that_is_drawn_again_stays_on_its_screen(
     open_terminal: Any, support: Any, tmp_path: Path
 ) -> None:
-    done = sweeper(tmp_path, "launch", "demo.yaml", "seconds=0.3")
+    done = sweeper(tmp_path, "launch", "demo.yaml")
     assert done.returncode == 0, done.stderr
     terminal = open_terminal(60, 16)
     terminal.type("sweeper status demo --follow")
@@ -188,7 +193,9 @@ def test_runs_that_the_engine_holds_back_wait(open_terminal: Any, tmp_path: Path
     terminal.wait("2 cancelled", gone="waiting")
 
 
-def test_it_is_the_first_window_and_jumps_from_there(open_terminal: Any, tmp_path: Path) -> None:
+def test_it_is_the_first_window_and_jumps_from_there(
+    open_terminal: Any, support: Any, tmp_path: Path
+) -> None:
     assert sweeper(tmp_path, "launch", "demo.yaml").returncode == 0
     terminal = open_terminal(100, 30)
     terminal.type("sweeper attach demo")
@@ -196,7 +203,10 @@ def test_it_is_the_first_window_and_jumps_from_there(open_terminal: Any, tmp_pat
     terminal.press("/")
     terminal.tmux("send-keys", "-l", "0.01 waits seed=1")
     terminal.press("Enter")
-    terminal.wait("1 waiting", seconds=TIME)
+    terminal.wait("[0.01 waits seed=1]", "/ filter", "1 waiting", seconds=TIME)
+    sweep = Sweep(tmp_path)
+    waits = "lr=0.01,kind=waits,seed=1"
+    support.wait_until(lambda: sweep[waits].state is State.RUNNING, terminal.screen, TIME)
     terminal.press("Down", "t")
     terminal.wait("Sampling for 1 is paused", gone="/ filter")
     terminal.press("C-b", "0")
@@ -206,7 +216,7 @@ def test_it_is_the_first_window_and_jumps_from_there(open_terminal: Any, tmp_pat
 def test_launch_wait_shows_the_view_until_the_sweep_has_ended(
     open_terminal: Any, support: Any, tmp_path: Path
 ) -> None:
-    support.write_grid(tmp_path, "short", seconds=0.2, backend="local")
+    support.write_grid(tmp_path, "short", seconds=0.4, backend="local")
     terminal = open_terminal()
     terminal.type("sweeper launch short.yaml --wait 'kind=[trains,fails]'; echo code $?")
     terminal.wait("code 3", gone="/ filter", seconds=TIME)
@@ -222,16 +232,15 @@ def test_closing_the_view_leaves_the_launcher_and_ctrl_c_interrupts_it(
     open_terminal: Any, tmp_path: Path
 ) -> None:
     terminal, sweep = open_terminal(), Sweep(tmp_path)
-    launch = "sweeper launch demo.yaml --wait kind=trains --backend local; echo code $?"
+    # The runs outlast both views.
+    launch = "sweeper launch demo.yaml --wait kind=trains seconds=5 --backend local; echo code $?"
     terminal.type(launch)
     terminal.wait("q close", "4 running", seconds=TIME)
     terminal.press("q")
     terminal.wait("the view is closed; the sweep goes on here", gone="/ filter")
     terminal.press("C-c")
     terminal.wait("interrupted; what runs goes on", "code 130")
-    terminal.type(
-        "clear; sweeper launch demo.yaml --wait kind=trains --backend local; echo code $?"
-    )
+    terminal.type(f"clear; {launch}")
     terminal.wait("/ filter", "4 running", seconds=TIME)
     terminal.press("C-c")
     terminal.wait("interrupted; what runs goes on", "code 130")
@@ -242,12 +251,10 @@ def test_closing_the_view_leaves_the_launcher_and_ctrl_c_interrupts_it(
 def test_a_view_that_is_killed_costs_nothing(
     open_terminal: Any, support: Any, tmp_path: Path
 ) -> None:
-    support.write_grid(tmp_path, "short", seconds=0.4, backend="local")
+    support.write_grid(tmp_path, "short", seconds=0.8, backend="local")
     terminal = open_terminal()
     terminal.type("sweeper launch short.yaml --wait kind=trains; echo code $?")
     terminal.wait("/ filter", "4 running", seconds=TIME)
-    import psutil
-
     (view,) = [
         process
         for process in psutil.process_iter(["cmdline", "cwd"])
@@ -309,7 +316,7 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
     from sweeper.tui import app as views
     from sweeper.tui.poller import Poller
 
-    monkeypatch.setattr(views, "UNTOUCHED_SECONDS", 1.5)
+    monkeypatch.setattr(views, "UNTOUCHED_SECONDS", 3600.0)  # until the key is pressed
     monkeypatch.setattr(views, "_ENDED_SECONDS", 0.05)
     sweep = written.Written(tmp_path, "s")
     sweep.run({"x": 1}, state=state)
@@ -321,7 +328,8 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
         async with app.run_test() as pilot:
             if key is not None:
                 await pilot.press(key)
-            for _ in range(100 if leaves else 20):
+            monkeypatch.setattr(views, "UNTOUCHED_SECONDS", 1.5)
+            for _ in range(600 if leaves else 20):
                 await pilot.pause(0.1)
                 if not app.is_running:
                     break
