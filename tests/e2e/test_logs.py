@@ -42,6 +42,9 @@ class Sweeper:
         self.environment |= {"TERM": "xterm-256color"}
         self.environment.pop("NO_COLOR", None)
         self.started: list[subprocess.Popen[str]] = []
+        self.hold = folder / "hold"
+        """While it is there, programs wait that have `waiting` in them."""
+        self.waiting = f"while test -e {self.hold}; do sleep 0.1; done"
 
     def grid(self, program: str, backend: str, runs: int = RUNS) -> None:
         xs = ", ".join(map(str, range(1, runs + 1)))
@@ -70,8 +73,9 @@ class Sweeper:
         assert process.returncode == code, output
         return output
 
-    def on_terminal(self, *arguments: str) -> str:
-        """What it writes on a terminal."""
+    def on_terminal(self, *arguments: str, hear: Callable[[bytes], object] = lambda _: None) -> str:
+        """What it writes on a terminal. `hear` is told all that it has written by then, again and
+        again."""
         process, terminal = pty.fork()
         if process == 0:
             os.chdir(self.folder)
@@ -86,6 +90,7 @@ class Sweeper:
             if not data:
                 break
             found += data
+            hear(found)
         os.close(terminal)
         os.waitpid(process, 0)
         return found.decode().replace("\r\n", "\n")
@@ -104,9 +109,9 @@ def sweeper(tmp_path: Path, tmux_socket: str) -> Iterator[Sweeper]:
 
 
 def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
+        assert time.monotonic() < deadline, "waited 120 s in vain"
         time.sleep(0.05)
 
 
@@ -184,18 +189,22 @@ def test_names_have_colours_of_their_own(sweeper: Sweeper) -> None:
 
 
 def test_new_attempts_and_new_runs_are_followed(sweeper: Sweeper) -> None:
-    program = (
-        "echo attempt {attempt} of {x}; sleep {seconds}; [ {attempt} = 2 ] || [ {x} = 2 ] || exit 1"
-    )
+    program = "echo attempt {attempt} of {x}; " + sweeper.waiting
+    program += "; [ {attempt} = 2 ] || [ {x} = 2 ] || exit 1"
     sweeper.grid(program, "local", 1)
-    launcher = sweeper.start("launch", "grid.yaml", "seconds=3", "launch.retries=1", "--wait")
+    sweeper.hold.touch()  # a run that has ended between two launchers is followed for 3 s only
+    launcher = sweeper.start("launch", "grid.yaml", "launch.retries=1", "--wait")
     _until_lines(launcher, "1 running")
-    following = sweeper.start("logs", "-f", "many")
+    printed = sweeper.folder / "printed"
+    with printed.open("w") as file:
+        following = sweeper.start("logs", "-f", "many", into=file)
     launcher.send_signal(signal.SIGKILL)
     launcher.wait()
-    sweeper.run("launch", "grid.yaml", "x=[1,2]", "seconds=3", "launch.retries=1")
-    output, _ = following.communicate(timeout=120)
-    assert following.returncode == 0, output
+    _until(lambda: "attempt 1 of 1" in printed.read_text())
+    sweeper.run("launch", "grid.yaml", "x=[1,2]", "launch.retries=1")
+    sweeper.hold.unlink()
+    code, output = following.wait(120), printed.read_text()
+    assert code == 0, output
     said = sorted(line.rpartition("|")[2].strip() for line in output.splitlines())
     assert said == ["attempt 1 of 1", "attempt 1 of 2", "attempt 2 of 1"]
 
@@ -232,20 +241,27 @@ def test_mistakes(sweeper: Sweeper) -> None:
 
 
 def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:
-    sweeper.grid("sleep {seconds}; test {x} != 2", "local", 4)
-    sweeper.run("launch", "grid.yaml", "seconds=3", "launch.max_parallel=2")
-    lines = sweeper.start("status", "many", "--follow")
-    stream = sweeper.start("status", "many", "--follow", "--json")
-    output, _ = lines.communicate(timeout=120)
-    assert lines.returncode == 3, output
+    begun, paths = sweeper.folder / "begun", [sweeper.folder / name for name in ("lines", "json")]
+    sweeper.grid(f"echo >> {begun}; {sweeper.waiting}; " + "test {x} != 2", "local", 4)
+    sweeper.hold.touch()  # the first two are at work when they are looked at for the first time
+    sweeper.run("launch", "grid.yaml", "launch.max_parallel=2")
+    _until(lambda: begun.exists() and len(begun.read_text()) == 2)
+    with paths[0].open("w") as file:
+        lines = sweeper.start("status", "many", "--follow", into=file)
+    with paths[1].open("w") as file:
+        stream = sweeper.start("status", "many", "--follow", "--json", into=file)
+    _until(lambda: all("\n" in path.read_text() for path in paths))
+    sweeper.hold.unlink()
+    code, output = lines.wait(120), paths[0].read_text()
+    assert code == 3, output
     told = [line.split("  ", 1)[1] for line in output.splitlines()]
     assert all(re.match(r"\d\d:\d\d:\d\d  ", line) for line in output.splitlines())
     assert told[0].startswith("many: 2 planned, 2 ")
     assert told[-1] == "many: 1 failed, 3 succeeded"
     assert {"x=1  succeeded", "x=2  failed (error)", "x=3  succeeded"} <= set(told)
     assert max(Counter(told).values()) == 1  # nothing is told twice
-    output, _ = stream.communicate(timeout=120)
-    assert stream.returncode == 3, output
+    code, output = stream.wait(120), paths[1].read_text()
+    assert code == 3, output
     objects = [json.loads(line) for line in output.splitlines()]
     assert [len(found["runs"]) for found in objects[:1]] == [4]
     assert [found["at_work"] for found in objects] == [True] * (len(objects) - 1) + [False]
@@ -257,9 +273,15 @@ def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:
 
 
 def test_status_is_drawn_on_a_terminal(sweeper: Sweeper) -> None:
-    sweeper.grid("sleep {seconds}", "local", 3)
-    sweeper.run("launch", "grid.yaml", "seconds=2")
-    screens = sweeper.on_terminal("status", "many", "--follow").split("\x1b[H")
+    sweeper.grid(sweeper.waiting, "local", 3)
+    sweeper.hold.touch()
+    sweeper.run("launch", "grid.yaml")
+
+    def hear(found: bytes) -> None:
+        if found.count(b"\x1b[H") > 2:
+            sweeper.hold.unlink(missing_ok=True)
+
+    screens = sweeper.on_terminal("status", "many", "--follow", hear=hear).split("\x1b[H")
     assert len(screens) > 2
     assert "many: 3 succeeded" in screens[-1]
     assert all(screen.count("many: ") == 1 for screen in screens[1:])
