@@ -115,9 +115,7 @@ def test_what_may_not_be_looked_at_stops_nothing(kube: Any, tmp_path: Path) -> N
     _open(kube, tmp_path).preflight([{}])
 
 
-def test_a_quota_that_is_full(
-    kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_that_is_full(kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of jobs: what has room goes in, and the rest later. Of pods: why a job has none is said."""
     # However slowly this goes on, the second try is within the time in which nothing is asked.
     monkeypatch.setattr("sweeper.backends.kubernetes.backend._ROOM_SECONDS", (600.0, 600.0))
