@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -13,10 +15,30 @@ import pytest
 
 from sweeper.model.states import Event, State, fold
 from sweeper.storage.documents import encode, read_json
+from sweeper.storage.layout import token
 from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py
+PATIENT = """
+import importlib, sys
+from sweeper.worker import main
+module, name, *arguments = sys.argv[1:]
+patience = vars(importlib.import_module(module))
+patience[name] += 60.0
+sys.exit(main.main(arguments))
+"""
+UNHURRIED = 60.0
+"""Seconds that a recipe has to stop, which may get no processor for some of them."""
+
+
+def _patient(bench: Bench, module: str, name: str, **options: Any) -> "subprocess.Popen[bytes]":
+    """A worker that has a minute more for what waits so many seconds: on a busy machine whoever it
+    waits for may stand still for some."""
+    command = [sys.executable, "-P", "-c", PATIENT, module, name, bench.folder, token(bench.id, 1)]
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
+    bench.workers.append(worker)
+    return worker
 
 
 def test_a_cancelled_attempt_does_not_start(bench: Bench) -> None:
@@ -29,7 +51,7 @@ def test_a_cancelled_attempt_does_not_start(bench: Bench) -> None:
 
 
 def test_cancelling_and_the_signal_that_hands_it_on(bench: Bench) -> None:
-    worker = bench.start_waiting(0)
+    worker = bench.start_waiting(0, grace_s=UNHURRIED)
     bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
     worker.terminate()
     bench.finish(worker)
@@ -50,7 +72,8 @@ def test_a_request_alone_stops_a_run(bench: Bench) -> None:
 
 UV = """#!/bin/sh
 [ "$1" = venv ] && mkdir -p "$5/bin" && touch "$5/bin/python" && exit 0
-echo $$ > {folder}/begun
+echo $$ > {folder}/number
+mv {folder}/number {folder}/begun
 while [ ! -e {folder}/go ]; do sleep 0.05; done
 """
 """A stand-in for uv, which waits until it may go on."""
@@ -133,7 +156,7 @@ def test_a_retry_takes_a_cancel_back(bench: Bench) -> None:
 
 def _read(pipe: Path) -> IO[str]:
     """The end to write into of a pipe that somebody waits at; without a reader there is none."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while True:
         try:
             return open(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w")
@@ -172,7 +195,7 @@ sys.exit(100 + count)
 
 
 def test_a_recipe_is_asked_to_stop_once(bench: Bench) -> None:
-    bench.prepare(COUNTS)
+    bench.prepare(COUNTS, grace_s=UNHURRIED)
     worker = bench.start()
     bench.wait_for(bench.path() / "ready")
     for _ in range(5):
@@ -193,12 +216,25 @@ time.sleep(60)
 """
 
 
+EVERYBODY = {**os.environ, "SWEEPER_SIGNALS": "everybody"}
+
+
+def _end_recipe(bench: Bench, number: signal.Signals) -> None:
+    """Signal what `DIES` is, and wait until its worker has noted that it has ended."""
+    pid = int((bench.path() / "pid").read_text())
+    os.kill(pid, number)
+    deadline = time.monotonic() + 90
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, "nobody reaps the recipe"
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_recipe_that_a_scheduler_signals_before_its_worker(bench: Bench, code: int) -> None:
     bench.prepare(DIES.format(code=code))
-    worker = bench.start(env={**os.environ, "SWEEPER_SIGNALS": "everybody"})
+    worker = _patient(bench, "sweeper.worker.main", "SIGNAL_SECONDS", env=EVERYBODY)
     bench.wait_for(bench.path() / "ready")
-    os.kill(int((bench.path() / "pid").read_text()), signal.SIGTERM)
+    _end_recipe(bench, signal.SIGTERM)
     time.sleep(0.3)
     worker.terminate()
     assert bench.finish(worker)[0] == os.EX_TEMPFAIL
@@ -209,9 +245,9 @@ def test_a_recipe_that_a_scheduler_signals_before_its_worker(bench: Bench, code:
 def test_a_recipe_that_a_scheduler_kills_before_its_worker(bench: Bench) -> None:
     """As for memory, slowly, on a busy machine: why, the scheduler tells."""
     bench.prepare(DIES.format(code=0))
-    worker = bench.start(env={**os.environ, "SWEEPER_SIGNALS": "everybody"})
+    worker = _patient(bench, "sweeper.worker.main", "KILL_SECONDS", env=EVERYBODY)
     bench.wait_for(bench.path() / "ready")
-    os.kill(int((bench.path() / "pid").read_text()), signal.SIGKILL)
+    _end_recipe(bench, signal.SIGKILL)
     time.sleep(2)
     worker.kill()
     worker.wait(timeout=60)
@@ -229,7 +265,7 @@ def test_a_terminal_that_nobody_reads_stops_nothing(bench: Bench) -> None:
 
 def test_a_terminal_that_reads_slowly_gets_it_all(bench: Bench) -> None:
     bench.prepare("for n in range(300): print(n, 'x' * 999)")
-    worker = bench.start()
+    worker = _patient(bench, "sweeper.worker.output", "_PATIENCE")
     assert worker.stdout is not None
     text = b""
     while chunk := os.read(worker.stdout.fileno(), 4096):
@@ -245,7 +281,8 @@ def test_a_full_disk_costs_the_log_and_not_the_run(bench: Bench) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     bench.prepare("print('x' * 300_000); print('the end')")
-    worker = bench.start(preexec_fn=limit)
+    # What is shown is more than a pipe holds: who reads it may be late.
+    worker = _patient(bench, "sweeper.worker.output", "_PATIENCE", preexec_fn=limit)
     _, shown = bench.finish(worker)
     outcome = bench.outcome()
     assert outcome["state"] is State.SUCCEEDED
@@ -255,31 +292,33 @@ def test_a_full_disk_costs_the_log_and_not_the_run(bench: Bench) -> None:
 
 
 PAUSED = """
-import sys, time
+import os, sys, time
 print("Sampling is paused for sampler s. Reason: concurrent sampler weights limit hit", flush=True)
-time.sleep(7)
+while not os.path.exists(sys.argv[1] + "/go"): time.sleep(0.05)
 """
 
 
 def test_waiting_for_the_service_is_told_and_costs_no_time(bench: Bench) -> None:
-    bench.prepare(PAUSED, timeout_s=2.0)
+    timeout_s = 9.0  # in which it has to come to its pause
+    bench.prepare(PAUSED, timeout_s=timeout_s)
     worker = bench.start()
     path = bench.layout.heartbeat(bench.id, 1)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     beat: dict[str, Any] = {"paused": None}
-    # The first may be of its very beginning.
-    while not (beat["paused"] and beat["paused_s"] > 0 and beat["paused"]["for_s"] > 0):
+    while not (beat["paused"] and beat["paused_s"] > timeout_s):
         assert time.monotonic() < deadline, beat
         time.sleep(0.05)
         if bench.store.exists(path):
             beat = read_json(bench.store, path)
+    (bench.path() / "go").touch()
     assert set(beat["paused"]) == {"reason", "since", "for_s"}
+    assert beat["paused"]["for_s"] > 0
     assert beat["up_s"] > 0
     assert beat["paused"]["reason"] == "rate_limit"
     bench.finish(worker)
     outcome = bench.outcome()
     assert outcome["state"] is State.SUCCEEDED
-    assert outcome["paused_s"] > 2
+    assert outcome["paused_s"] > timeout_s
 
 
 def test_being_refused_by_the_service_is_a_reason(bench: Bench) -> None:
@@ -301,7 +340,7 @@ def test_the_recipe_starts_with_signals_as_they_are_by_default(bench: Bench) -> 
 
 
 def test_a_guard_that_is_killed_costs_nothing(bench: Bench) -> None:
-    worker = bench.start_waiting(3)
+    worker = bench.start_waiting(3, grace_s=UNHURRIED)
     children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     commands = {int(p): Path(f"/proc/{p}/cmdline").read_bytes() for p in children}
     (guard,) = (p for p, command in commands.items() if b"sweeper.worker.main" in command)
