@@ -93,9 +93,17 @@ def test_the_spool_has_no_room(moto: str, short: Path, tmp_path: Path, lacks: st
         with small_disk(spool, lacks) as disk:
             disk.fill()
             pid, out = one.launch(lambda: "start again" in "".join(one.log()), "a run without room")
-            _, shown, _ = one.run("status", NAME, "--json")
-            ends = [run for run in json.loads(shown)["runs"] if run["reason"]]
-            if {run["reason"] for run in ends} != {"limit"} or "No space" not in shown:
+            shown, reasons = "", set[str]()
+
+            def told() -> bool:
+                """By a run that waits. While all are being started again, none has a reason."""
+                nonlocal shown, reasons
+                _, shown, _ = one.run("status", NAME, "--json")
+                reasons = {run["reason"] for run in json.loads(shown)["runs"] if run["reason"]}
+                return bool(reasons)
+
+            one.until(told, "a run that has ended to be told of")
+            if reasons != {"limit"} or "No space" not in shown:
                 one.lies.append(f"status says {shown}")
             disk.free()
             # A recipe that is in the middle of writing fails by itself, and rightly.
