@@ -184,11 +184,12 @@ def test_it_dies_with_the_process_that_started_it(folder):
     with parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not out.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert out.exists()
         parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 90
     while began(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not began(pid)
