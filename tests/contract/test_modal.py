@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
 
 from sweeper.backends import backend_type, capabilities_of, open_backend
+from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobState
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
+from sweeper.testing import FakeClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 CANARY = "tml-canary-5f0c1d2e3b4a"
@@ -79,7 +82,8 @@ def test_who_cannot_be_asked(
     changes: Mapping[str, str],
     told: str,
 ) -> None:
-    monkeypatch.setattr("sweeper.backends.modal.client._SECONDS", 2.0)
+    if "MODAL_SERVER_URL" in changes:  # nobody is there: it is not waited for that long
+        monkeypatch.setattr("sweeper.backends.modal.client._SECONDS", 2.0)
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(EnvironmentFailure, match=told) as caught:
@@ -139,8 +143,18 @@ def test_a_configuration_of_which_nothing_can_come(
     assert not modal.requests
 
 
-def test_a_token_that_is_taken_back(modal: Any, tmp_path: Path, modal_support: Any) -> None:
+def _left_alone_by(clock: FakeClock, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a while in which nobody is asked pass by this clock."""
+    module = f"sweeper.backends.modal.{module}"
+    monkeypatch.setattr(f"{module}.Backoff", partial(Backoff, clock=clock))
+
+
+def test_a_token_that_is_taken_back(
+    modal: Any, tmp_path: Path, modal_support: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The jobs go on, and nothing is said of them; a new one need not be refused for good."""
+    clock = FakeClock()
+    _left_alone_by(clock, "client", monkeypatch)
     backend = _open(modal, tmp_path)
     backend.submit([a_job(1)])
     fault = modal_support.Fault
@@ -154,6 +168,7 @@ def test_a_token_that_is_taken_back(modal: Any, tmp_path: Path, modal_support: A
     assert len(modal.requests) == asked  # it is left alone for a while
 
     def submitted() -> bool:
+        clock.sleep(15)
         with pytest.raises(Unreachable, match="start the launcher again") as caught:
             backend.submit([a_job(2)])
         assert caught.value.__cause__ is not caught.value
@@ -162,6 +177,7 @@ def test_a_token_that_is_taken_back(modal: Any, tmp_path: Path, modal_support: A
     until(submitted)
 
     def runs() -> bool:
+        clock.sleep(15)
         with suppress(Unreachable):
             return backend.poll([a_job(1).token])[a_job(1).token].state is JobState.RUNNING
         return False
@@ -171,8 +187,9 @@ def test_a_token_that_is_taken_back(modal: Any, tmp_path: Path, modal_support: A
     backend.cancel([a_job(1).token])
 
 
-def test_when_there_is_no_room(modal: Any, tmp_path: Path) -> None:
+def test_when_there_is_no_room(modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has room goes in, and the rest later."""
+    _left_alone_by(FakeClock(), "backend", monkeypatch)
     backend, jobs = _open(modal, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     _until_quiet(modal)
@@ -267,7 +284,7 @@ def test_one_whose_worker_is_not_there_yet(modal: Any, tmp_path: Path) -> None:
     backend.submit([job])
     assert backend.cancel([job.token]) == [job.token]
     modal.terminate(backend.find([job.token])[job.token])
-    assert not backend.cancel([job.token])
+    until(lambda: _told(backend, job.token))  # time may be up before it is asked
 
 
 def _as_worker(folder: Path, number: int, does: str = "sleep 60") -> JobSpec:
@@ -300,8 +317,12 @@ def test_one_that_cannot_be_told_to_stop(
     backend, job = _open(modal, tmp_path), _as_worker(tmp_path, 1)
     backend.submit([job])
     modal.faults.append(modal_support.Fault("SandboxGetCommandRouterAccess", status))
-    assert backend.cancel([job.token]) == [job.token]
-    assert [fault.times for fault in modal.faults] == [0]
+
+    def refused() -> bool:
+        assert backend.cancel([job.token]) == [job.token]
+        return modal.faults[0].times == 0  # time may be up before it is asked
+
+    until(refused)
     until(lambda: _told(backend, job.token))
     assert until_state(backend, job.token, JobState.ENDED).code == 5
 
@@ -324,14 +345,19 @@ def test_those_that_are_starting_do_not_hold_the_others(
     backend.submit(jobs)
     tokens = [job.token for job in jobs]
     modal.requests.clear()
-    assert sorted(backend.cancel(tokens) or ()) == sorted(tokens)
+
+    def asked() -> bool:
+        assert sorted(backend.cancel(tokens) or ()) == sorted(tokens)
+        return bool(modal.asked_for_tasks)  # time may be up before any is asked
+
+    until(asked)
     assert "SandboxGetTaskIdV2" in modal.requests
     assert "TaskExecStart" not in modal.requests
     first = set(modal.asked_for_tasks)
     assert 0 < len(first) < len(jobs)
     modal.asked_for_tasks.clear()
-    backend.cancel(tokens)
-    assert modal.asked_for_tasks and not first & set(modal.asked_for_tasks)
+    until(asked)
+    assert not first & set(modal.asked_for_tasks)
     _until_quiet(modal)
 
 
