@@ -10,6 +10,7 @@ is started by path and ended by the number of its process. Nodes are n0, n1, ...
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -100,11 +101,19 @@ def _path(name: str) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
+    """Below those that the kernel gives to whoever takes any: else one could be another's before
+    its daemon has it."""
+    sockets: list[socket.socket] = []
+    found: list[int] = []
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for port in random.sample(range(10_000, 30_000), 1_000):
+            sockets.append(socket.socket())
+            with suppress(OSError):  # somebody has it
+                sockets[-1].bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == count:
+                return found
+        raise OSError(f"there are no {count} free ports")
     finally:
         for one in sockets:
             one.close()
