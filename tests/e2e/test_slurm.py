@@ -24,7 +24,7 @@ from sweeper.storage.files import LocalStore
 pytestmark = pytest.mark.e2e
 
 TOY = Path(__file__).parents[1] / "chaos" / "harness" / "toy.py"
-_until = partial(until, seconds=90)
+_until = partial(until, seconds=120)
 
 
 class Sweep:
@@ -70,9 +70,13 @@ class Sweep:
 
     @staticmethod
     def end(process: subprocess.Popen[str], code: int = 0) -> str:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=240)
         assert process.returncode == code, output
         return output
+
+    def go_on(self) -> None:
+        """Have toys that hold before a step go on."""
+        Path(f"{self.rows}.go").touch()
 
     def done(self) -> list[tuple[str, int, int]]:
         return read_ledger(self.rows)
@@ -100,6 +104,10 @@ class Sweep:
         """How many submissions are on record."""
         return len(list(self.folder.glob("sweeps/toys/slurm/*.json")))
 
+    def claimed(self, attempt: int) -> int:
+        """How many runs have come to an attempt."""
+        return len(list(self.folder.glob(f"sweeps/toys/state/*/{attempt}.claimed.json")))
+
     def queue(self, *fields: str) -> list[str]:
         lines = self.cluster.run("squeue", "-h", "-r", "-o", " ".join(fields))
         return lines.splitlines()
@@ -107,6 +115,7 @@ class Sweep:
 
 @pytest.fixture
 def sweep(tmp_path: Path, slurm: Any) -> Iterator[Sweep]:
+    slurm.until_idle()  # jobs of the test before may still be ending
     yield Sweep(tmp_path, slurm)
     slurm.run("scancel", "--me")
 
@@ -248,17 +257,19 @@ def test_a_limit_on_submitted_jobs(sweep: Sweep) -> None:
 
 def test_squeue_down_for_longer_than_a_lease(sweep: Sweep) -> None:
     """While a worker stands still, of which nobody can say whether it is gone."""
-    sweep.write(4, 5, 4.0, lease="15s")
+    sweep.write(4, 5, 0.5, "holds-2", lease="15s")
     message = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     path = _wrapper(
         sweep.folder, "squeue", f'[ -e $once ] && echo "{message}" >&2 && exit 1\nexec $real "$@"\n'
     )
     launcher = sweep.start("launch", "grid.yaml", "--wait", path=path)
-    _until(lambda: len(sweep.done()) >= 4)
+    _until(lambda: len(sweep.done()) == 8)
     (sweep.folder / "squeue.once").touch()
     still = sweep.cluster.steps()[0].children(recursive=True)
     for process in still:
         process.suspend()
+    sweep.go_on()
+    _until(lambda: len(sweep.done()) == 17)
     _until(lambda: "Unable to contact" in sweep.told())
     time.sleep(18)
     assert {run["state"] for run in sweep.states().values()} == {"running", "succeeded"}
@@ -296,10 +307,11 @@ def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
     """With all that runs there, or its slurmd alone: then its jobs go on, Slurm starts them again
     elsewhere, and there are two writers."""
     # What goes on alone must still be at it when Slurm has started it again, on a busy machine too.
-    steps, seconds = (96, 48.0) if alone else (32, 8.0)
-    sweep.write(6, steps, seconds, "resume")
+    # What dies with its node waits for that.
+    steps, seconds, mode = (96, 48.0, "resume") if alone else (32, 8.0, "resume:holds-3")
+    sweep.write(6, steps, seconds, mode)
     launcher = sweep.start("launch", "grid.yaml", "--wait")
-    _until(lambda: len(sweep.done()) >= 12)
+    _until(lambda: len(sweep.done()) >= (12 if alone else 18))
     node = _node_of(sweep, sweep.done()[0][0])
     if alone:
         sweep.cluster.kill(f"n{node}")
@@ -308,6 +320,7 @@ def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
     # What Slurm finds out by itself after a while; then, too, it takes the jobs from the node.
     where = f"nodename=n{node}"
     sweep.cluster.run("scontrol", "update", where, "state=down", "reason=silent")
+    sweep.go_on()
     try:
         sweep.end(launcher)
     finally:
@@ -330,14 +343,16 @@ def test_told_to_stop_requeued_and_resumed(sweep: Sweep) -> None:
     """By an operator, and by the signal that Slurm sends before the time limit, each for one task
     of an array: the last has the array's own number. And one that somebody cancels by Slurm's own
     means: that job does not come back, a launcher submits the next attempt."""
-    sweep.write(4, 10, 6.0, "resume", grace="5s")
+    sweep.write(4, 10, 6.0, "resume:holds-3", grace="5s")
     launcher = sweep.start("launch", "grid.yaml", "--wait")
-    _until(lambda: len({run for run, _, _ in sweep.done()}) == 4)
+    _until(lambda: len(sweep.done()) == 12)
     tasks = sorted(set(sweep.queue("%i")))
     assert len(tasks) == 4
     sweep.cluster.run("scontrol", "requeue", tasks[1])
     sweep.cluster.run("scancel", "-b", "-s", "TERM", tasks[3])
     sweep.cluster.run("scancel", tasks[0])
+    _until(lambda: sweep.claimed(2) == 3)
+    sweep.go_on()
     sweep.end(launcher)
     sweep.judge(resumes=True)
     attempts = {run: max(a for r, a, _ in sweep.done() if r == run) for run, _, _ in sweep.done()}
@@ -348,11 +363,13 @@ def test_told_to_stop_requeued_and_resumed(sweep: Sweep) -> None:
 
 def test_preempted_and_resumed(sweep: Sweep) -> None:
     """By a job of a partition that goes first."""
-    sweep.write(3, 20, 10.0, "resume", grace="5s")
+    sweep.write(3, 20, 10.0, "resume:holds-3", grace="5s")
     launcher = sweep.start("launch", "grid.yaml", "--wait")
-    _until(lambda: len({run for run, _, _ in sweep.done()}) == 3)
+    _until(lambda: len(sweep.done()) == 9)
     urgent = ["-p", "urgent", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]
     sweep.cluster.run("sbatch", *urgent)
+    _until(lambda: sweep.claimed(2) == 3)
+    sweep.go_on()
     sweep.end(launcher)
     sweep.judge(resumes=True)
     assert {max(a for r, a, _ in sweep.done() if r == run) for run, _, _ in sweep.done()} == {2}
@@ -361,7 +378,7 @@ def test_preempted_and_resumed(sweep: Sweep) -> None:
 
 
 def test_what_a_user_cancels(sweep: Sweep) -> None:
-    sweep.write(6, 40, 20.0, slurm={"throttle": 2})
+    sweep.write(6, 400, 200.0, slurm={"throttle": 2})
     launcher = sweep.start("launch", "grid.yaml", "--wait")
     _until(lambda: len(sweep.done()) >= 3)
     sweep.run("cancel", "toys")
