@@ -56,6 +56,9 @@ COLOURS = """
   .filter((trace) => trace.visible !== false && trace.meta.role === "mean")
   .map((trace) => trace.line.color))].length
 """
+DRAWN_ANEW = """
+[...document.querySelectorAll(".chart")].every((one, at) => one.data !== window.before[at])
+"""
 
 
 def test_many_cells_are_a_strip_and_what_is_asked_for(
@@ -74,11 +77,12 @@ def test_many_cells_are_a_strip_and_what_is_asked_for(
         # Eight cells with a colour of their own, and all others as one.
         assert page.evaluate(COLOURS) == 9
         page.evaluate("""
+            window.before = [...document.querySelectorAll(".chart")].map((one) => one.data);
             const choice = document.getElementById("group");
             choice.value = [...choice.options].find((one) => one.text === "lora_rank").value;
             choice.dispatchEvent(new Event("change"));
-            new Promise((done) => setTimeout(done, 1500));
         """)
+        page.wait(DRAWN_ANEW)
         assert page.evaluate(COLOURS) == 8
         names = "[...document.querySelectorAll('.legend button')].map((one) => one.textContent)"
         assert page.evaluate(names) == ["1", "2", "4", "8", "16", "32", "64", "128"]
