@@ -261,7 +261,8 @@ class Worker:
         )
         log = self.layout.log(self.run, self.attempt)
         output = Output(prepared.place, log, self._redactor, pauses)
-        copying = threading.Thread(target=output.copy, args=(child.output,), daemon=True)
+        over, ending = os.pipe()
+        copying = threading.Thread(target=output.copy, args=(child.output, over), daemon=True)
         when_there_is_room(copying.start)
         ended = threading.Event()
         waiting = threading.Thread(target=self._await, args=(child, ended), daemon=True)
@@ -273,7 +274,12 @@ class Worker:
         guard.dismiss()
         self._child = None  # from here on its group's id may become another's
         code, memory = child.reap()
-        copying.join(timeout=5.0)
+        os.close(ending)
+        while copying.is_alive():  # its last words may say why it failed
+            copying.join(BEAT_SECONDS)
+            if copying.is_alive():
+                self._heartbeat.write()
+        os.close(over)
         return output, code, memory
 
     def _watch(self, job: Job, ended: threading.Event, pauses: Pauses) -> None:

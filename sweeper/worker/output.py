@@ -2,6 +2,7 @@
 One pass in bounded memory, with secrets replaced before anything else sees them."""
 
 import os
+import select
 import sys
 from contextlib import suppress
 
@@ -14,6 +15,8 @@ from sweeper.worker.rate_limits import Pauses
 __all__ = ["Output", "last_word", "say", "set_blocking"]
 
 _CHUNK = 1 << 16
+_PIPE = 1 << 20
+"""Bytes that a pipe holds at most, however its writer has set it."""
 _TAIL = 1 << 13
 _ANSWER = 1.0
 _PATIENCE = 0.1
@@ -38,9 +41,17 @@ class Output:
         self.lost = 0
         self.trouble: str | None = None
 
-    def copy(self, source: int) -> None:
-        """Copy until the end of the pipe."""
-        while chunk := os.read(source, _CHUNK):
+    def copy(self, source: int, over: int) -> None:
+        """Copy until the end of the pipe. What a recipe leaves behind may keep it open: once the
+        other end of `over` is closed, copy what the pipe holds, and no more."""
+        left = _PIPE
+        while left > 0:
+            ready = select.select([source, over], [], [])[0]
+            chunk = os.read(source, _CHUNK) if source in ready else b""
+            if not chunk:
+                break
+            if over in ready:
+                left -= len(chunk)
             self._take(self._redactor.feed(chunk))
         self._take(self._redactor.end())
 
@@ -76,8 +87,6 @@ def show(data: bytes, patience: float) -> bool:
             try:
                 view = view[os.write(descriptor, view) :]
             except BlockingIOError:
-                import select
-
                 if not select.select([], [descriptor], [], patience)[1]:
                     return False
     except (OSError, ValueError, AttributeError):  # the terminal has gone
@@ -112,8 +121,6 @@ def last_word(word: str) -> None:
 
 def _await_answer(descriptor: int) -> None:
     """Wait until the terminal has answered a request for its status."""
-    import select
-
     answer = b""
     while b"\x1b[0n" not in answer and select.select([descriptor], [], [], _ANSWER)[0]:
         more = os.read(descriptor, 1024)

@@ -383,6 +383,21 @@ def test_a_log_that_cannot_be_kept_says_where_it_has_gaps(tmp_path: Path) -> Non
     assert (output.lost, output.tail) == (10, b"one\ntwo\nthree\nfour\n")
 
 
+@pytest.mark.parametrize("printed", [b"", b"the reason why\n", b"x" * 50_000])
+def test_what_was_printed_before_the_end_is_copied_whoever_keeps_the_pipe(
+    tmp_path: Path, printed: bytes
+) -> None:
+    output = Output(LocalStore(str(tmp_path)), "log", Redactor(()), Pauses("none"))
+    source, kept = os.pipe()
+    over, ending = os.pipe()
+    os.write(kept, b"begun\n" + printed)
+    os.close(ending)
+    output.copy(source, over)
+    assert (tmp_path / "log").read_bytes() == b"begun\n" + printed
+    for descriptor in (source, kept, over):
+        os.close(descriptor)
+
+
 # The claim
 
 
