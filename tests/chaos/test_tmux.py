@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,24 @@ def _no_session(one: Sweep) -> bool:
         return False
 
 
+def _at_work(one: Sweep) -> bool:
+    """Whether both recipes that there is room for have begun. An interpreter that is just starting
+    is no worker yet, and a hangup ends it."""
+    return len({run for run, _, _ in one.rows()}) == 2
+
+
+def _go_on(one: Sweep) -> None:
+    """Have the recipes that wait go on to their ends: until then no other run is started."""
+    Path(f"{one.ledger}.go").touch()
+
+
 def test_the_server_is_killed(sweep: Sweeps, tmux_socket: str) -> None:
     """The workers survive the hangup and finish; what is still to start gets a new server."""
-    one = sweep(backend="tmux", runs=4, seconds=1.2)
+    one = sweep(backend="tmux", runs=4, mode="waits")
     launching = one.start(fork=False)
-    until(lambda: len(one.rows()) >= 2)
+    until(lambda: _at_work(one))
     _tmux(tmux_socket, "kill-server")
+    _go_on(one)
     assert launching.wait() == 0, one.log.read_text()
     one.rest()
     assert one.verdict(once=True).good
@@ -59,14 +72,14 @@ def test_the_server_is_killed(sweep: Sweeps, tmux_socket: str) -> None:
 
 def test_the_server_is_killed_and_so_are_its_jobs(sweep: Sweeps, tmux_socket: str) -> None:
     """Lost after the lease, and started again, however many there were."""
-    one = sweep(backend="tmux", runs=4, seconds=1.0, lease=1.0)
+    one = sweep(backend="tmux", runs=4, lease=1.0, mode="waits")
     launching = one.start(fork=False)
-    until(lambda: len(_pids(one)) >= 2)
+    until(lambda: _at_work(one))
     killed = _pids(one)
     _tmux(tmux_socket, "kill-server")
     for pid in killed:
-        if psutil.pid_exists(pid):
-            os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+    _go_on(one)
     assert launching.wait() == 0, one.log.read_text()
     one.rest()
     assert one.verdict().good
@@ -90,9 +103,9 @@ def test_the_socket_is_deleted(sweep: Sweeps, tmux_socket: str) -> None:
 
 def test_a_window_is_closed_by_the_user(sweep: Sweeps, tmux_socket: str) -> None:
     """Closing a window is looking away, not cancelling: the run goes on without it."""
-    one = sweep(backend="tmux", runs=3, seconds=1.5)
+    one = sweep(backend="tmux", runs=3, mode="waits")
     launching = one.start(fork=False)
-    until(lambda: len(one.rows()) >= 2)
+    until(lambda: _at_work(one))
     session = TmuxServer().session(f"{one.store.root}/{NAME}")
     assert session is not None
     closed = 0
@@ -105,9 +118,17 @@ def test_a_window_is_closed_by_the_user(sweep: Sweeps, tmux_socket: str) -> None
             _tmux(tmux_socket, "kill-window", "-t", window)
             closed += 1
     assert closed >= 1
+    _go_on(one)
     assert launching.wait() == 0, one.log.read_text()
     one.rest()
     assert one.verdict(once=True).good
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        # One that was slow to beat when tmux had gone may have been given up, and have ended.
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(sweep: Sweeps, tmux_socket: str) -> None:
@@ -116,18 +137,18 @@ def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(sweep: Sweeps, tmux_so
     the old worker finds the newer attempt and stops, its outcome outweighs nothing, and what it
     still wrote lies in a folder of its own."""
     spec: Any = {"hidden": True}
-    one = sweep(backend="tmux", runs=1, steps=30, seconds=4.5, lease=1.0, spec=spec)
+    # However late this test comes to stop it, the first attempt is not over by then.
+    mode = "first:holds-25"
+    one = sweep(backend="tmux", runs=1, steps=30, seconds=4.5, lease=1.0, spec=spec, mode=mode)
     launching = one.start(fork=False)
     until(lambda: len(one.rows()) >= 3)
     (pid,) = _pids(one)
     stopped = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     _tmux(tmux_socket, "kill-server")  # first: a hangup continues what is stopped
     until(lambda: _no_session(one))
-    for number in stopped:
-        os.kill(number, signal.SIGSTOP)
-    until(lambda: any(attempt == 2 for _, attempt, _ in one.rows()), 20, "no second attempt")
-    for number in stopped:
-        os.kill(number, signal.SIGCONT)
+    _signal(stopped, signal.SIGSTOP)
+    until(lambda: any(attempt == 2 for _, attempt, _ in one.rows()), 60, "no second attempt")
+    _signal(stopped, signal.SIGCONT)
     assert launching.wait() == 0, one.log.read_text()
     one.rest()
     (run,) = one.states()
