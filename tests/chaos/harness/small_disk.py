@@ -1,5 +1,6 @@
 """A file system of its own, with little room: filled, made free, and made read-only, for real."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Generator
@@ -8,28 +9,53 @@ from pathlib import Path
 
 import pytest
 
+from harness.real import until
+from sweeper.atomic import TEMPORARY
+
 __all__ = ["SmallDisk", "can_mount", "small_disk"]
 
 _OPTIONS = {"bytes": "size=512k", "inodes": "size=16m,nr_inodes=400"}
 
 
 class SmallDisk:
-    """Mounted at `folder`; `lacks` is what there is little of: "bytes" or "inodes"."""
+    """Mounted at `folder`; `lacks` is what there is little of: "bytes" or "inodes". `cut`: files
+    that were being written when it became read-only, which their writers cannot remove."""
 
     def __init__(self, folder: Path, lacks: str) -> None:
         self.folder = folder
+        self.cut: set[Path] = set()
         self._lacks = lacks
+        self._number = 0
 
     def fill(self) -> None:
-        """Until there is none left."""
+        """Until there is none left, nor will be: a file that was being written meanwhile gives the
+        room of the one whose place it takes."""
+        until(lambda: not self._unfinished() and not self._take(), why="the disk is never full")
+
+    def _take(self) -> bool:
+        """Take what room there is. Returns whether there was any."""
+        filler, taken = self.folder / ".filler", False
         with suppress(OSError):
             if self._lacks == "bytes":
-                with (self.folder / ".filler").open("wb", buffering=0) as file:
+                with filler.open("ab", buffering=0) as file:
                     while True:
-                        file.write(bytes(1024))
-            (self.folder / ".filler").mkdir()
-            for number in range(1_000):
-                (self.folder / ".filler" / str(number)).touch()
+                        taken |= bool(file.write(bytes(1024)))
+            filler.mkdir(exist_ok=True)
+            while True:
+                (filler / str(self._number)).touch(exist_ok=False)
+                self._number += 1
+                taken = True
+        return taken
+
+    def _unfinished(self) -> set[Path]:
+        """What somebody is just writing."""
+        found = os.walk(self.folder)
+        return {
+            Path(folder, name)
+            for folder, _, names in found
+            for name in names
+            if name.startswith(TEMPORARY)
+        }
 
     def free(self) -> None:
         """Make room again."""
@@ -45,6 +71,7 @@ class SmallDisk:
         for words in (["--bind", place, place], ["-o", "remount,ro,bind", place]):
             told = _mount(*words)
             assert told.returncode == 0, told.stderr
+        self.cut |= self._unfinished()
         try:
             yield
         finally:
