@@ -57,7 +57,7 @@ class Broken(JsonRESTError):
 class Batch:
     """The emulation. One at a time in a process: it changes moto's own classes."""
 
-    def __init__(self, folder: Path, grace: float = 5.0) -> None:
+    def __init__(self, folder: Path, grace: float = 30.0) -> None:
         self.folder, self.grace = folder, grace
         self.refused: dict[str, str] = {}
         self.throttle: Counter[str] = Counter()
