@@ -53,6 +53,11 @@ def _jobs_by_run(batch: Any) -> dict[str, Any]:
     return found
 
 
+def _all_over(batch: Any) -> bool:
+    """Whether the processes of all jobs have ended, which have outcomes on record before."""
+    return all(job.status in ("SUCCEEDED", "FAILED") for job in _jobs(batch))
+
+
 def _at_step(shell: Any, step: int) -> int:
     """How many executions have come to this step."""
     return sum(int(at) == step for _, _, at in shell.executed())
@@ -95,9 +100,10 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
     assert [sorted(rows["step"]) for _, rows in metrics.groupby("run")] == [[*range(10)]] * 3
     # What the backend itself kept: the worker's own words.
     backend, (run, job) = _backend(batch), _jobs_by_run(batch).popitem()
+    # The last of them come after the outcome.
+    shell.until(lambda: "succeeded after" in "\n".join(backend.logs(f"{run}-a1")))
     printed = "\n".join(backend.logs(f"{run}-a1"))
     assert "attempt 1, in" in printed
-    assert "succeeded after" in printed
     described = backend.aws.call("batch", "describe_jobs", jobs=[job.job_id])
     definitions = backend.aws.call("batch", "describe_job_definitions", status="ACTIVE")
     shown = json.dumps([described, definitions], default=str)
@@ -133,6 +139,7 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
     assert all((1, Event.SUCCEEDED) in events for events in happened.values())
     # The second attempt went on from where the first one's machine was lost.
     assert min(int(step) for _, attempt, step in shell.executed() if attempt == "2") > 0
+    shell.until(lambda: _all_over(batch))
     assert sorted(len(one.attempts) for one in _jobs(batch)) == [1, 1, 2]
     assert len(job.attempts) == 2
     streams = "\n".join(_backend(batch).logs(f"{run}-a1"))
@@ -167,6 +174,7 @@ def test_a_host_is_lost_and_batch_does_not_answer(shell: Any, batch: Any) -> Non
     ends = {event for found in events.values() for _, event in found}
     assert not ends & {Event.FAILED, Event.LOST}
     assert min(int(step) for _, attempt, step in shell.executed() if attempt == "2") > 0
+    shell.until(lambda: _all_over(batch))
     assert [len(job.attempts) for job in _jobs(batch)] == [1, 1, 1, 1]
 
 
@@ -197,6 +205,7 @@ def test_an_array_with_failures(shell: Any, batch: Any) -> None:
     assert Counter(run.attempts for run in runs) == {1: 1, 2: 2}
     jobs = _jobs(batch)
     assert len(jobs) == 5  # three, and a second attempt of two: jobs of their own
+    shell.until(lambda: _all_over(batch))
     assert all(len(job.attempts) == 1 for job in jobs)  # Batch retried nothing by itself
 
 
@@ -222,8 +231,9 @@ def test_terminated_interrupted_and_cancelled(shell: Any, batch: Any) -> None:
     shell.until(all_done)
     shell.until(lambda: {(terminated, "2"), (interrupted, "2")} <= _attempts(shell))
     assert "1 cancelled" in shell.run("cancel", "toys", runs[600].name)
-    output, errors = launcher.communicate(timeout=60)
+    output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 3, output + errors
+    shell.until(lambda: _all_over(batch))
     assert {jobs[run].status for run in (terminated, cancelled)} == {"FAILED"}
     assert len(jobs[interrupted].attempts) == 2
     shell.judge(expected={cancelled: State.CANCELLED})
