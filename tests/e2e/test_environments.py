@@ -23,6 +23,8 @@ LACKING = environments.missing("bubblewrap")
 needs_bubblewrap = pytest.mark.skipif(LACKING is not None, reason=str(LACKING))
 KINDS = [pytest.param("bubblewrap", marks=needs_bubblewrap), "process"]
 SMALL = Limits(memory_mb=200, storage_mb=32, processes=48, files=3000)
+SOON = 60.0
+"""Seconds for what ends by itself, and soon."""
 SECRET = "tml-" + "s3cr3t" * 4
 
 
@@ -43,16 +45,17 @@ def opened():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shell_keeps_its_state(opened, kind):
     place = opened(kind, env={"COLOUR": "blue"})
-    assert place.exec("x=5; f() { echo f$1; }; mkdir d; cd d", 5) == Result(0, b"")
-    assert place.exec("echo $x $COLOUR; f 1; basename $PWD; false", 5).text == "5 blue\nf1\nd\n"
-    assert place.exec("(exit 7)", 5) == Result(7, b"")
-    assert place.exec("cat; echo to-stderr >&2", 5) == Result(0, b"to-stderr\n")
-    ended = place.exec("echo a; sleep 60 & sleep 60", 0.3)
+    assert place.exec("x=5; f() { echo f$1; }; mkdir d; cd d", SOON) == Result(0, b"")
+    assert place.exec("echo $x $COLOUR; f 1; basename $PWD; false", SOON).text == "5 blue\nf1\nd\n"
+    assert place.exec("(exit 7)", SOON) == Result(7, b"")
+    assert place.exec("cat; echo to-stderr >&2", SOON) == Result(0, b"to-stderr\n")
+    # Time for a busy machine to come to the first word.
+    ended = place.exec("echo a; sleep 600 & sleep 600", 4)
     assert (ended.code, ended.ended, ended.output) == (None, "timeout", b"a\n")
-    assert place.exec("echo [$x]; basename $PWD", 5).text == "[]\napp\n"
-    assert place.exec("echo bye; exit 3", 5) == Result(None, b"bye\n", 0, "shell")
-    assert place.exec("echo 'a' \"b\" $(echo c); if", 5).code == 2
-    assert place.exec("seq 100000", 5, keep=20).output == b"1\n2\n3\n4\n5\n99\n100000\n"
+    assert place.exec("echo [$x]; basename $PWD", SOON).text == "[]\napp\n"
+    assert place.exec("echo bye; exit 3", SOON) == Result(None, b"bye\n", 0, "shell")
+    assert place.exec("echo 'a' \"b\" $(echo c); if", SOON).code == 2
+    assert place.exec("seq 100000", SOON, keep=20).output == b"1\n2\n3\n4\n5\n99\n100000\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,16 +63,16 @@ def test_files_go_in_and_come_out(opened, kind):
     place = opened(kind)
     big = os.urandom(300_000)
     place.put({"/app/run.sh": b"#!/bin/bash\necho ran $PWD", "/tests/deep/er/data": big})
-    assert place.exec("./run.sh", 5).text.startswith("ran /")
+    assert place.exec("./run.sh", SOON).text.startswith("ran /")
     assert place.get("/tests/deep/er/data") == big
     assert place.get("/tests/deep/er/data", 10) == big[:10]
     assert place.get("/no/such") is None
     assert place.get("/tests") is None
-    place.exec("mkfifo /app/pipe 2>/dev/null || mkfifo pipe", 5)
+    place.exec("mkfifo /app/pipe 2>/dev/null || mkfifo pipe", SOON)
     assert place.get("/app/pipe") is None
-    place.exec("y=1; sleep 60 & echo() { :; }", 5)
+    place.exec("y=1; sleep 60 & echo() { :; }", SOON)
     place.reset()
-    assert place.exec("echo [$y]; jobs", 5).text == "[]\n"
+    assert place.exec("echo [$y]; jobs", SOON).text == "[]\n"
 
 
 def test_no_isolation_is_only_for_who_says_so():
@@ -82,43 +85,43 @@ HOSTILE = [
     (":(){ :|:& };:", 1.0, "", ""),
     ("perl -e 'fork while 1'", 0.5, "", ""),
     ("while :; do (sleep 60 &) ; done", 0.5, "", ""),
-    ("ulimit -u 100000 || ulimit -d unlimited && echo over", 2, "not permitted", "over"),
-    ("dd if=/dev/zero of=/tmp/x bs=1M count=100; rm -f /tmp/x", 3, "No space left", ""),
-    ("head -c 100M /dev/zero >/dev/shm/x; rm -f /dev/shm/x", 3, "No space left", ""),
-    ("fallocate -l 1T /app/x; echo done; rm -f /app/x", 3, "done", ""),
-    ("echo x >/dev/x", 2, "Read-only", ""),
-    ("for i in {1..9}; do touch {1..99}$i; done; echo many; rm -f *", 5, "many", ""),
-    ("yes", 0.5, "y\ny\n", ""),
-    ("head -c 200000000 /dev/zero | tr '\\0' x", 20, "xxxx", "\n"),
+    ("ulimit -u 100000 || ulimit -d unlimited && echo over", SOON, "not permitted", "over"),
+    ("dd if=/dev/zero of=/tmp/x bs=1M count=100; rm -f /tmp/x", SOON, "No space left", ""),
+    ("head -c 100M /dev/zero >/dev/shm/x; rm -f /dev/shm/x", SOON, "No space left", ""),
+    ("fallocate -l 1T /app/x; echo done; rm -f /app/x", SOON, "done", ""),
+    ("echo x >/dev/x", SOON, "Read-only", ""),
+    ("for i in {1..9}; do touch {1..99}$i; done; echo many; rm -f *", SOON, "many", ""),
+    ("yes", 2, "y\ny\n", ""),
+    ("head -c 200000000 /dev/zero | tr '\\0' x", SOON, "xxxx", "\n"),
     ("cat /dev/urandom", 0.3, "", ""),
-    ("printf '\\033]0;title\\007\\033[2J\\033c'", 2, "\x1b]0;title", ""),
-    ("printf '\\0abcdef123456 0\\0\\0'; echo after", 2, "after", ""),
-    ("cat /etc/shadow; cat /root/.bashrc /home/*/*", 2, "No such file", "root:\\*"),
-    ("cat $HOST_FILE", 2, "No such file", SECRET),
-    ("env; cat /proc/1/environ /proc/$$/environ /proc/*/environ", 2, "TERM", SECRET),
+    ("printf '\\033]0;title\\007\\033[2J\\033c'", SOON, "\x1b]0;title", ""),
+    ("printf '\\0abcdef123456 0\\0\\0'; echo after", SOON, "after", ""),
+    ("cat /etc/shadow; cat /root/.bashrc /home/*/*", SOON, "No such file", "root:\\*"),
+    ("cat $HOST_FILE", SOON, "No such file", SECRET),
+    ("env; cat /proc/1/environ /proc/$$/environ /proc/*/environ", SOON, "TERM", SECRET),
     ("tr '\\0' ' ' </proc/1/cmdline; cat /proc/[0-9]*/cmdline", 2, "", SECRET),
-    ("ls /proc | grep -c '^[0-9]'", 2, "^[0-9]\n$", ""),
+    ("ls /proc | grep -c '^[0-9]'", SOON, "^[0-9]\n$", ""),
     ("exec 3<>/dev/tcp/127.0.0.1/$PORT && cat <&3", 2, "", SECRET),
-    ("timeout 1 bash -c 'echo >/dev/tcp/1.1.1.1/53' || echo unreachable", 3, "unreachable", ""),
-    ("cat /proc/net/dev | grep -vc lo:", 2, "^2\n", ""),
-    ("kill -9 1; kill -TERM 1; kill -HUP 1; kill -STOP 1; kill -USR2 1; echo on", 2, "on", ""),
+    ("timeout 1 bash -c 'echo >/dev/tcp/1.1.1.1/53' || echo unreachable", SOON, "unreachable", ""),
+    ("cat /proc/net/dev | grep -vc lo:", SOON, "^2\n", ""),
+    ("kill -9 1; kill -TERM 1; kill -HUP 1; kill -STOP 1; kill -USR2 1; echo on", SOON, "on", ""),
     ("kill -USR1 1; sleep 1", 3, "", ""),
     ("kill -9 -1; echo on", 3, "", ""),
     ("kill -9 $$", 3, "", ""),
-    ("exec /bin/echo gone", 3, "gone", ""),
+    ("exec /bin/echo gone", SOON, "gone", ""),
     ("trap '' TERM INT HUP QUIT; while :; do :; done", 0.3, "", ""),
     ("printf() { :; }; eval() { :; }; builtin() { :; }; exec() { :; }", 0.5, "", ""),
-    ("setsid nohup sleep 60 >/dev/null 2>&1 & disown; echo started", 2, "started", ""),
+    ("setsid nohup sleep 60 >/dev/null 2>&1 & disown; echo started", SOON, "started", ""),
     ("echo b >/proc/sysrq-trigger; echo x >/proc/sys/kernel/core_pattern", 2, "", ""),
-    ("mount -t tmpfs none /mnt || mount --bind /tmp /usr", 2, "mount", ""),
+    ("mount -t tmpfs none /mnt || mount --bind /tmp /usr", SOON, "mount", ""),
     ("mount -o remount,rw /usr; touch /usr/bin/evil && echo written", 2, "", "written"),
-    ("unshare -Ur id || unshare -m true", 2, "unshare", "uid="),
-    ("nsenter -t 1 -m -p true || echo refused", 2, "refused", ""),
-    ("mknod /tmp/sda b 8 0 || echo refused", 2, "refused", ""),
-    ("chroot / id || echo refused", 2, "refused", "uid="),
-    ("su -c id nobody; sudo id; echo refused", 2, "refused", "uid=65534"),
-    ("dmesg | head -1; insmod /x.ko; echo refused", 2, "refused", "Linux version"),
-    ("echo x >/dev/tty", 2, "No such device", ""),
+    ("unshare -Ur id || unshare -m true", SOON, "unshare", "uid="),
+    ("nsenter -t 1 -m -p true || echo refused", SOON, "refused", ""),
+    ("mknod /tmp/sda b 8 0 || echo refused", SOON, "refused", ""),
+    ("chroot / id || echo refused", SOON, "refused", "uid="),
+    ("su -c id nobody; sudo id; echo refused", SOON, "refused", "uid=65534"),
+    ("dmesg | head -1; insmod /x.ko; echo refused", SOON, "refused", "Linux version"),
+    ("echo x >/dev/tty", SOON, "No such device", ""),
     ("head -c 900M /dev/zero | tail", 5, "", ""),
     ("for i in 1 2 3 4 5; do head -c 100M /dev/zero | tail & done; wait", 5, "", ""),
     ("cat <&10; cat <&255; read -r -u 10 -t 0.2 x", 1, "", ""),
@@ -142,13 +145,14 @@ def test_hostile_commands_harm_nobody(opened, tmp_path, monkeypatch, request):
         began = time.monotonic()
         told = place.exec(command, seconds)
         place.reset()
-        after = place.exec("echo well", 5)
+        after = place.exec("echo well", SOON)
         assert after == Result(0, b"well\n"), command
         assert re.search(must, told.text), (command, told)
         assert not never or not re.search(never, told.text), (command, told)
         assert SECRET not in told.text, command
         assert len(told.output) <= 65_536
-        assert time.monotonic() - began < 60, command  # not for ever; how long says the bench
+        # Not for ever; how long says the bench.
+        assert time.monotonic() - began < 2 * SOON, command
     listener.settimeout(0)
     with pytest.raises(BlockingIOError):
         listener.accept()
@@ -178,10 +182,10 @@ def test_a_root_of_its_own_lies_below_what_is_written(opened, tmp_path):
     path = {"PATH": ":".join(dict.fromkeys(os.path.dirname(path) for path in paths))}
     for _ in range(2):
         place = opened(root=str(root), workdir="/srv", env=path)
-        assert place.exec("cat data; ls /usr/share", 5).text.startswith("of the root\nls: ")
-        assert place.exec("rm data && touch new /etc/x && ls", 5).text == "new\n"
+        assert place.exec("cat data; ls /usr/share", SOON).text.startswith("of the root\nls: ")
+        assert place.exec("rm data && touch new /etc/x && ls", SOON).text == "new\n"
         place.put({"/srv/big": b"x" * 1000})
-        full = place.exec("head -c 100M /dev/zero >big2; rm -f big2", 5)
+        full = place.exec("head -c 100M /dev/zero >big2; rm -f big2", SOON)
         assert "No space left" in full.text
         place.stop()
     assert sorted(os.listdir(root / "srv")) == ["data"]
@@ -192,19 +196,19 @@ def test_what_takes_too_much_together_is_ended_and_told(opened):
     """No limit of one process says how much all of them take."""
     place = opened()
     hog = "perl -e '$x = q(x) x 90_000_000; sleep 60' &"
-    assert place.exec(f"{hog} {hog} {hog} wait", 20).ended == "memory"
-    assert place.exec("perl -e '$x = q(x) x 900_000_000' || echo refused", 20).text.endswith(
+    assert place.exec(f"{hog} {hog} {hog} wait", SOON).ended == "memory"
+    assert place.exec("perl -e '$x = q(x) x 900_000_000' || echo refused", SOON).text.endswith(
         "refused\n"
     )
-    told = place.exec("mkdir f; cd f; seq 1 90000 | xargs touch; sleep 60", 20)
+    told = place.exec("mkdir f; cd f; seq 1 90000 | xargs touch; sleep 60", SOON)
     assert told.ended == "files"
-    assert place.exec("rm -rf /app/f; echo well", 20).text == "well\n"
+    assert place.exec("rm -rf /app/f; echo well", SOON).text == "well\n"
 
 
 @needs_bubblewrap
 def test_nothing_of_an_environment_stays(opened):
     place = opened()
-    place.exec("setsid sleep 1000 & sleep 1000 & echo started", 5)
+    place.exec("setsid sleep 1000 & sleep 1000 & echo started", SOON)
     pid = place._watched.pid
     own = [pid, *below(pid)]
     assert len(own) >= 4
@@ -225,7 +229,7 @@ def test_environments_end_with_who_started_them(kind, idle, tmp_path):
         "from sweeper.environments import Made, open_environment\n"
         "place = open_environment(sys.argv[1], Made(), unsafe=True)\n"
         "place.start()\n"
-        "place.exec('sleep 1000 & setsid sleep 1000 & touch left', 5)\n"
+        "place.exec('sleep 1000 & setsid sleep 1000 & touch left', 60)\n"
         "print('up', flush=True)\n"
         "time.sleep(1000) if sys.argv[2] == 'True' else place.exec('sleep 1000', 1000)\n"
     )
@@ -259,7 +263,7 @@ def test_one_that_is_killed_says_so(opened):
     os.kill(pid, signal.SIGKILL)
     _gone([pid])
     with pytest.raises(Died):
-        place.exec("echo here", 5)
+        place.exec("echo here", SOON)
 
 
 @needs_bubblewrap
