@@ -6,6 +6,8 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,13 @@ def whole(recipes, tmp_path_factory):
 def trajectories(log_path, step, name="train"):
     path = log_path / f"iteration_{step:06d}" / f"{name}_trajectories.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def episodes_of(log_path):
+    """Those that have ended since the last checkpoint."""
+    path = log_path / "episodes.jsonl"
+    lines = path.read_text().splitlines(True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}\n")]
 
 
 def rewards(recipes, log_path):
@@ -155,11 +164,16 @@ def test_environments_that_are_killed_cost_no_reward(recipes, whole, tmp_path):
 
     def kill_some(process):
         def work():
-            while not over.wait(0.3):
+            # Less and less often: an episode that takes longer than the pause, and is the only one
+            # left, would never come to its end.
+            pause = 0.3
+            while not over.wait(pause):
                 for pid in below(process.pid):
                     if name_of(pid) == "bwrap":
-                        os.kill(pid, signal.SIGKILL)
-                        killed.append(pid)
+                        with suppress(ProcessLookupError):  # it has just ended by itself
+                            os.kill(pid, signal.SIGKILL)
+                            killed.append(pid)
+                            pause *= 1.15
                         break
 
         threading.Thread(target=work, daemon=True).start()
@@ -189,35 +203,37 @@ def name_of(pid: int) -> str:
 def test_a_stopped_run_goes_on_in_the_middle_of_a_step(recipes, whole, tmp_path, signum):
     """What has been played is not played again; and no environment stays."""
     left: list[int] = []
-    played: set[float] = set()
+    steps: list[int] = []
 
     def stop_in_a_step(process):
-        path = tmp_path / "episodes.jsonl"
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            records = [
-                json.loads(line) for line in path.read_text().splitlines(True) if "}\n" in line
-            ]
-            if sum(record["step"] == 3 for record in records) >= 5:
+        """In the first whose middle is met. It stands still while it is looked at: whenever this
+        thread comes to it, the run has not gone on to its end meanwhile."""
+        while process.poll() is None:
+            process.send_signal(signal.SIGSTOP)
+            played = Counter(record["step"] for record in episodes_of(tmp_path))
+            step = max(played, default=0)
+            if step >= 2 and 5 <= played[step] <= 12:
+                steps.append(step)
+                left.extend(below(process.pid))
+                process.send_signal(signum)
+            with suppress(ProcessLookupError):  # SIGKILL does not wait for it
+                process.send_signal(signal.SIGCONT)
+            if steps:
                 break
-            time.sleep(0.01)
-        left.extend(below(process.pid))
-        process.send_signal(signum)
+            time.sleep(0.05)
 
-    code, _ = recipes.disturbed("terminal", tmp_path, 2, stop_in_a_step, **SMALL)
+    code, _ = recipes.disturbed("terminal", tmp_path, 1, stop_in_a_step, **SMALL)
     assert code == (-9 if signum == signal.SIGKILL else 143)
-    deadline = time.monotonic() + 30
+    (step,) = steps
+    deadline = time.monotonic() + 60
     while any(in_an_environment(pid) for pid in left):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    for line in (tmp_path / "episodes.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        if record["step"] == 3:
-            played.add(record["seconds"])
+    played = {one["seconds"] for one in episodes_of(tmp_path) if one["step"] == step}
     done = recipes.run("terminal", tmp_path, **SMALL)
     assert (done.returncode, done.stderr) == (0, "")
     assert played
-    assert played <= {one["extra"]["seconds"] for one in trajectories(tmp_path, 3)}
+    assert played <= {one["extra"]["seconds"] for one in trajectories(tmp_path, step)}
     assert rewards(recipes, tmp_path) == rewards(recipes, whole)
 
 
