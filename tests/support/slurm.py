@@ -138,7 +138,7 @@ class Cluster:
         *,
         array: int = 1001,
         remembered: int = 3600,
-        dead_after: int = 5,
+        dead_after: int = 60,
         kill_wait: int = 2,
         accounting: bool = False,
         more: str = "",
