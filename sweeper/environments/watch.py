@@ -2,6 +2,7 @@
 does: memory, and how many files there are. From outside, so that nothing inside can hinder it."""
 
 import os
+import signal
 import threading
 import time
 import weakref
@@ -31,12 +32,18 @@ class Watched:
 
     def look(self) -> None:
         """End what runs in it if that takes more than it may. Files stay: they are the task's."""
-        taken = 0.0
+        taken: dict[int, float] = {}
         for number, pid in enumerate(below(self.pid)):
-            taken += _private_mb(pid)
+            taken[pid] = _private_mb(pid)
             if number > 4 * self.limits.processes:
                 break
-        found: Ended = "memory" if taken > self.limits.memory_mb else ""
+        too_much = sum(taken.values()) > self.limits.memory_mb
+        if too_much:
+            # On a busy machine those that were ended have not come to let go of theirs yet: the
+            # next command is not to be ended for it.
+            alive = sum(size for pid, size in taken.items() if not _is_dying(pid))
+            too_much = alive > self.limits.memory_mb
+        found: Ended = "memory" if too_much else ""
         with suppress(OSError):
             if not found:
                 system = os.statvfs(f"/proc/{self.pid}/root/")
@@ -70,6 +77,15 @@ def _private_mb(pid: int) -> float:
             fields = file.read().split()
         return (int(fields[1]) - int(fields[2])) * _PAGE_MB
     return 0.0
+
+
+def _is_dying(pid: int) -> bool:
+    """Whether a process was killed, and has not had the processor since."""
+    with suppress(OSError, IndexError, ValueError):
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            waiting = [line.split()[1] for line in file if line.startswith(("SigPnd:", "ShdPnd:"))]
+        return any(int(signals, 16) >> (signal.SIGKILL - 1) & 1 for signals in waiting)
+    return False
 
 
 _lock = threading.Lock()
