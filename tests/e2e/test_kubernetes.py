@@ -102,7 +102,7 @@ def test_whatever_is_killed_or_lost(sweep: Any, kube: Any, kubernetes_support: A
     job = sweep.backend().find([f"{run}-a1" for run in names])
     kube.silent = True
     launcher = sweep.shell.start(*given)  # which waits for its cluster
-    output, errors = launcher.communicate(timeout=60)
+    output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 6 and "does not answer" in errors, output + errors
     kube.silent = False
     kube.faults += [fault("POST", "jobs", 500, after=True), fault("POST", "jobs", 0, after=True)]
@@ -182,7 +182,7 @@ def test_what_waits_is_cancelled(sweep: Any, kube: Any) -> None:
     launcher = sweep.shell.start("launch", "grid.yaml", "~x", selector, "--wait")
     sweep.shell.until(lambda: sweep.waits_for("0/4 nodes"))
     assert "1 cancelled" in sweep.shell.run("cancel", "toys")
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=120)
     assert launcher.returncode == 3
     (run,) = sweep.shell.runs()
     assert not [job for job in kube.things["jobs"] if run.id in job]
