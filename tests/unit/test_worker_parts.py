@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import signal
 from collections.abc import Callable
