@@ -108,7 +108,7 @@ class Trainer(ABC):
         if self.stop.signum is None:
             self.finish(step)
             return True
-        if step > self.run.start_step and self.resumable(step):
+        if step > self.run.start_step and self.resumable(step) and not self.is_saved(step):
             self.record(step, self.save(step))
         print(f"stopped by signal {self.stop.signum} after {step} steps", flush=True)
         return False
@@ -132,6 +132,11 @@ class Trainer(ABC):
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
         """Let go of what the run alone has opened, but for the connection."""
+
+    def is_saved(self, step: int) -> bool:
+        """Whether the last checkpoint has the weights that a step begins with."""
+        last = self.run.last_record
+        return last is not None and last.get("name") == f"{step:06d}"
 
     def resumable(self, step: int) -> bool:
         """Whether a run that starts again from the weights of a step comes to the same values."""

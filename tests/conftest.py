@@ -53,14 +53,8 @@ def _same_wherever_started() -> Path:
     return folder
 
 
-_MOTO = """
-import sys
-from moto.server import main
-sys.setswitchinterval(60)  # else two may both find nothing there before one creates it
-main()
-"""
-
 _forget_the_users_aws()
+_MOTO = Path(__file__).parent / "support" / "moto_server.py"
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 """Of pytest-xdist: the process that started it has made the folder, and removes it."""
 _PLACE = _same_wherever_started()
@@ -121,7 +115,7 @@ def receiver(receivers: ModuleType) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[tuple[str, int]]:
     """An S3 that moto plays over HTTP: its address, and the number of its process."""
-    command = [sys.executable, "-c", _MOTO, "-H", "127.0.0.1", "-p", "0"]
+    command = [sys.executable, str(_MOTO), "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as server:
         assert server.stderr is not None
         address = ""

@@ -33,8 +33,9 @@ __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "check_home", "client_e
 
 SERVICE = "sweeper-engine"
 _NO_MODELS: Mapping[str, str] = {}
-_ASK_SECONDS = 5.0
-_STOP_SECONDS = 20.0
+_ASK_SECONDS = 20.0
+"""An engine on a busy machine may say nothing for seconds; where none is, that is told at once."""
+_STOP_SECONDS = 60.0
 _LOG_LINES = 8
 _TOKEN_LENGTH = 20
 

@@ -41,8 +41,8 @@ class Watched:
         if too_much:
             # On a busy machine those that were ended have not come to let go of theirs yet: the
             # next command is not to be ended for it.
-            alive = sum(size for pid, size in taken.items() if not _is_dying(pid))
-            too_much = alive > self.limits.memory_mb
+            alive = [pid for pid in taken if not _is_dying(pid)]
+            too_much = sum(map(_private_mb, alive)) > self.limits.memory_mb
         found: Ended = "memory" if too_much else ""
         with suppress(OSError):
             if not found:

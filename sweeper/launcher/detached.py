@@ -22,6 +22,9 @@ from sweeper.storage.sweeps import read_observations
 
 __all__ = ["start_detached"]
 
+_START_SECONDS = 60.0
+"""How long a detached launcher has until it holds its sweep: on a busy machine that takes a while.
+One that fails before is told at once."""
 _FIRST_SECONDS = 3.0
 """How long a detached launcher has for its first step, in which a backend may refuse the sweep."""
 _ENDS = (0, 3, 4)
@@ -47,7 +50,7 @@ def start_detached(store: Store, sweep: str, places: Collection[str], smoke: boo
         where = kept or remote_recovery.launcher_log(store, sweep)
         start_again_or_raise = _on_its_own(command, where)
     pause = 0.05 if not store.is_remote else 0.5
-    deadline, again = time.monotonic() + 20, time.monotonic() + 1
+    deadline, again = time.monotonic() + _START_SECONDS, time.monotonic() + 1
     held = False
     while time.monotonic() < deadline:
         if _has_begun(store, layout, before):

@@ -106,8 +106,8 @@ def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
 def _changes(
     store: Store, layout: Layout, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
-    """How the working tree differs from the commit: `dirty`, `diff`, `untracked`. What git does not
-    say, or not in time, is None: that is not to pass for no difference."""
+    """How the working tree differs from the commit: `dirty`, `diff`, `untracked`. Where git does
+    not answer in time, `dirty` and `diff` are None: that is not to pass for no difference."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
     differs = git(root, "diff", *options, "HEAD") if commit else b""
     listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")

@@ -57,6 +57,7 @@ SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
 """How long a worker waits for its own signal, and for its own end where the recipe was killed."""
 _PAUSED_SECONDS = 1.0
+_COPY_SECONDS = 5.0
 """Between two looks at a pause, whose end others wait for: a launcher may start another run."""
 _TRIES = 4
 """How often preparing is tried again while the store answers."""
@@ -275,12 +276,18 @@ class Worker:
         self._child = None  # from here on its group's id may become another's
         code, memory = child.reap()
         os.close(ending)
-        while copying.is_alive():  # its last words may say why it failed
-            copying.join(BEAT_SECONDS)
-            if copying.is_alive():
-                self._heartbeat.write()
-        os.close(over)
+        self._await_copy(copying, job.grace_s)
         return output, code, memory
+
+    def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
+        """Wait until what the recipe has printed is copied: its last words may say why it failed.
+        Who is to stop does not wait beyond the grace for a log that takes nothing."""
+        least = time.monotonic() + _COPY_SECONDS
+        while copying.is_alive():
+            copying.join(1.0)
+            if self._stopped_at and time.monotonic() > max(least, self._stopped_at + grace_s):
+                return
+            self._beats_on()
 
     def _watch(self, job: Job, ended: threading.Event, pauses: Pauses) -> None:
         """Beat until the recipe has ended, and stop it when that is asked, when the attempt is

@@ -15,8 +15,6 @@ from sweeper.worker.rate_limits import Pauses
 __all__ = ["Output", "last_word", "say", "set_blocking"]
 
 _CHUNK = 1 << 16
-_PIPE = 1 << 20
-"""Bytes that a pipe holds at most, however its writer has set it."""
 _TAIL = 1 << 13
 _ANSWER = 1.0
 _PATIENCE = 0.1
@@ -44,14 +42,12 @@ class Output:
     def copy(self, source: int, over: int) -> None:
         """Copy until the end of the pipe. What a recipe leaves behind may keep it open: once the
         other end of `over` is closed, copy what the pipe holds, and no more."""
-        left = _PIPE
-        while left > 0:
-            ready = select.select([source, over], [], [])[0]
-            chunk = os.read(source, _CHUNK) if source in ready else b""
+        is_over = False
+        while not is_over:
+            is_over = over in select.select([source, over], [], [])[0]
+            chunk = os.read(source, _bytes_in(source) if is_over else _CHUNK)
             if not chunk:
                 break
-            if over in ready:
-                left -= len(chunk)
             self._take(self._redactor.feed(chunk))
         self._take(self._redactor.end())
 
@@ -76,6 +72,14 @@ class Output:
                 say(f"sweeper: the log is not kept: {error}")
             self._missing += len(data)
             self.lost += len(data)
+
+
+def _bytes_in(pipe: int) -> int:
+    """How many bytes can be read from a pipe now."""
+    import fcntl
+    import termios
+
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def show(data: bytes, patience: float) -> bool:

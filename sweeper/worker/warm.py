@@ -37,6 +37,8 @@ _BUSY = 2.0
 """Load for each processor from which on a server may have to be waited for."""
 _LONGEST_SECONDS = 300.0
 _KEEPER_SECONDS = 5.0
+_REAP_SECONDS = 60.0
+"""How long a keeper that is there may take to answer, after the recipe's end."""
 _STARTING_SECONDS = 2.0
 """For how long a server is asked that somebody else starts, or that is about to end."""
 _AGAIN_SECONDS = 600.0
@@ -121,7 +123,7 @@ class ForkedChild:
         from sweeper.recipe.fork_protocol import receive
 
         self._connection.settimeout(_KEEPER_SECONDS)
-        deadline = time.monotonic() + _LONGEST_SECONDS
+        deadline = time.monotonic() + _REAP_SECONDS
         while True:
             try:
                 return receive(self._connection)[0]

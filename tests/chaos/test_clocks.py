@@ -76,7 +76,7 @@ def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
     time of day of its own; files have the kernel's, as those of a store that is elsewhere have the
     store's. No run is told to be anything that it is not."""
     launch = {"timeout": "60s", "env": {"LD_PRELOAD": ""}}
-    # No worker that only stands still for a moment is silent for so long; clocks are set by more.
+    # No worker that stands still for a moment is silent for so long; most clocks are set by more.
     one = sweep(runs=3, seconds=1.2, lease=20.0, launch=launch, mode="holds-2")
     files = [one.folder / "launcher.time", one.folder / "workers.time"]
     through = ["env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={files[0]}"]

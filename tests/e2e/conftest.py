@@ -126,11 +126,13 @@ class Recipes:
         Returns its exit code and stderr.
         """
         process = self.start(recipe, log_path, env, held_at=held_at, **settings)
-        for line in process.stdout:
-            if line.startswith(f"step {step}/"):
-                action(process)
-                break
-        _, errors = process.communicate()
+        try:
+            for line in process.stdout:
+                if line.startswith(f"step {step}/"):
+                    action(process)
+                    break
+        finally:
+            _, errors = process.communicate()
         return process.returncode, errors
 
     def close(self) -> None:

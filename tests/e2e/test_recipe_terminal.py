@@ -222,8 +222,8 @@ def test_a_stopped_run_goes_on_in_the_middle_of_a_step(recipes, whole, tmp_path,
                 break
             time.sleep(0.05)
 
-    code, _ = recipes.disturbed("terminal", tmp_path, 1, stop_in_a_step, **SMALL)
-    assert code == (-9 if signum == signal.SIGKILL else 143)
+    code, errors = recipes.disturbed("terminal", tmp_path, 1, stop_in_a_step, **SMALL)
+    assert code == (-9 if signum == signal.SIGKILL else 143), errors
     (step,) = steps
     deadline = time.monotonic() + 60
     while any(in_an_environment(pid) for pid in left):

@@ -73,7 +73,7 @@ const listen = () => {
 };
 const quiet = (then) => {
   const before = plots;
-  setTimeout(() => (plots === before ? then() : quiet(then)), 1000);
+  setTimeout(() => (plots === before ? then() : quiet(then)), 1500);
 };
 """
 CLICK_EVERY_RUN = f"""

@@ -422,7 +422,16 @@ def test_out_of_memory_and_out_of_time(enforcing: Any, tmp_path: Path) -> None:
     _until(lambda: len(list(tmp_path.glob("sweeps/toys/runs/*/there"))) == 2)
     _until(lambda: len(sweep.queue("%i")) == 1)
     (job,) = sweep.queue("%i")
-    enforcing.run("scontrol", "update", f"jobid={job}", "endtime=now")
+
+    def is_timed_out() -> bool:
+        try:
+            enforcing.run("scontrol", "update", f"jobid={job}", "endtime=now")
+        except RuntimeError as error:
+            assert "Invalid time" in str(error)  # in the second in which it began
+            return False
+        return True
+
+    _until(is_timed_out)
     sweep.end(launcher, code=3)
     found = {run["config"]["megabytes"]: run for run in sweep.states().values()}
     assert {run["state"] for run in found.values()} == {"failed"}

@@ -33,6 +33,7 @@ from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 __all__ = ["NAME", "STEPS", "Result", "Trial", "Wrong", "moto", "trials"]
 
 HERE = Path(__file__).resolve().parent
+_MOTO = HERE.parents[1] / "support" / "moto_server.py"
 NAME = "toys"
 STEPS = 3
 TIMEOUT = 1.0
@@ -608,7 +609,7 @@ def trials(
 @contextmanager
 def moto() -> Generator[str]:
     """The address of an S3 that moto plays, in a process of its own."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    command = [sys.executable, str(_MOTO), "-H", "127.0.0.1", "-p", "0"]
     null = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=null, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
