@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +43,8 @@ def _same_wherever_started() -> Path:
             # Nothing happens here, as before; a program that is started finds the default.
             signal.signal(number, lambda *_: None)
     os.umask(0o022)
+    # Its handlers abort one in a hundred children that a process with gRPC's threads forks.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
     for name in [name for name in os.environ if name.startswith(("SWEEPER_", "TINKER_", "WANDB_"))]:
         if not name.startswith("SWEEPER_TEST_"):
             del os.environ[name]
@@ -85,6 +88,20 @@ def load_support() -> Callable[[str], ModuleType]:
         return module
 
     return load
+
+
+@pytest.fixture(scope="session")
+def metered() -> Callable[[lifecycle.EngineInfo], dict[str, Any]]:
+    """Asks an engine for its meter until it answers, which a busy one may not at first."""
+
+    def ask(engine: lifecycle.EngineInfo) -> dict[str, Any]:
+        deadline = time.monotonic() + 120
+        while (report := lifecycle.meter(engine)) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        return report
+
+    return ask
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ from sweeper.worker.syncing import Sync
 LAYOUT = Layout("s")
 EVENTS = ("intent", "submitted", "claimed", "succeeded")
 BUCKET = "bench"
+MOTO = Path(__file__).parents[1] / "support" / "moto_server.py"
 
 
 class Server:
@@ -62,7 +63,7 @@ class Server:
 
 @contextmanager
 def s3() -> Iterator[Server]:
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    command = [sys.executable, str(MOTO), "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:

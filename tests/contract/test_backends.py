@@ -124,8 +124,6 @@ def _batch(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
     batch = request.getfixturevalue("batch")
     # No launcher that was killed has left anything here.
     monkeypatch.setattr("sweeper.backends.aws_batch.backend._DOUBT_SECONDS", 0.0)
-    # As in ECS: a job that saves is not killed before, however busy this machine is.
-    monkeypatch.setattr(batch, "grace", 30.0)
 
     @contextmanager
     def hold() -> Iterator[Mapping[str, object]]:

@@ -137,8 +137,10 @@ def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Sce
             os.kill(first.pid, signal.SIGCONT)
             return False
 
-        scene.until(acted)
-        os.kill(first.pid, signal.SIGKILL)
+        try:
+            scene.until(acted)
+        finally:  # it may be stopped
+            first.kill()
     with scene.launching(grid) as second:
         _, told = second.communicate(timeout=SECONDS)
     assert second.returncode == 3

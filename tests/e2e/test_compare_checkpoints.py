@@ -4,18 +4,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-
-from sweeper.engine import lifecycle
 
 pytestmark = pytest.mark.e2e
 SWEEPER = str(Path(sys.executable).parent / "sweeper")
 
 
-def test_two_base_models_on_the_same_prompts(engine, tmp_path):
+def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(6)]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -32,10 +29,7 @@ def test_two_base_models_on_the_same_prompts(engine, tmp_path):
         )
 
     def samples():
-        deadline = time.monotonic() + 90
-        while (meter := lifecycle.meter(engine)) is None:  # a busy engine may not answer at first
-            assert time.monotonic() < deadline
-        return sum(one["samples"] for one in meter["sessions"])
+        return sum(one["samples"] for one in metered(engine)["sessions"])
 
     before = samples()
     page = tmp_path / "page.html"

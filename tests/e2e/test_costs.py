@@ -1,6 +1,7 @@
 """What runs use of a service is counted to the token; a budget stops a sweep that has used it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,23 +70,19 @@ def total(shell: Shell, sweep: str) -> dict[str, Any]:
     return json.loads(shell.run("costs", sweep, "--json"))["total"]
 
 
-def test_the_meter_says_what_the_service_says(shell: Shell, engine: lifecycle.EngineInfo) -> None:
+def test_the_meter_says_what_the_service_says(
+    shell: Shell,
+    engine: lifecycle.EngineInfo,
+    metered: Callable[[lifecycle.EngineInfo], dict[str, Any]],
+) -> None:
     (shell.folder / "whole.py").write_text(WHOLE)
     (shell.folder / "whole.yaml").write_text(
         "recipe: whole.py\nservice: local\nseeds: 2\nlaunch: {backend: local}\n"
     )
     shell.run("launch", "whole.yaml", "--wait")
-    reports: list[Any] = []
-
-    def answered() -> bool:  # a busy engine may not, at first
-        reports.append(lifecycle.meter(engine))
-        return reports[-1] is not None
-
-    shell.until(answered)
-    report = reports[-1]
     ours = [
         line
-        for line in report["sessions"]
+        for line in metered(engine)["sessions"]
         if (line["user_metadata"] or {}).get("sweeper_sweep") == "whole"
     ]
     assert {line["user_metadata"]["mine"] for line in ours} == {"kept"}

@@ -100,6 +100,7 @@ class Sweeper:
 def sweeper(tmp_path: Path, tmux_socket: str) -> Iterator[Sweeper]:
     made = Sweeper(tmp_path)
     yield made
+    made.hold.unlink(missing_ok=True)
     for process in made.started:
         if process.poll() is None:
             process.kill()

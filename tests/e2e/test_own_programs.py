@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +247,9 @@ launch: {{backend: local, max_parallel: 8}}
 
 
 @pytest.mark.timeout(600)
-def test_sixteen_runs_share_an_engine_with_four_seats(shell: Shell) -> None:
+def test_sixteen_runs_share_an_engine_with_four_seats(
+    shell: Shell, metered: Callable[[lifecycle.EngineInfo], dict[str, Any]]
+) -> None:
     shell.run("engine", "start", "--max-sessions", "4")
     (shell.folder / "train.py").write_text(TRAIN)
     go = shell.folder / "go"
@@ -255,7 +257,7 @@ def test_sixteen_runs_share_an_engine_with_four_seats(shell: Shell) -> None:
     info = lifecycle.wait(str(shell.folder / "home"), timeout=120)
     launcher = shell.start("launch", "many.yaml", "--wait")
     deadline = time.monotonic() + 200
-    while not _meter(info)["total"]["paused"]:  # there are more of them than seats
+    while not metered(info)["total"]["paused"]:  # there are more of them than seats
         assert time.monotonic() < deadline and launcher.poll() is None
         time.sleep(0.2)
     go.touch()
@@ -264,16 +266,7 @@ def test_sixteen_runs_share_an_engine_with_four_seats(shell: Shell) -> None:
     runs = shell.runs("many")
     assert [(run["state"], run["attempts"]) for run in runs] == [("succeeded", 1)] * 16
     assert all(run["value"] < 8.0 for run in runs)  # from 16, by two steps
-    report = _meter(info)
+    report = metered(info)
     assert report["total"]["steps"] == 48
     tags = {tag for line in report["sessions"] for tag in line["tags"]}
     assert {f"run:{run['id']}.1" for run in runs} <= tags
-
-
-def _meter(info: lifecycle.EngineInfo) -> dict[str, Any]:
-    """What the engine says, once it does: it may be too busy to answer at once."""
-    deadline = time.monotonic() + 120
-    while (report := lifecycle.meter(info)) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return report

@@ -126,7 +126,7 @@ def test_out_of_reach_it_is_recorded_on_disk(recipes, tmp_path, reason, wandb_re
         taken.bind(("127.0.0.1", 0))  # bound, not listening: nobody answers
         env["WANDB_BASE_URL"] = f"http://127.0.0.1:{taken.getsockname()[1]}"
         if reason == "nobody there":
-            # What is recorded on disk has no longer to begin, either.
+            # The same limit holds for the start of the record on disk.
             env |= {"WANDB_API_KEY": "k" * 40, "WANDB_INIT_TIMEOUT": "5"}
         log_path = tmp_path / "run"
         done = recipes.run("sft", log_path, env=env, **SETTINGS["sft"])

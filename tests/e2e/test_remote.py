@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,13 @@ def _keys(root: str) -> list[str]:
 
 
 @pytest.fixture
-def local(shells: Shells, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def local(
+    shells: Shells, tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
     """A folder with the toy above, whose sweeps lie on S3 and run on the local backend."""
-    return _shell(shells, tmp_path, "local", s3_root, monkeypatch)
+    shell = _shell(shells, tmp_path, "local", s3_root, monkeypatch)
+    yield shell
+    shell.hold.unlink(missing_ok=True)
 
 
 def test_a_sweep_from_start_to_end(local: Any, s3_root: str) -> None:

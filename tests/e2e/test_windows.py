@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,8 +75,9 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, tmux_socket: str) -> Shell:
-    return Shell(tmp_path, tmux_socket)
+def shell(tmp_path: Path, tmux_socket: str) -> Iterator[Shell]:
+    yield Shell(tmp_path, tmux_socket)
+    (tmp_path / "go").touch()
 
 
 def _until(condition: Callable[[], object]) -> None:
@@ -137,7 +138,7 @@ def test_a_deleted_socket_costs_no_run(shell: Shell) -> None:
     _until(lambda: len(shell.executed()) == 3)
     (path,) = shell.tmux("display-message", "-p", "#{socket_path}")
     os.unlink(path)
-    _until(lambda: os.path.exists(path))  # the launcher has missed it
+    _until(lambda: os.path.exists(path))  # the launcher has noticed, and made it again
     go.touch()
     output, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output
