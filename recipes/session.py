@@ -274,9 +274,13 @@ class Session(Trainer):
         super().record(step, saved)
         self.saved_at = step
 
+    def is_saved(self, step: int) -> bool:
+        """Also by a save that was ordered. A load since then is ordered again to who goes on."""
+        return step == self.saved_at
+
     def save_due(self, step: int) -> bool:
         """Not where there is one already."""
-        return super().save_due(step) and step != self.saved_at
+        return super().save_due(step) and not self.is_saved(step)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Remember the last line."""

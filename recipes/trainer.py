@@ -136,7 +136,7 @@ class Trainer(ABC):
     def is_saved(self, step: int) -> bool:
         """Whether the last checkpoint has the weights that a step begins with."""
         last = self.run.last_record
-        return last is not None and last.get("name") == f"{step:06d}"
+        return last is not None and last.get("name") == _name_of(step)
 
     def resumable(self, step: int) -> bool:
         """Whether a run that starts again from the weights of a step comes to the same values."""
@@ -145,14 +145,14 @@ class Trainer(ABC):
 
     def save(self, step: int) -> "tinker.APIFuture[Any]":
         """Submit a checkpoint to resume from."""
-        return self.training.save_state(f"{step:06d}", ttl_seconds=self.config.ttl_seconds)
+        return self.training.save_state(_name_of(step), ttl_seconds=self.config.ttl_seconds)
 
     def record(self, step: int, saved: "tinker.APIFuture[Any]") -> None:
         """Wait for a checkpoint and write down where it is.
 
         To be called between the lines of the last step in it and of the first one not in it.
         """
-        record = {"name": f"{step:06d}", "batch": step, "state_path": self.wait(saved).path}
+        record = {"name": _name_of(step), "batch": step, "state_path": self.wait(saved).path}
         if self.config.ttl_seconds is not None:
             record["ttl_seconds"] = self.config.ttl_seconds
         self.run.record_checkpoint(record | self.marks)
@@ -192,6 +192,11 @@ class Trainer(ABC):
             raise Diverged(
                 f"training has diverged: {key} is {value} at step {step}; lower the learning rate"
             )
+
+
+def _name_of(step: int) -> str:
+    """The name of a checkpoint of the weights that a step begins with."""
+    return f"{step:06d}"
 
 
 def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:

@@ -159,3 +159,29 @@ def test_an_answer_is_given_once(tmp_path: Path) -> None:
 def test_a_session_is_started_by_a_worker() -> None:
     with pytest.raises(RecipeError, match="agents' tools start"):
         session_folder({})
+
+
+def test_a_stop_behind_a_save_makes_no_other_of_the_same_step(place: Path) -> None:
+    order(place, train(2), {"kind": "save", "name": "mine"})
+    session = Counting(place, checkpoint_steps=2)
+    names = list[str]()
+
+    def saved(name: str, **_: Any) -> Any:
+        assert name not in names  # the service refuses it
+        names.append(name)
+        return SimpleNamespace(path=f"tinker://x/weights/{name}")
+
+    session.training = SimpleNamespace(
+        save_state=saved,
+        save_weights_for_sampler=lambda name: SimpleNamespace(path=f"tinker://x/sampler/{name}"),
+    )
+    session.save = lambda step: saved(f"{step:06d}")  # type: ignore[method-assign]
+    save = session.do_save
+
+    def stopped(given: Any) -> Any:
+        session.stop.signum = 15
+        return save(given)
+
+    session.do_save = stopped  # type: ignore[method-assign]
+    assert not session.train(session.tracker)
+    assert names == ["000002", "mine"]
