@@ -1,6 +1,7 @@
 """Looks after what the processes of an environment take together, which no limit of one process
 does: memory, and how many files there are. From outside, so that nothing inside can hinder it."""
 
+import itertools
 import os
 import signal
 import threading
@@ -32,16 +33,12 @@ class Watched:
 
     def look(self) -> None:
         """End what runs in it if that takes more than it may. Files stay: they are the task's."""
-        taken: dict[int, float] = {}
-        for number, pid in enumerate(below(self.pid)):
-            taken[pid] = _private_mb(pid)
-            if number > 4 * self.limits.processes:
-                break
-        too_much = sum(taken.values()) > self.limits.memory_mb
+        processes = list(itertools.islice(below(self.pid), 4 * self.limits.processes))
+        too_much = sum(map(_private_mb, processes)) > self.limits.memory_mb
         if too_much:
             # On a busy machine those that were ended have not come to let go of theirs yet: the
             # next command is not to be ended for it.
-            alive = [pid for pid in taken if not _is_dying(pid)]
+            alive = [pid for pid in processes if not _is_dying(pid)]
             too_much = sum(map(_private_mb, alive)) > self.limits.memory_mb
         found: Ended = "memory" if too_much else ""
         with suppress(OSError):

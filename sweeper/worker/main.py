@@ -57,8 +57,9 @@ SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
 """How long a worker waits for its own signal, and for its own end where the recipe was killed."""
 _PAUSED_SECONDS = 1.0
-_COPY_SECONDS = 5.0
 """Between two looks at a pause, whose end others wait for: a launcher may start another run."""
+_COPY_SECONDS = 5.0
+"""How long at least a stopped worker waits for a log that takes nothing."""
 _TRIES = 4
 """How often preparing is tried again while the store answers."""
 
