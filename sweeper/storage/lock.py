@@ -14,7 +14,9 @@ from sweeper.storage.layout import Layout
 __all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held"]
 
 PATIENCE_SECONDS = 0.5
-"""Whoever looks whether the lock is held takes it for an instant."""
+"""How long to wait for a launcher that is about to end."""
+_LOOK_SECONDS = 60.0
+"""How long to wait for a process that looks whether the lock is held, and stands still then."""
 
 
 @contextlib.contextmanager
@@ -25,7 +27,7 @@ def holding_sweep(
     a function that raises `AnotherLauncher` once the sweep is not ours any more, which can only
     happen to a lease.
 
-    Raises `AnotherLauncher` when it is taken, and still is after `patience` seconds.
+    Raises `AnotherLauncher` when a launcher has it, and still does after `patience` seconds.
     """
     if store.is_remote:
         from sweeper.storage.lease import holding_lease
@@ -41,9 +43,10 @@ def holding_sweep(
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     try:
-        deadline = time.monotonic() + patience
+        begun = time.monotonic()
         while not _try(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begun
+            if waited > patience and (waited > _LOOK_SECONDS or not _is_shared(descriptor)):
                 raise AnotherLauncher.at_work(sweep, store.root)
             time.sleep(0.02)
         yield _ours
@@ -91,6 +94,13 @@ def _try(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_shared(descriptor: int) -> bool:
+    """Whether those who hold the lock only look: a launcher shares it with nobody."""
+    shared = _try(descriptor, fcntl.LOCK_SH)
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return shared
 
 
 def _path(store: Store, sweep: str) -> str:

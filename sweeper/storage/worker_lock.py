@@ -13,7 +13,7 @@ from contextlib import suppress
 
 __all__ = ["hold", "is_held"]
 
-_TRIES = 20
+_TRIES = 200
 _PAUSE = 0.05
 
 

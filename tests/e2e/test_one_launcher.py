@@ -1,7 +1,9 @@
 """A sweep has one launcher, which may die at any time."""
 
+import fcntl
 import multiprocessing
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from sweeper.errors import AnotherLauncher
 from sweeper.storage import lock
 from sweeper.storage.files import LocalStore
+from sweeper.storage.layout import Layout
 
 pytestmark = pytest.mark.e2e
 
@@ -35,3 +38,14 @@ def test_one_launcher_a_sweep(tmp_path: Path) -> None:
     release.set()
     holder.join(120)
     assert not lock.is_held(store, "s")
+
+
+def test_who_only_looks_and_stands_still_is_no_launcher(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    with lock.holding_sweep(store, "s"):
+        pass
+    looking = os.open(tmp_path / Layout("s").lock, os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    threading.Timer(0.5, os.close, (looking,)).start()
+    with lock.holding_sweep(store, "s", patience=0.0):
+        assert lock.is_held(store, "s")
