@@ -305,7 +305,7 @@ def kube(kubernetes_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("KUBECONFIG", str(kubernetes_cluster.config))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     yield kubernetes_cluster
-    kubernetes_cluster.recover()
+    kubernetes_cluster.clear()
 
 
 @pytest.fixture(scope="session")

@@ -123,6 +123,12 @@ class Kubernetes:
             self.add("localqueues", "team")
             self.requests.clear()
 
+    def clear(self) -> None:
+        """As it is at first; what runs is ended."""
+        with self.lock:
+            self.recover()
+            self.things["jobs"].clear()  # their pods go after them
+
     def __enter__(self) -> "Kubernetes":
         kube = self
 
