@@ -33,7 +33,7 @@ class Watched:
 
     def look(self) -> None:
         """End what runs in it if that takes more than it may. Files stay: they are the task's."""
-        processes = list(itertools.islice(below(self.pid), 4 * self.limits.processes))
+        processes = list(itertools.islice(below(self.pid), 4 * self.limits.processes + 2))
         too_much = sum(map(_private_mb, processes)) > self.limits.memory_mb
         if too_much:
             # On a busy machine those that were ended have not come to let go of theirs yet: the
