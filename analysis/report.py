@@ -7,7 +7,7 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from sweeper.sanitize import sanitize
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Report", "analyze"]
+__all__ = ["Options", "Report", "analyze"]
 
 
 @dataclass(frozen=True)
@@ -70,49 +70,59 @@ class Report:
         return f"<pre>{html.escape(self.verdict)}</pre>"
 
 
+class Options(TypedDict, total=False):
+    """How a sweep is judged, where not as its grid says, and what is written. None is as if it was
+    not said."""
+
+    at: str | None
+    """"last", "best", "mean_of_last=5", or "auto" (the last, or such a mean where the last values
+    are noisy), which is the default of a metric that is not the sweep's."""
+    noise: str | None
+    """Whose noise between seeds counts: "auto", "pooled", "own" or "from=SWEEP"."""
+    failed: str | None
+    """What a failed run counts as: "bound", "worst" or "drop"."""
+    by: str | None
+    """A setting each of whose values is judged by itself."""
+    prices: str | None
+    """Dollars per million tokens, like `train=0.4,sample=0.8`."""
+    pictures: bool
+    """Whether there is to be Markdown with pictures: there is, by default."""
+
+
 def analyze(
     registry: "Registry | str | os.PathLike[str]",
     sweep: str | Sequence[str],
     metric: str | None = None,
     goal: str | None = None,
     out: str | os.PathLike[str] | None = None,
-    *,
-    at: str | None = None,
-    noise: str | None = None,
-    failed: str | None = None,
-    by: str | None = None,
-    prices: str | None = None,
-    pictures: bool = True,
+    **options: Unpack[Options],
 ) -> Report:
     """Compare the cells of a sweep, or of several, and write `report.html`, `report.json`,
     `report.md` with its pictures, and `next.yaml` where there is a grid to run next.
 
     `registry` may be a root; instead of a sweep's name there may be the path of a folder with runs
-    in it, of which nothing tells the finished ones and all are taken for finished. `metric`, `goal`
-    ("minimize" or "maximize"), `at` ("last", "best", "mean_of_last=5", or "auto": the last, or such
-    a mean where the last values are noisy), `noise` ("auto", "pooled", "own" or "from=SWEEP") and
-    `failed` ("bound", "worst" or "drop") default to the sweep's own; of another metric `at` is
-    auto, and its name tells the goal where it can.
-    `by` is a setting each of whose values is judged by itself.
-    Sweeps that lend their noise are looked for in the registry. `prices` are dollars per
-    million tokens, like `train=0.4,sample=0.8`. The files go to the folder `out`, by default to
-    `report/` in the folder of the (first) sweep. Without `pictures` there is no Markdown. The same
-    records in the same place give the same bytes: commands name that place.
+    in it, of which nothing tells the finished ones and all are taken for finished. `metric` and
+    `goal` ("minimize" or "maximize") default to the sweep's own; the name of another metric tells
+    the goal where it can. Sweeps that lend their noise are looked for in the registry. The files go
+    to the folder `out`, by default to `report/` in the folder of the (first) sweep. For the rest
+    see `Options`. The same records in the same place give the same bytes: commands name that place.
 
-    Raises `NotFound` without such a sweep, `UsageError` for a metric whose goal nothing tells, for
-    prices that are none, and for an `out` that is no folder, `StoreError` when the report cannot
-    be written.
+    Raises `NotFound` without such a sweep, `TypeError` for an option that there is not,
+    `UsageError` for a metric whose goal nothing tells, for prices that are none, and for an `out`
+    that is no folder, `StoreError` when the report cannot be written.
     """
     if not isinstance(registry, Registry):
         registry = Registry(os.fspath(registry))
-    priced = parse_prices(prices)
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise TypeError(f"analyze() has no option {min(unknown)!r}")
+    priced = parse_prices(options.get("prices"))
     names = [sweep] if isinstance(sweep, str) else list(dict.fromkeys(sweep))
     sources = find_sources(registry, names)
     # Of recorded values some are near the ends of all floats.
     with np.errstate(all="ignore"), _uncollected():
-        (data,) = settle(read(sources, metric, goal, at))
-        data = _ruled(data, registry, noise, failed)
-        data = with_baseline(_by(data, by), registry)
+        (data,) = settle(read(sources, metric, goal, options.get("at")))
+        data = _ruled(data, registry, options.get("noise"), options.get("failed"))
+        data = with_baseline(_by(data, options.get("by")), registry)
         found = study(data, priced)
         if found.next is not None:
             here = None if out is None else os.path.join(os.path.abspath(out), "next.yaml")
@@ -121,7 +131,7 @@ def analyze(
         panels = gallery(found)
         told = document(found)
         page = render(found, panels, read_transcripts(found, sources))
-        files = _files(found, page, told, panels if pictures else None)
+        files = _files(found, page, told, panels if options.get("pictures", True) else None)
     written = {
         name: sources[0].write(name, content)
         if out is None

@@ -15,7 +15,18 @@ from sweeper.storage.lock import holding_sweep
 from sweeper.storage.marks import put_mark, read_marks
 from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
 
-__all__ = ["Subject", "archive", "clear", "delete", "find_subject", "note", "rename", "size_of"]
+__all__ = [
+    "Noted",
+    "Subject",
+    "archive",
+    "clear",
+    "delete",
+    "find_subject",
+    "mark",
+    "note",
+    "rename",
+    "size_of",
+]
 
 _MOST = 100_000
 """Characters of a note."""
@@ -33,6 +44,16 @@ class Subject(NamedTuple):
     name: str
 
 
+class Noted(NamedTuple):
+    """What is written about a subject: a note, tags that it gets and loses, a star (None: as it
+    was)."""
+
+    text: str | None = None
+    tag: Sequence[str] = ()
+    untag: Sequence[str] = ()
+    star: bool | None = None
+
+
 def find_subject(target: str, root: str | None = None) -> Subject:
     """The sweep of that name, else the one run that a selector means. Raises `NotFound`,
     `UsageError` where more than one fits, and for a run that is in no sweep."""
@@ -48,7 +69,7 @@ def find_subject(target: str, root: str | None = None) -> Subject:
     return Subject(run.store, run.sweep, run.id, f"{run.sweep}/{run.name}")
 
 
-def note(  # noqa: PLR0913 - what users call, with a keyword for each choice
+def note(
     target: str,
     text: str | None = None,
     *,
@@ -56,23 +77,26 @@ def note(  # noqa: PLR0913 - what users call, with a keyword for each choice
     tag: Sequence[str] = (),
     untag: Sequence[str] = (),
     star: bool | None = None,
-    by: str = "",
 ) -> Marks:
     """Write a note about a sweep or a run, give it tags, take some away, star it (`star=False`: no
-    more); with none of these, nothing is written. Gives what holds of it then. `by` is who says so
-    (this user). Raises `NotFound`, and `UsageError` for a text or a tag that is none."""
-    _check(text, [*tag, *untag])
-    subject = find_subject(target, root)
-    store, sweep, run, _ = subject
-    if text is not None:
-        put_mark(store, sweep, Kind.NOTE, run, text.strip(), by)
-    for one in tag:
+    more); with none of these, nothing is written. Gives what holds of it then. Raises `NotFound`,
+    and `UsageError` for a text or a tag that is none."""
+    return mark(target, Noted(text, tag, untag, star), root=root)
+
+
+def mark(target: str, noted: Noted, *, root: str | None = None, by: str = "") -> Marks:
+    """Do what `note` does in somebody's name: `by`, by default this user."""
+    _check(noted.text, [*noted.tag, *noted.untag])
+    store, sweep, run, _ = find_subject(target, root)
+    if noted.text is not None:
+        put_mark(store, sweep, Kind.NOTE, run, noted.text.strip(), by)
+    for one in noted.tag:
         put_mark(store, sweep, Kind.TAG, run, one, by)
-    for one in untag:
+    for one in noted.untag:
         put_mark(store, sweep, Kind.UNTAG, run, one, by)
-    if star is not None:
-        put_mark(store, sweep, Kind.STAR if star else Kind.UNSTAR, run, by=by)
-    return fold(mark for mark in read_marks(store, sweep) if mark.run == run)
+    if noted.star is not None:
+        put_mark(store, sweep, Kind.STAR if noted.star else Kind.UNSTAR, run, by=by)
+    return fold(one for one in read_marks(store, sweep) if one.run == run)
 
 
 def _check(text: str | None, tags: Sequence[str]) -> None:

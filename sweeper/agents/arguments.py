@@ -2,12 +2,14 @@
 
 from typing import Annotated
 
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from pydantic import Field
 
 from sweeper.agents.answers import MOST
 
 __all__ = [
     "Amount",
+    "Arguments",
     "Cell",
     "Either",
     "Grid",
@@ -47,3 +49,16 @@ Metric = Annotated[
     str | None, Field(max_length=300, description="judge by this metric, not the grid's")
 ]
 Amount = Annotated[float | None, Field(ge=0, le=1e15)]
+
+
+class Arguments(ArgModelBase):
+    """The arguments of a tool that takes many. An agent gives them one by one, the tool gets them
+    as one object, `asked`."""
+
+    def model_dump_one_level(self) -> dict[str, object]:
+        """What the tool is called with."""
+        return {"asked": self}
+
+    def given(self, *names: str) -> dict[str, float]:
+        """Those of the numbers `names` that are not None."""
+        return self.model_dump(include=set(names), exclude_none=True)

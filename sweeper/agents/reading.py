@@ -83,13 +83,14 @@ class Reading:
         check. `holds` is true, false, or null where the runs do not show it: then say so, and do
         not repeat the claim."""
         from sweeper.agents.claims import check_claim
-        from sweeper.noting import note
+        from sweeper.noting import Noted, mark
 
         found = check_claim(self._desk.registry, better, worse, metric)
         words: dict[object, str] = {True: "holds", False: "does not hold", None: "is not shown"}
         word = words[found["holds"]]
         text = f"claim: {claim}\nchecked: it {word}: {found['because']}"
-        note(better.partition("/")[0], text, root=self._desk.root, by=self._desk.by)
+        sweep = better.partition("/")[0]
+        mark(sweep, Noted(text), root=self._desk.root, by=self._desk.by)
         return found
 
     def rollouts(
@@ -184,11 +185,10 @@ class Reading:
     ) -> dict[str, object]:
         """Write down what you expected, saw and conclude, with the sweep or the run that it is
         about; or read what is noted."""
-        from sweeper.noting import note
+        from sweeper.noting import Noted, mark
 
-        found = note(
-            target, text, root=self._desk.root, tag=tag, untag=untag, star=star, by=self._desk.by
-        )
+        noted = Noted(text, tag, untag, star)
+        found = mark(target, noted, root=self._desk.root, by=self._desk.by)
         marker = Marker()
         kept = found._replace(
             notes=tuple(one._replace(text=marker.mark(one.text)) for one in found.notes[-MOST:])

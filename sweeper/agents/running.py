@@ -10,7 +10,16 @@ from typing import Annotated
 from pydantic import Field
 
 from sweeper.agents.answers import MOST, NOTICE, Marker, page
-from sweeper.agents.arguments import Amount, Grid, Name, Number, Overrides, Selectors, Size
+from sweeper.agents.arguments import (
+    Amount,
+    Arguments,
+    Grid,
+    Name,
+    Number,
+    Overrides,
+    Selectors,
+    Size,
+)
 from sweeper.agents.desk import Desk, Looked
 from sweeper.results.runs import RecordedRun
 from sweeper.results.status import alarms_of, read_status
@@ -21,6 +30,20 @@ __all__ = ["Running"]
 _MOST_SECONDS = 300.0
 _CANCEL_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
+
+
+class Launch(Arguments):
+    """What to launch, and what it may use."""
+
+    grid: Grid
+    overrides: Overrides = []  # noqa: RUF012 - pydantic copies it
+    why: Annotated[str, Field(max_length=5000, description="noted with the sweep")] = ""
+    tokens: Amount = None
+    usd: Amount = None
+    hours: Amount = None
+    again: Annotated[bool, Field(description="run also what has succeeded in another sweep")] = (
+        False
+    )
 
 
 class Running:
@@ -55,34 +78,21 @@ class Running:
             "budget_left": self._desk.left(),
         }
 
-    def launch(  # noqa: PLR0913 - what agents call, with a keyword for each choice
-        self,
-        grid: Grid,
-        overrides: Overrides = [],  # noqa: B006 - the protocol's default
-        why: Annotated[str, Field(max_length=5000, description="noted with the sweep")] = "",
-        tokens: Amount = None,
-        usd: Amount = None,
-        hours: Amount = None,
-        again: Annotated[
-            bool, Field(description="run also what has succeeded in another sweep")
-        ] = False,
-    ) -> dict[str, object]:
+    def launch(self, asked: Launch) -> dict[str, object]:
         """Start a grid and return at once; its runs go on without this server. Refused beyond the
         budget that a person has set. `tokens`, `usd`, `hours`: what the sweep may use at most
         (default: all that is left). Runs whose configuration and seed have succeeded in another
         sweep are not run again: `reused` has their results."""
-        from sweeper.noting import note
+        from sweeper.noting import Noted, mark
 
-        looked = self._desk.look(grid, overrides, again=again)
+        looked = self._desk.look(asked.grid, asked.overrides, again=asked.again)
         name = looked.preview.plan.name
         reused = self._reused(looked)
         if not looked.preview.plan.runs:
             return {"launched": False, "sweep": name, "reused": reused}
-        asked = {"tokens": tokens, "usd": usd, "hours": hours}
-        known = {key: value for key, value in asked.items() if value is not None}
-        left = self._desk.launch(looked, known)
-        if why.strip():
-            note(name, why, root=self._desk.root, by=self._desk.by)
+        left = self._desk.launch(looked, asked.given("tokens", "usd", "hours"))
+        if asked.why.strip():
+            mark(name, Noted(asked.why), root=self._desk.root, by=self._desk.by)
         started = len(looked.starting)
         told = {"launched": True, "sweep": name, "runs_started": started, "reused": reused}
         return {**told, "budget_left": left}

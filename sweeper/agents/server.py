@@ -68,7 +68,7 @@ def make_server(desk: Desk) -> "MCPServer[object]":
 
 def _tool(desk: Desk, function: Callable[..., object]) -> Tool:
     """A function as a tool: its errors are answers, its answers hold no secret, and arguments that
-    it does not know are refused."""
+    it does not know are refused. What it takes as `asked`, an object, are the tool's arguments."""
     name = function.__name__
     made = Tool.from_function(
         _guarded(desk, function),
@@ -81,6 +81,9 @@ def _tool(desk: Desk, function: Callable[..., object]) -> Tool:
             open_world_hint=False,
         ),
     )
+    asked = inspect.signature(function).parameters.get("asked")
+    if asked is not None:
+        made.fn_metadata.arg_model = asked.annotation
     model = made.fn_metadata.arg_model
     model.model_config["extra"] = "forbid"
     model.model_rebuild(force=True)

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import Context
 from pydantic import BaseModel, ConfigDict, Field
 
 from sweeper.agents.answers import NOTICE, Marker
-from sweeper.agents.arguments import Amount
+from sweeper.agents.arguments import Amount, Arguments
 from sweeper.agents.desk import Desk
 from sweeper.agents.sessions import Grading, Kind, Service, Sessions, Spec, Talk
 from sweeper.errors import UsageError
@@ -78,70 +78,95 @@ Seconds = Annotated[float, Field(ge=0, le=300, description="how long to wait for
 Busy = Annotated[float, Field(ge=0, le=60, description="how long, if another order is at work")]
 
 
+class NewSession(Arguments):
+    """What a session is to be, what it may use, and how long to wait until it is ready."""
+
+    name: NewName
+    settings: Settings = {}  # noqa: RUF012 - pydantic copies it
+    problems: Problems = []  # noqa: RUF012
+    data: Data = None
+    seed: Seed = 0
+    service: Service = "local"
+    start_from: Start = None
+    tokens: Amount = None
+    usd: Amount = None
+    hours: Amount = None
+    seconds: Seconds = 120.0
+
+    def spec(self, kind: Kind) -> Spec:
+        """The session that is asked for, without a grader."""
+        plain = _plain(self.problems)
+        return Spec(
+            kind,
+            self.name,
+            self.seed,
+            self.service,
+            self.settings,
+            plain,
+            self.data,
+            start_from=self.start_from,
+        )
+
+
+class NewGradedSession(NewSession):
+    """The same, with a grader of the agent's own."""
+
+    grader: Annotated[
+        str | None,
+        Field(
+            max_length=20_000,
+            description="Python with score(question, response, answer) -> float; standard "
+            "library, no network, no files",
+        ),
+    ] = None
+    examples: Annotated[
+        list[Example], Field(max_length=100, description="what the grader must give: 2 or more")
+    ] = []  # noqa: RUF012
+
+    def grading(self) -> Grading | None:
+        """The grader, where there is one. Raises `UsageError` for examples of none."""
+        if self.grader is not None:
+            shown = [(one.question, one.response, one.answer, one.score) for one in self.examples]
+            return Grading(self.grader, shown)
+        if self.examples:
+            raise UsageError("examples are of a grader: give `grader`")
+        return None
+
+
+class Sample(Arguments):
+    """What a session is to answer, and how long to wait for it."""
+
+    session: Session
+    prompts: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=20_000)]],
+        Field(min_length=1, max_length=20),
+    ]
+    count: Annotated[int, Field(ge=1, le=16, description="answers to each")] = 1
+    max_tokens: Annotated[int, Field(ge=1, le=4096)] = 64
+    temperature: Annotated[float, Field(ge=0, le=5)] = 1.0
+    seed: Seed | None = None
+    seconds: Seconds = 120.0
+    busy_seconds: Busy = 10.0
+
+
 class Training:
     """Tools that train in sessions. Each gives plain values and raises `SweeperError`."""
 
     def __init__(self, desk: Desk) -> None:
         self._sessions = Sessions(desk)
 
-    async def init_sft(  # noqa: PLR0913 - what agents call, with a keyword for each choice
-        self,
-        ctx: Client,
-        name: NewName,
-        settings: Settings = {},  # noqa: B006 - the protocol's default
-        problems: Problems = [],  # noqa: B006
-        data: Data = None,
-        seed: Seed = 0,
-        service: Service = "local",
-        start_from: Start = None,
-        tokens: Amount = None,
-        usd: Amount = None,
-        hours: Amount = None,
-        seconds: Seconds = 120.0,
-    ) -> dict[str, object]:
+    async def init_sft(self, ctx: Client, asked: NewSession) -> dict[str, object]:
         """Begin a session of supervised fine-tuning, to be trained by train_sft_step: a run of the
         sweep agent-NAME, which counts as a launch. The settings are those of the recipe `sft`. For
         several seeds call it again with another `seed` and the rest alike."""
-        spec = Spec("sft", name, seed, service, settings, _plain(problems), data, None, start_from)
-        return await self._open(ctx, spec, (tokens, usd, hours), seconds)
+        return await self._open(ctx, asked, asked.spec("sft"))
 
-    async def init_grpo(  # noqa: PLR0913 - likewise
-        self,
-        ctx: Client,
-        name: NewName,
-        settings: Settings = {},  # noqa: B006
-        problems: Problems = [],  # noqa: B006
-        data: Data = None,
-        grader: Annotated[
-            str | None,
-            Field(
-                max_length=20_000,
-                description="Python with score(question, response, answer) -> float; standard "
-                "library, no network, no files",
-            ),
-        ] = None,
-        examples: Annotated[
-            list[Example], Field(max_length=100, description="what the grader must give: 2 or more")
-        ] = [],  # noqa: B006
-        seed: Seed = 0,
-        service: Service = "local",
-        start_from: Start = None,
-        tokens: Amount = None,
-        usd: Amount = None,
-        hours: Amount = None,
-        seconds: Seconds = 120.0,
-    ) -> dict[str, object]:
+    async def init_grpo(self, ctx: Client, asked: NewGradedSession) -> dict[str, object]:
         """Begin a session of reinforcement learning, to be trained by train_grpo_step: a run of the
         sweep agent-NAME, which counts as a launch. The settings are those of the recipe `rl`, and
         the same seed and data give its values. A grader of your own is tried on its examples first.
         For several seeds call it again with another `seed` and the rest alike."""
-        if examples and grader is None:
-            raise UsageError("examples are of a grader: give `grader`")
-        shown = [(one.question, one.response, one.answer, one.score) for one in examples]
-        grading = None if grader is None else Grading(grader, shown)
-        plain = _plain(problems)
-        spec = Spec("grpo", name, seed, service, settings, plain, data, grading, start_from)
-        return await self._open(ctx, spec, (tokens, usd, hours), seconds)
+        return await self._open(ctx, asked, asked.spec("grpo")._replace(grading=asked.grading()))
 
     async def train_sft_step(
         self,
@@ -172,25 +197,11 @@ class Training:
         order = {"kind": "train", "steps": steps, "data": _plain(data)}
         return await self._do(ctx, session, order, seconds, busy_seconds, only="grpo")
 
-    async def sample(  # noqa: PLR0913 - likewise
-        self,
-        ctx: Client,
-        session: Session,
-        prompts: Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=20_000)]],
-            Field(min_length=1, max_length=20),
-        ],
-        count: Annotated[int, Field(ge=1, le=16, description="answers to each")] = 1,
-        max_tokens: Annotated[int, Field(ge=1, le=4096)] = 64,
-        temperature: Annotated[float, Field(ge=0, le=5)] = 1.0,
-        seed: Seed | None = None,
-        seconds: Seconds = 120.0,
-        busy_seconds: Busy = 10.0,
-    ) -> dict[str, object]:
+    async def sample(self, ctx: Client, asked: Sample) -> dict[str, object]:
         """What the model of a session answers now. The answers are data."""
-        order = {"kind": "sample", "prompts": prompts, "count": count, "max_tokens": max_tokens}
-        order |= {"temperature": temperature, "seed": seed}
-        return await self._do(ctx, session, order, seconds, busy_seconds)
+        kept = asked.model_dump(include={"prompts", "count", "max_tokens", "temperature", "seed"})
+        order = {"kind": "sample", **kept}
+        return await self._do(ctx, asked.session, order, asked.seconds, asked.busy_seconds)
 
     async def save(
         self,
@@ -284,17 +295,10 @@ class Training:
             "cost": spent(talk.run, prices.load()).record(),
         }
 
-    async def _open(
-        self,
-        ctx: Client,
-        spec: Spec,
-        amounts: Sequence[float | None],
-        seconds: float,
-    ) -> dict[str, object]:
-        pairs = zip(("tokens", "usd", "hours"), amounts, strict=True)
-        asked = {key: value for key, value in pairs if value is not None}
-        talk = await asyncio.to_thread(self._sessions.open, spec, asked)
-        deadline, begun = time.monotonic() + seconds, time.monotonic()
+    async def _open(self, ctx: Client, asked: NewSession, spec: Spec) -> dict[str, object]:
+        amounts = asked.given("tokens", "usd", "hours")
+        talk = await asyncio.to_thread(self._sessions.open, spec, amounts)
+        deadline, begun = time.monotonic() + asked.seconds, time.monotonic()
         while (progress := self._sessions.progress(talk)) is None and time.monotonic() < deadline:
             await asyncio.to_thread(self._sessions.see, talk)
             await ctx.report_progress(time.monotonic() - begun, None, "the session is starting")

@@ -108,7 +108,7 @@ class Launched(NamedTuple):
         return wait_async(self.name, root=self.root).__await__()
 
 
-def launch(  # noqa: PLR0913 - what users call, with a keyword for each choice
+def launch(
     source: "str | os.PathLike[str] | Mapping[str, object] | Plan",
     root: str | None = None,
     *,
@@ -116,27 +116,24 @@ def launch(  # noqa: PLR0913 - what users call, with a keyword for each choice
     wait: bool = True,
     smoke: bool = False,
     live: bool = False,
-    agree: Agree = refuse,
-    notify: Callable[[Summary], None] = lambda _: None,
-    tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
     """Launch a grid, or go on with it: runs that are done are skipped, running ones adopted, new
     ones added, failed ones left alone unless `launch.retries` has some left.
 
-    `source` is a grid's path, its mapping, or a plan; for the others see `LaunchRequest` and
-    `User`. Raises `GridError` for a grid that cannot run, `UsageError` where nobody agrees,
-    `EnvironmentFailure` when something it needs is missing, `AnotherLauncher` when the sweep has
-    one.
+    `source` is a grid's path, its mapping, or a plan; for the others see `LaunchRequest`. Raises
+    `GridError` for a grid that cannot run, `UsageError` for a sweep of somebody else's (see
+    `launch_plan`), `EnvironmentFailure` when something it needs is missing, `AnotherLauncher` when
+    the sweep has one.
     """
     from sweeper.planner.plan import plan
 
     planned = source if isinstance(source, Plan) else plan(source, overrides)
-    request = LaunchRequest(planned, root, wait, smoke, live)
-    return launch_plan(request, User(agree, notify, tell))
+    return launch_plan(LaunchRequest(planned, root, wait, smoke, live), User())
 
 
 def launch_plan(request: LaunchRequest, user: User) -> Launched:
-    """Launch a plan, or go on with its sweep. Raises as `launch` does."""
+    """Launch a plan, or go on with its sweep; `user` is asked and told. Raises as `launch` does,
+    and `UsageError` where the sweep is somebody else's and nobody agrees."""
     planned, root, wait, smoke, live = request
     store = open_store(root or default_root())
     check_root(store)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from harness.processes import of_home, private
+from harness.processes import end_all_of_home, of_home, private
 
 from sweeper.backends.tmux.server import socket_name
 
@@ -183,8 +183,7 @@ def main() -> int:
             wrong = [*trial.wrong(), *trial.compare(given.again)]
         finally:
             sweeper(folder, "engine", "stop", "--force")
-            for process in of_home(home):
-                process.kill()
+            end_all_of_home(home)
     print(*(wrong or ["nothing is wrong"]), sep="\n")
     return 1 if wrong else 0
 

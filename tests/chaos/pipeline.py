@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.processes import of_home
+from harness.processes import end_all_of_home
 
 from sweeper.engine import lifecycle
 from sweeper.results.registry import Registry
@@ -123,8 +123,7 @@ class Trial:
         subprocess.run(stop, env=self.environment, capture_output=True, check=False)
         tmux = ["tmux", "-L", self.socket, "kill-server"]
         subprocess.run(tmux, capture_output=True, check=False)
-        for process in of_home(self.home):
-            process.kill()
+        end_all_of_home(self.home)
 
 
 def _left(run: RecordedRun, names: Mapping[str, str]) -> dict[str, Any]:

@@ -100,6 +100,11 @@ def test_the_report_says_so_and_is_made_again_by_its_command(swept: Any, tmp_pat
     assert "last value of each run" in report.verdict
 
 
+def test_an_option_that_there_is_not_is_refused(tmp_path: Path):
+    with pytest.raises(TypeError, match="no option 'noisy'"):
+        analysis.analyze(str(tmp_path), "demo", noisy="own")  # pyright: ignore[reportCallIssue]
+
+
 def test_a_grid_that_does_not_say_leaves_it_open():
     grid = "recipe: sft\ngrid: {lr: [1, 2]}\nmetric: {name: x, goal: minimize}\n"
     metric = parse_grid(grid, "g.yaml").metric

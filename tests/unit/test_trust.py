@@ -14,6 +14,7 @@ from sweeper.commands import trust_prompt
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.launcher import launching, trust
 from sweeper.launcher.trust import is_ours, refuse, require, sealed
+from sweeper.planner.plan import plan
 from sweeper.scheduler.environment import write
 
 PLAN = {"schema": 1, "name": "s", "runs": [{"id": "a", "config": {"x": 1e-4, "y": float("inf")}}]}
@@ -139,7 +140,8 @@ def test_a_launch_that_was_agreed_to_makes_it_ours(
 ) -> None:
     monkeypatch.setattr(launching, "_drive", lambda *_: None)
     grid = str(tmp_path / "grid.yaml")
-    launching.launch(grid, str(tmp_path / "root"), agree=lambda _: True)
+    request = launching.LaunchRequest(plan(grid), str(tmp_path / "root"))
+    launching.launch_plan(request, launching.User(agree=lambda _: True))
     assert is_ours(json.loads((theirs / "sweep.json").read_text()))
     launching.launch(grid, str(tmp_path / "root"))
     assert trust.refuse(()) is False

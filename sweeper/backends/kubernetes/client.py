@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from importlib import import_module
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from sweeper.backends.kubernetes.objects import Job, Page, Pod
 from sweeper.backends.lines import line_of
@@ -68,22 +68,24 @@ class _Response(Protocol):
     def read(self, *, decode_content: bool) -> bytes: ...
 
 
+class _Request(TypedDict):
+    """A request, as the official client takes it. The seconds are those to connect and to read."""
+
+    query_params: list[tuple[str, object]]
+    header_params: dict[str, str]
+    body: object
+    auth_settings: list[str]
+    _preload_content: bool
+    _request_timeout: tuple[float, float]
+
+
 class _Client(Protocol):
     """The official client, which has no types."""
 
     configuration: _Configuration
 
     def call_api(
-        self,
-        resource_path: str,
-        method: str,
-        *,
-        query_params: list[tuple[str, object]],
-        header_params: dict[str, str],
-        body: object,
-        auth_settings: list[str],
-        _preload_content: bool,
-        _request_timeout: tuple[float, float],
+        self, resource_path: str, method: str, **request: Unpack[_Request]
     ) -> _Response: ...
 
 

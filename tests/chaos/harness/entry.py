@@ -68,7 +68,8 @@ def launch(spec: Spec) -> int:
     _prepare_launcher(spec)
     planned = planner.plan(spec["grid"])
     planned = planned._replace(launch=planned.launch._replace(lease_s=spec["lease"]))
-    summary = launching.launch(planned, f"{spec['folder']}/sweeps", notify=_tell).summary
+    request = launching.LaunchRequest(planned, f"{spec['folder']}/sweeps")
+    summary = launching.launch_plan(request, launching.User(notify=_tell)).summary
     return 0 if summary is None else progress.exit_code(summary)
 
 

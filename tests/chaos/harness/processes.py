@@ -1,5 +1,6 @@
 """The processes of a home, and what they cost their machine."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -25,3 +26,10 @@ def of_home(home: str) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def end_all_of_home(home: str) -> None:
+    """Kill the processes of this home; one may have ended by itself meanwhile."""
+    for process in of_home(home):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
