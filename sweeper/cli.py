@@ -80,8 +80,9 @@ def _parse(given: list[str]) -> argparse.Namespace:
 
 
 def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The whole command line. Of `given` arguments only the verbs that stand among them get flags
-    of their own: making those of all costs the start of each some milliseconds."""
+    """The command line: all of it, or what reads the `given` arguments. Where those begin with a
+    verb, the others are left out, and else only the verbs among them get flags of their own: making
+    all costs each start some milliseconds."""
     top = argparse.ArgumentParser(
         prog="sweeper",
         description="Experiment sweeps for people who post-train language models.",
@@ -91,9 +92,11 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
     top.add_argument("--version", action=_Version)
     top.add_argument("--completion", action=_Completion, choices=("bash", "zsh", "fish"))
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", prog="sweeper")
-    for name, line in VERBS.items():
-        made = verbs.add_parser(name, help=line)
-        if given is None or name in given:
+    first = given[0] if given else None
+    for name in (first,) if first in VERBS else VERBS:
+        wanted = given is None or name in given
+        made = verbs.add_parser(name, help=VERBS[name], add_help=wanted)
+        if wanted:
             load(name).add_arguments(made)
     return top
 
