@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from sweeper.commands import VERBS, load
 from sweeper.errors import EnvironmentFailure, SweeperError
@@ -61,7 +62,9 @@ def _run(given: list[str]) -> int:
         return load(arguments.verb).run(arguments)
     from sweeper.recipe.probe import ahead
 
-    with ahead():  # the recipe's interpreter gets ready while the rest is loaded
+    # The recipe's interpreter gets ready while the rest is loaded; what shows the plan is loaded
+    # while it answers.
+    with ahead(meanwhile=lambda: import_module("sweeper.commands.plan_text")):
         arguments = _parse(given)
         return load(arguments.verb).run(arguments)
 
