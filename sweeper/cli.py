@@ -1,6 +1,7 @@
 """The command line: which verb, and what becomes of its errors. The verbs are in `commands/`."""
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,9 @@ __all__ = ["main", "parser"]
 
 _MANY = ("overrides", "runs", "sweeps")
 """Arguments that may stand any number of times."""
+_COLLECTED = 50_000
+"""How many objects are made before Python looks for garbage. Its own number is so small that it
+looks dozens of times while modules load, which make none."""
 _EPILOG = """\
 exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 4 not finished
 (launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
@@ -27,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from sweeper.commands.completion import complete
 
         complete(parser(os.environ.get("COMP_LINE", "").split()))
+    gc.set_threshold(_COLLECTED)
     with guarded():
         return _main(list(sys.argv[1:] if argv is None else argv))
 
