@@ -1,9 +1,11 @@
 """The command line: which verb, and what becomes of its errors. The verbs are in `commands/`."""
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from sweeper.commands import VERBS, load
 from sweeper.errors import EnvironmentFailure, SweeperError
@@ -15,6 +17,9 @@ __all__ = ["main", "parser"]
 
 _MANY = ("overrides", "runs", "sweeps")
 """Arguments that may stand any number of times."""
+_COLLECTED = 50_000
+"""How many objects are made before Python looks for garbage. Its own number is so small that it
+looks dozens of times while modules load, which make none."""
 _EPILOG = """\
 exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 4 not finished
 (launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
@@ -26,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from sweeper.commands.completion import complete
 
         complete(parser(os.environ.get("COMP_LINE", "").split()))
+    gc.set_threshold(_COLLECTED)
     with guarded():
         return _main(list(sys.argv[1:] if argv is None else argv))
 
@@ -61,7 +67,9 @@ def _run(given: list[str]) -> int:
         return load(arguments.verb).run(arguments)
     from sweeper.recipe.probe import ahead
 
-    with ahead():  # the recipe's interpreter gets ready while the rest is loaded
+    # The recipe's interpreter gets ready while the rest is loaded; what shows the plan is loaded
+    # while it answers.
+    with ahead(meanwhile=lambda: import_module("sweeper.commands.plan_text")):
         arguments = _parse(given)
         return load(arguments.verb).run(arguments)
 
@@ -80,8 +88,9 @@ def _parse(given: list[str]) -> argparse.Namespace:
 
 
 def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The whole command line. Of `given` arguments only the verbs that stand among them get flags
-    of their own: making those of all costs the start of each some milliseconds."""
+    """The command line: all of it, or what reads the `given` arguments. Where those begin with a
+    verb, the others are left out, and else only the verbs among them get flags of their own: making
+    all costs each start some milliseconds."""
     top = argparse.ArgumentParser(
         prog="sweeper",
         description="Experiment sweeps for people who post-train language models.",
@@ -91,9 +100,11 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
     top.add_argument("--version", action=_Version)
     top.add_argument("--completion", action=_Completion, choices=("bash", "zsh", "fish"))
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", prog="sweeper")
-    for name, line in VERBS.items():
-        made = verbs.add_parser(name, help=line)
-        if given is None or name in given:
+    first = given[0] if given else None
+    for name in (first,) if first in VERBS else VERBS:
+        wanted = given is None or name in given
+        made = verbs.add_parser(name, help=VERBS[name], add_help=wanted)
+        if wanted:
             load(name).add_arguments(made)
     return top
 

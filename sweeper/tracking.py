@@ -10,7 +10,6 @@ sweep that was removed and made again.
 import hashlib
 import json
 from collections.abc import Mapping
-from urllib.parse import quote, urlsplit
 
 from sweeper.model.plan import Plan, Run, Wandb
 
@@ -105,6 +104,8 @@ def link(plan: Plan, run: str) -> str | None:
     section = plan.wandb
     if section is None or section.mode in _HERE_ONLY or not section.entity:
         return None
+    from urllib.parse import quote  # few grids have `wandb:`
+
     names = (section.entity, section.project)
     entity, project = (quote(name, safe="", errors="replace") for name in names)
     app = (section.app or _APP).rstrip("/")
@@ -118,6 +119,7 @@ def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
         return None
     import netrc
     import os
+    from urllib.parse import urlsplit
 
     home = environment.get("HOME") or os.path.expanduser("~")
     host = urlsplit(environment.get("WANDB_BASE_URL") or _API).hostname or ""

@@ -31,8 +31,9 @@ def run(arguments: Namespace) -> int:
     """Start a grid, or go on with it."""
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
-    from sweeper.launcher.launch_preview import gone_baselines, planned_by
+    from sweeper.launcher.launch_preview import gone_baselines
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
+    from sweeper.launcher.planned import planned_by
     from sweeper.scheduler.progress import exit_code
     from sweeper.storage.sweeps import with_chosen
 

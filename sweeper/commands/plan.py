@@ -1,47 +1,21 @@
-"""`sweeper plan`: prints what a launch would start. It formats its text itself: loading what draws
-tables would take longer than planning. Output is as wide as the terminal, elsewhere as wide as it
-needs to be."""
+"""`sweeper plan`: prints what a launch would start. What shows that is not loaded at the top: it is
+loaded while the recipe's interpreter checks the plan."""
 
 import argparse
-import os
 import sys
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
 from sweeper.errors import UsageError
-from sweeper.grid.naming import canonical
-from sweeper.grid.overrides import flow
-from sweeper.labels import plural
-from sweeper.launcher.estimate import sentence
-from sweeper.launcher.launch_preview import (
-    LaunchPreview,
-    RunPreview,
-    command,
-    counts,
-    document,
-    environment,
-    log_path,
-    planned_by,
-    survey,
-)
-from sweeper.model.json_values import is_number
-from sweeper.model.plan import Plan
-from sweeper.model.states import State
-from sweeper.results.stage_graph import graph, of_stage, size
+from sweeper.launcher.planned import planned_by
 from sweeper.sanitize import sanitize
 from sweeper.storage.files import Store, default_root, open_store
 from sweeper.terminal import print_json, warn
 
-__all__ = ["add_arguments", "cut", "full", "run", "short", "table"]
+if TYPE_CHECKING:
+    from sweeper.launcher.launch_preview import LaunchPreview
 
-_SHOWN = 40
-"""How many runs are listed unless all are asked for."""
-_LISTED = 12
-"""An axis with more numbers is shown as their range."""
-_GAP = "  "
-_LEAST = 8
-"""The fewest characters that a column is cut to."""
+__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -63,6 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.manifest and arguments.json:
         raise UsageError("--manifest and --json do not go together: take one of them out")
     planned = planned_by(arguments)
+    from sweeper.commands.plan_text import full, short
+    from sweeper.launcher.launch_preview import document, survey
+
     store = open_store(arguments.root or default_root())
     found = survey(planned, store)
     if arguments.json:
@@ -76,189 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _manifest(found: LaunchPreview, store: Store) -> int:
+def _manifest(found: "LaunchPreview", store: Store) -> int:
     from sweeper.launcher.submissions import manifests, text  # which loads much
 
     for manifest in manifests(found, store):
         sys.stdout.writelines(f"{sanitize(line)}\n" for line in text(manifest))
     return 0
-
-
-def short(found: LaunchPreview) -> Iterator[str]:
-    """Yield the short form: the axes, the counts, the first runs."""
-    plan, width = found.plan, terminal_width()
-    yield from _clipped(_head(plan), width)
-    if plan.stages:
-        yield ""
-        yield from table(("stage", "runs", "of"), list(graph(plan)), width, gives=2)
-    for part in plan.parts:
-        axes = list(_axes(part))
-        if axes:
-            yield ""
-            yield from table((_key_of(part, plan), "values", ""), axes, width, gives=2)
-    if plan.notes:
-        yield ""
-        yield from plan.notes
-    yield ""
-    yield from _clipped(f"{size(plan)}: {counts(found)}", width)
-    if plan.unknown:
-        left = plural(sum(plan.unknown.values()), "run")
-        yield from _clipped(f"{left} more once those that they go on from have ended", width)
-    if found.estimate is not None:
-        yield from _clipped(sentence(found.estimate), width)
-    if found.retired:
-        yield from _clipped(
-            f"{found.retired} runs on record are not in this grid: launch leaves them there", width
-        )
-    yield ""
-    over = {p.run.id for p in found.previews if p.state.state is State.SUCCEEDED}
-    rows = [
-        (preview.run.name, preview.run.id, preview.state.state.value, _act(preview, over))
-        for preview in found.previews[:_SHOWN]
-    ]
-    yield from table(("run", "id", "state", "launch"), rows, width)
-    if len(found.previews) > _SHOWN:
-        yield f"... and {len(found.previews) - _SHOWN} more (--full shows all)"
-
-
-def full(found: LaunchPreview, store: Store) -> Iterator[str]:
-    """Yield the full form: all that a launch would submit, every value as it will be given."""
-    plan, recipe = found.plan, found.plan.recipe
-    launch = plan.launch
-    yield _head(plan)
-    yield f"{size(plan)}: {counts(found)}"
-    yield from plan.notes
-    yield ""
-    what = {
-        "recipe": recipe.reference,
-        "class": recipe.config_class,
-        **{f"stage {s.name}": of_stage(s) for s in plan.stages},
-        **{f"launch of {s.name}": flow(dict(s.launch)) for s in plan.stages if s.launch},
-        "python": recipe.python,
-        "cwd": recipe.cwd,
-        "log_path": log_path(plan.name, "<run id>", 0, store).removesuffix(".0") + ".<attempt>",
-        "environment": ", ".join(environment(plan)),
-        "secrets": ", ".join(plan.secrets) or None,
-        "wandb": None if plan.wandb is None else flow(plan.wandb.document()),
-        **{
-            key: value if isinstance(value, str) else flow(value)
-            for key, value in launch.document().items()
-            if key not in ("python", "cwd", "log_path_field") and value not in (None, {})
-        },
-    }
-    yield from (f"{key:<12}  {sanitize(str(v))}" for key, v in what.items() if v is not None)
-    over = {p.run.id for p in found.previews if p.state.state is State.SUCCEEDED}
-    for preview in found.previews:
-        run = preview.run
-        yield ""
-        yield f"{run.name}  {run.id}  {preview.state.state.value}  {_act(preview, over)}"
-        attempt = max(1, preview.attempt)
-        folder = log_path(plan.name, run.id, attempt, store)
-        argv = command(plan, run, attempt, folder)
-        if argv is not None:
-            yield f"  command: {sanitize(flow(argv))}"
-        for key, value in run.config.items():
-            yield f"  {key}: {sanitize(flow(value))}"
-
-
-def terminal_width() -> int | None:
-    """The columns of the terminal; None if the output is none."""
-    if not sys.stdout.isatty():
-        return None
-    try:
-        return int(os.environ.get("COLUMNS", "")) or 80
-    except ValueError:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-
-
-def table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
-) -> Iterator[str]:
-    """The lines of a table. If it is wider than `width`, column `gives` is cut."""
-    rows = [[sanitize(cell) for cell in row] for row in rows]
-    widths = [max(map(_columns, cells)) for cells in zip(columns, *rows, strict=True)]
-    if width is not None:
-        others = sum(widths) - widths[gives] + len(_GAP) * (len(columns) - 1)
-        widths[gives] = max(_LEAST, min(widths[gives], width - others))
-    for row in (columns, *rows):
-        cells = [cut(text, size) for text, size in zip(row, widths, strict=True)]
-        padded = (c + " " * (size - _columns(c)) for c, size in zip(cells, widths, strict=True))
-        yield _GAP.join(padded).rstrip()
-
-
-def cut(text: str, width: int) -> str:
-    """Cut a text to `width` columns. Its beginning and its end stay, where a run's name has its
-    seed."""
-    if _columns(text) <= width:
-        return text
-    end = (width - 3) // 3
-    begin = width - 3 - end
-    while _columns(text[:begin]) + _columns(text[len(text) - end :]) + 3 > width:
-        begin, end = max(0, begin - 1), max(0, end - 1)
-    return f"{text[:begin]}...{text[len(text) - end :]}"
-
-
-def _clipped(text: str, width: int | None) -> Iterator[str]:
-    yield text if width is None else cut(text, width)
-
-
-def _columns(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width
-
-    return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
-
-
-def _act(preview: RunPreview, over: Collection[str]) -> str:
-    """What a launch does with a run; `over` are those that have succeeded."""
-    if preview.attempt and not all(parent in over for parent in preview.run.parents):
-        return "later"
-    return {0: "leave", 1: "start"}.get(preview.attempt, f"attempt {preview.attempt}")
-
-
-def _head(plan: Plan) -> str:
-    recipe = " ".join(plan.recipe.reference.split())
-    recipe = plural(len(plan.stages), "stage") if plan.stages else recipe
-    recipe = recipe if len(recipe) <= 60 else f"{recipe[:57]}..."
-    most = f"at most {plan.launch.max_parallel} at once"
-    return (
-        f"{plan.name}: {sanitize(recipe)} on {plan.launch.backend}, service {plan.service}, {most}"
-    )
-
-
-def _key_of(part: Plan, plan: Plan) -> str:
-    """What heads the keys of a table: the stage's name, where there are stages."""
-    stage = next((run.stage for run in part.runs), None)
-    return f"{stage}: key" if plan.stages and stage else "key"
-
-
-def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Each key that varies: how many values it has, and which. Taken from the runs themselves, so
-    that it holds for axes that are zipped, sampled, conditional or cut by `exclude` alike."""
-    seen: dict[str, dict[str, object]] = {key: {} for key in plan.axes}
-    present: Counter[str] = Counter()
-    texts: dict[int, str] = {}
-    for run in plan.runs:
-        for key, value in run.config.items():
-            present[key] += 1
-            text = texts.get(id(value)) or texts.setdefault(id(value), canonical(value))
-            seen.setdefault(key, {})[text] = value
-    seed = plan.recipe.seed_field
-    for key, values in seen.items():
-        partly = present[key] < len(plan.runs)
-        if values and key != seed and (key in plan.axes or len(values) > 1 or partly):
-            where = f" (in {present[key]} of {len(plan.runs)} runs)" if partly else ""
-            yield key, str(len(values)), _listed(list(values.values())) + where
-    seeds = sorted({run.seed for run in plan.runs if run.seed is not None})
-    if len(seeds) > 1:
-        yield seed or "replicate (no seed is set)", str(len(seeds)), _listed(seeds)
-
-
-def _listed(values: Sequence[object]) -> str:
-    numbers = [value for value in values if is_number(value)]
-    if len(values) > _LISTED and len(numbers) == len(values):
-        return f"{flow(min(numbers))} to {flow(max(numbers))}"
-    return ", ".join(
-        sanitize(value if isinstance(value, str) and value else flow(value)) for value in values
-    )

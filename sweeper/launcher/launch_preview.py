@@ -1,6 +1,5 @@
 """Previews a launch: what it would submit, and what the store has already. Nothing is written."""
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,22 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.backends import capabilities_together
 from sweeper.backends.base import JobSpec
-from sweeper.errors import GridError, NotFound, StoreError, UsageError
-from sweeper.fields.data import from_python
-from sweeper.fields.nodes import Problems
-from sweeper.grid.budget import read_caps
+from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.launcher.estimate import Estimate, estimate
 from sweeper.launcher.metric_check import unrecorded_metric
 from sweeper.model.event import NOTHING
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import ENDED, RunState, State, fold, wants_attempt
-from sweeper.planner.plan import plan as make_plan
 from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.reference import render_command
-from sweeper.storage.files import Store, default_root, open_store
+from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import Events, read_events, read_outcome, read_plan, with_chosen
-from sweeper.storage.writable import check_root
 from sweeper.tracking import NAMES, SECTION
 
 if TYPE_CHECKING:
@@ -36,7 +30,6 @@ __all__ = [
     "document",
     "job_builder",
     "jobs",
-    "planned_by",
     "survey",
 ]
 
@@ -75,46 +68,6 @@ class LaunchPreview(NamedTuple):
     previews: tuple[RunPreview, ...]
     retired: int
     estimate: Estimate | None = None
-
-
-def planned_by(arguments: argparse.Namespace) -> Plan:
-    """Make the plan that a command line asks for. Raises `GridError`, and `StoreError` for a root
-    where no sweep can be kept."""
-    overrides = list(arguments.overrides)
-    if arguments.backend:
-        overrides.append(f"launch.backend={arguments.backend}")
-    if arguments.max_parallel is not None:
-        overrides.append(f"launch.max_parallel={arguments.max_parallel}")
-    store = open_store(arguments.root or default_root())
-    try:
-        planned = make_plan(arguments.grid, overrides, validate=not arguments.no_validate)
-    except GridError as error:
-        try:
-            check_root(store)
-        except StoreError as other:  # all that is wrong is told at once
-            raise GridError([*error.problems, str(other)]) from error
-        raise
-    check_root(store)
-    return _with_budget(planned, arguments.budget) if arguments.budget else planned
-
-
-def _with_budget(planned: Plan, text: str) -> Plan:
-    """The plan with what `--budget` says in place of the grid's. Raises `GridError`."""
-    problems = Problems()
-    given = {key.strip(): value for key, _, value in (p.partition("=") for p in text.split(","))}
-    before = {} if planned.budget is None else planned.budget.document()
-    node = from_python(before | {k: _number(v) for k, v in given.items()}, "--budget", problems)
-    budget = read_caps(node, "budget", problems)
-    if problems:
-        raise problems.error()
-    return planned._replace(budget=budget)
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text.strip()
 
 
 def survey(planned: Plan, store: Store) -> LaunchPreview:

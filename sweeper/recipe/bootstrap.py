@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _CALLED_BEFORE = {"recipes.sft": "sweeper.recipes.sft", "recipes.rl": "sweeper.recipes.rl"}
 """What our own recipes are called, by the names that older sweeps and grids have of them."""
+_USUAL = ("datetime", "html", "logging", "random", "subprocess", "urllib.parse")
+"""What many recipes import of the standard library, and takes some milliseconds to load."""
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 
@@ -213,18 +215,28 @@ def count_usage(modules: str | None) -> None:
 
 
 def load_early() -> set[str]:
-    """Load what checking a recipe needs, where it is there; the names of the packages that are not
-    Python's own."""
+    """Load what checking a recipe needs, where it is there, and what many recipes import. Returns
+    the names of the packages for `forget_shadowed`: what checking needs of Python's own is not
+    among them."""
+    before = set(sys.modules)
+    _load(("ast", "chz"))
+    needed = sys.stdlib_module_names & set(map(_package, sys.modules))
+    _load(_USUAL)
+    return set(map(_package, set(sys.modules) - before)) - needed
+
+
+def _load(names: tuple[str, ...]) -> None:
     import importlib
 
-    before = set(sys.modules)
-    for name in ("ast", "chz"):
+    for name in names:
         try:
             importlib.import_module(name)
         except Exception:  # noqa: BLE001, S112  (whoever needs it tells what is wrong)
             continue
-    new = {name.partition(".")[0] for name in set(sys.modules) - before}
-    return new - sys.stdlib_module_names
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def forget_shadowed(names: set[str]) -> None:
@@ -235,7 +247,7 @@ def forget_shadowed(names: set[str]) -> None:
         os.path.exists(os.path.join(first, name + end)) for name in names for end in ("", ".py")
     ):
         for name in list(sys.modules):
-            if name.partition(".")[0] in names:
+            if _package(name) in names:
                 del sys.modules[name]
 
 

@@ -21,6 +21,7 @@ from sweeper.command import BOOTSTRAP
 
 TYPE_CHECKING = False  # typing itself costs the start some milliseconds
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import IO
 
 __all__ = ["Answer", "Probe", "ahead", "probe"]
@@ -41,6 +42,9 @@ class Answer:
 class Probe:
     """The process, to be asked once or closed. Raises OSError or ValueError when it does not
     start."""
+
+    meanwhile: "Callable[[], object] | None" = None
+    """Called once the process has been asked, while it answers."""
 
     def __init__(self, python: str, cwd: str, env: Mapping[str, str]) -> None:
         self.key = python, os.path.realpath(cwd), dict(env)
@@ -76,6 +80,8 @@ class Probe:
             asked.seek(0)
             with suppress(BrokenPipeError):  # it has ended already: its code says how
                 os.write(self._go, b"!")
+            if self.meanwhile is not None:
+                self.meanwhile()
             _wait(self._child, seconds)
             self._kill()
             answered.seek(0)
@@ -105,10 +111,13 @@ class Probe:
 
 
 @contextmanager
-def ahead() -> Generator[None]:
-    """Have the most likely process get ready; at the end of the block it is gone, asked or not."""
+def ahead(meanwhile: "Callable[[], object] | None" = None) -> Generator[None]:
+    """Have the most likely process get ready; at the end of the block it is gone, asked or not.
+    `meanwhile` is called while it answers."""
     with suppress(OSError, ValueError):  # whoever needs it tells what is wrong
-        _ready.append(Probe(sys.executable, os.getcwd(), os.environ))
+        started = Probe(sys.executable, os.getcwd(), os.environ)
+        started.meanwhile = meanwhile
+        _ready.append(started)
     try:
         yield
     finally:

@@ -156,6 +156,24 @@ def test_a_package_of_the_users_is_the_one_that_counts(tmp_path: Path) -> None:
         assert "ImportError: this one is mine" in done.stderr
 
 
+def test_a_module_of_the_users_counts_before_pythons_own(tmp_path: Path) -> None:
+    """The interpreter has loaded some of the standard library ahead as well."""
+    _grid(tmp_path, "module")
+    recipe = tmp_path / "toy.py"
+    recipe.write_text(f"from random import MINE\n{recipe.read_text()}")
+    (tmp_path / "random.py").write_text("MINE = True")
+    assert "to start" in _sweeper(tmp_path, "plan", "grid.yaml")
+
+
+def test_something_is_done_while_the_recipe_is_asked() -> None:
+    done: list[bool] = []
+    with probe.ahead(meanwhile=lambda: done.append(True)):
+        asked = probe.probe(sys.executable, os.getcwd(), os.environ)
+        assert done == []
+        asked.ask(b"{", 30.0)
+    assert done == [True]
+
+
 def test_a_question_that_is_never_asked_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()  # what tests before have left is not closed meanwhile
     before = set(os.listdir("/proc/self/fd"))

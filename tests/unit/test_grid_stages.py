@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.commands import plan as plan_verb
+from sweeper.commands import plan_text
 from sweeper.errors import GridError
 from sweeper.launcher import launch_preview
 from sweeper.model.growth import depths, grown
@@ -390,7 +390,7 @@ def test_plan_draws_the_graph_with_counts(tmp_path: Path) -> None:
         | {"from": [{"stage": "dpo", "take": "each"}, {"base": True}]},
     )
     found = launch_preview.survey(planned, LocalStore(str(tmp_path)))
-    said = list(plan_verb.short(found))
+    said = list(plan_text.short(found))
     assert said[:6] == [
         "p: 3 stages on tmux, service none, at most 8 at once",
         "",

@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.backends import options_of
 from sweeper.cli import main
-from sweeper.commands import plan as plan_verb
+from sweeper.commands import plan_text
 from sweeper.errors import StoreError
 from sweeper.launcher import launch_preview
 from sweeper.model.plan import Plan
@@ -43,7 +43,7 @@ def happen(store: LocalStore, planned: Plan, run: int, *events: tuple[int, Event
 
 
 def text(planned: Plan, store: LocalStore) -> str:
-    return "\n".join(plan_verb.short(launch_preview.survey(planned, store)))
+    return "\n".join(plan_text.short(launch_preview.survey(planned, store)))
 
 
 def test_a_plan_that_was_never_launched(store: LocalStore) -> None:
@@ -104,7 +104,7 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
     assert smaller.retired == 2
     # `seed=0` is taken by a run that the grid has no more.
     assert smaller.previews[0].run.name == f"seed=0~{smaller.previews[0].run.id[:6]}"
-    assert "2 runs on record are not in this grid" in "\n".join(plan_verb.short(smaller))
+    assert "2 runs on record are not in this grid" in "\n".join(plan_text.short(smaller))
 
 
 def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
@@ -123,7 +123,7 @@ def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
 
 def test_full_shows_every_value_as_it_is_given(store: LocalStore) -> None:
     planned = plan(GRID | {"base": {"fixed": "a\x1b[31m\u202eb", "small": 1e-20}})
-    said = "\n".join(plan_verb.full(launch_preview.survey(planned, store), store))
+    said = "\n".join(plan_text.full(launch_preview.survey(planned, store), store))
     assert "  small: 1e-20\n" in said
     assert "\x1b" not in said
     assert "\u202e" not in said
@@ -179,7 +179,7 @@ def test_it_fits_a_terminal(
     path.write_text(json.dumps(grid))
     assert main(["plan", str(path), "--root", str(tmp_path)]) == 0
     lines = screen.getvalue().splitlines()
-    assert max(map(plan_verb._columns, lines)) <= 80
+    assert max(map(plan_text._columns, lines)) <= 80
     assert "\x1b" not in screen.getvalue()
     # Both ends of a name are there: the axis, and the seed.
     assert any(line.startswith("a_rather") and ",seed=1 " in line for line in lines)
@@ -188,8 +188,8 @@ def test_it_fits_a_terminal(
 @pytest.mark.parametrize("width", range(8, 40))
 def test_a_cut_text_fits(width: int) -> None:
     for sample in ("x" * 100, "漢" * 50, "ab漢" * 20, "short"):
-        cut = plan_verb.cut(sample, width)
-        assert plan_verb._columns(cut) <= width
+        cut = plan_text.cut(sample, width)
+        assert plan_text._columns(cut) <= width
         assert cut == sample or "..." in cut
 
 
