@@ -8,7 +8,7 @@ __all__ = ["cause", "last_line"]
 
 _SHOWN = 200
 _TRACEBACK = "Traceback (most recent call last):"
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::.*)?\Z")
+_EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 """What ends a traceback: the exception's class, and its message where there is one."""
 
 
@@ -18,7 +18,7 @@ def cause(data: bytes) -> str:
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else ():
-        if _EXCEPTION.match(line):
+        if re.match(_EXCEPTION, line):
             return _plain(line)[:_SHOWN]
     return last_line(data)
 

@@ -18,11 +18,10 @@ from typing import TextIO, cast
 
 __all__ = ["Writer", "guarded", "raw", "sanitize", "sanitize_json", "sanitize_lines"]
 
+# The patterns are texts: `re` compiles one when it is first used, and most programs never do.
 # What a terminal takes for an order, within a line: CSI, OSC and the like to their end, then
 # shorter ones. Those of a colour or a title say nothing to people and are left out.
-_ORDER = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]"
-)
+_ORDER = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]"
 # Other controls, those of C1 too; what changes the direction of writing, or cannot be seen; what
 # ends lines elsewhere; halves of characters, which no terminal's encoding has. Joiners stay:
 # languages and emoji are written with them.
@@ -30,8 +29,8 @@ _UNSEEN = (
     "\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f"
 )
-_CONTROL = re.compile(f"[\x00-\x08\x0a-\x1f{_UNSEEN}]")
-_CONTROL_IN_LINES = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
+_CONTROL = f"[\x00-\x08\x0a-\x1f{_UNSEEN}]"
+_CONTROL_IN_LINES = f"[\x00-\x08\x0b-\x1f{_UNSEEN}]"
 
 
 def sanitize(text: str) -> str:
@@ -39,14 +38,14 @@ def sanitize(text: str) -> str:
     out, what else is no character of a text is written out (`\\n`, `\\x9b`, `\\u202e`)."""
     if text.isprintable():
         return text
-    return _CONTROL.sub(_written_out, _ORDER.sub("", text))
+    return re.sub(_CONTROL, _written_out, re.sub(_ORDER, "", text))
 
 
 def sanitize_lines(text: str) -> str:
     """The same for a text of several lines, which it keeps."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
-    return _CONTROL_IN_LINES.sub(_written_out, _ORDER.sub("", text))
+    return re.sub(_CONTROL_IN_LINES, _written_out, re.sub(_ORDER, "", text))
 
 
 def sanitize_json(text: str) -> str:

@@ -17,7 +17,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 
 from sweeper.atomic import atomic_write, replacing
@@ -67,6 +66,8 @@ def place(hub: str, name: str, directory: str) -> str:
     for folder in (snapshots, refs):
         os.makedirs(folder, exist_ok=True)
     if not os.path.isdir(target):
+        import tempfile  # once for a model, and it loads slowly
+
         scratch = tempfile.mkdtemp(prefix=".making-", dir=snapshots)
         try:
             os.chmod(scratch, 0o755)  # noqa: S103 -- mkdtemp's 0700 would hide it from other users

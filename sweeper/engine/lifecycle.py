@@ -6,7 +6,6 @@ address whether the engine is there, and the same one.
 """
 
 import contextlib
-import ipaddress
 import json
 import os
 import signal
@@ -15,7 +14,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from sweeper import paths
 from sweeper.atomic import nearest_folder, try_to_write
@@ -131,6 +129,8 @@ def client_environment(info: EngineInfo, environ: Mapping[str, str] = os.environ
 
 
 def loopback(host: str) -> bool:
+    import ipaddress  # loads slowly, and most verbs start no engine
+
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -157,7 +157,8 @@ def _ask(
     url: str, timeout: float, name: str = "healthz", token: str | None = None
 ) -> dict[str, object] | None:
     """What the engine says; None if nobody answers, or something else does."""
-    import http.client  # a plan needs none of it, and it takes 9 ms
+    import http.client  # a plan needs none of these, and they load slowly
+    from urllib.parse import urlsplit
 
     # http.client, because urllib would go through a proxy that the environment names
     try:

@@ -18,7 +18,7 @@ from sweeper.model.plan import Plan, Run
 from sweeper.model.states import OPEN
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
-from sweeper.provenance import carried, provenance, redaction, snapshot
+from sweeper.provenance import provenance, redaction, snapshot
 from sweeper.scheduler import environment
 from sweeper.storage.documents import SCHEMA, encode, timestamp
 from sweeper.storage.files import Store
@@ -93,8 +93,11 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
         secrets=names,
         code=_told_of(made),
     )
-    along = None if capabilities.files else carried.carry(store, plan, made)
-    now = plan._replace(created=timestamp(), provenance=came, snapshot=made.kept, carried=along)
+    now = plan._replace(created=timestamp(), provenance=came, snapshot=made.kept, carried=None)
+    if not capabilities.files:
+        from sweeper.provenance.carried import carry  # only for jobs that share no files with us
+
+        now = now._replace(carried=carry(store, plan, made))
     if now.wandb is not None:
         theirs = {**os.environ, **plan.launch.env}
         wandb = tracking.recorded(now.wandb, theirs)

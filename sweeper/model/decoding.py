@@ -12,7 +12,7 @@ MOST_LEVELS = 100
 level, and Python allows some hundreds of calls."""
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_HALF = re.compile("[\ud800-\udfff]")
+_HALF = "[\ud800-\udfff]"
 _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
@@ -61,7 +61,7 @@ def _inside(value: object) -> "list[object]":
 def mended(value: object) -> object:
     """A JSON value with U+FFFD for each half of a character in its texts and keys."""
     if isinstance(value, str):
-        return _HALF.sub("\ufffd", value)
+        return re.sub(_HALF, "\ufffd", value)
     if isinstance(value, list):
         return [mended(inner) for inner in cast(list[object], value)]
     if isinstance(value, dict):

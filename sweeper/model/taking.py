@@ -5,7 +5,6 @@ a run has one parent from each take, in every combination. A source may also be 
 which there is no parent.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,8 +108,7 @@ class Choice(NamedTuple):
 def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
     """The choice of what to take of these runs."""
     judged = [metric.name, metric.goal, metric.at, metric.failed]
-    text = json.dumps([take.document(), judged, sorted(candidates)], separators=(",", ":"))
-    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    key = _digest([take.document(), judged, sorted(candidates)])
     return Choice(take, metric, tuple(candidates), key)
 
 
@@ -167,8 +165,14 @@ def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
     """The id of a run that has parents: made of what it would be without (`template`), of their
     ids, and of its stage's name, since another stage may do the same with the same run. A run of
     the base model has `base:<model>` in their place."""
-    about = {"parents": list(parents), "run": template, "stage": stage}
-    text = json.dumps(about, separators=(",", ":"))
+    return _digest({"parents": list(parents), "run": template, "stage": stage})
+
+
+def _digest(value: object) -> str:
+    """The first 12 digits of the SHA-256 of `value` as JSON."""
+    import hashlib  # it loads OpenSSL, and most sweeps have no stages
+
+    text = json.dumps(value, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -8,7 +8,6 @@ are taken out by their values, and on the command line by the names of what they
 import hashlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -50,6 +49,8 @@ def collect(
     """Command line, user, host, the recipe's interpreter and its packages, the commit of `cwd` and
     how its files differed from it. `secrets` are names of variables; `code` says what was kept
     of the code, or why nothing was. Raises `StoreError`."""
+    import platform  # planning loads this module, and needs none of that
+
     redactor = Redactor(secret_values(os.environ, secrets))
     layout = Layout(sweep)
     version, packages = _packages(python)

@@ -19,10 +19,11 @@ SHORTEST_GUESSED = 8
 
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
+# The patterns are texts: `re` compiles one when it is first used, and a worker needs few.
 # Names, as words: `OPENAI_APIKEY`, `openai.api_key`, `openaiApiKey`.
-_WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
+_WORD = r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])"
 # A name with one of these is a secret's wherever it stands, also at the end of a word: PGPASSWORD.
-_ANYWHERE = re.compile(
+_ANYWHERE = (
     r"(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|SSHPASS"
     r"|(API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION|SIGNING)_?KEY"
     r"|(ACCESS|AUTH|API|BEARER|REFRESH|SESSION)_?TOKEN|CONNECTION_?STRING|WEBHOOK(_URL)?)S?(_|$)"
@@ -30,18 +31,18 @@ _ANYWHERE = re.compile(
 # With one of these only at the end, since much else has them: TOKENIZERS_PARALLELISM, KEY_REPEAT.
 _AT_THE_END = frozenset({"KEY", "PASS", "AUTH", "JWT"})
 _AT_THE_END_OF_MORE = frozenset({"PWD", "PAT"})  # PWD itself is a folder
-_QUALIFIED = re.compile("READ|WRITE|R[OW]|PROD|DEV|STAGING|TEST|MAIN|OLD|NEW|BACKUP|DEFAULT")
+_QUALIFIED = "READ|WRITE|R[OW]|PROD|DEV|STAGING|TEST|MAIN|OLD|NEW|BACKUP|DEFAULT"
 # What ends in one of these says where something is, or how it is made, and not what it is.
-_ABOUT = re.compile(
+_ABOUT = (
     "FILE|PATH|DIR|DIRECTORY|FOLDER|IDS?|NAME|TYPE|LEN|LENGTH|SIZE|COUNT|TTL|EXPIRY|EXPIRES|TIMEOUT"
     "|URI|HOST|ENDPOINT|PROVIDER|MANAGER|BACKEND|ARN|REGION|SOCK|PROMPT|POLICY"
 )
 # What these are of is told to everybody: a tokenizer's marks, a column, half of a pair.
-_KNOWN_TO_ALL = re.compile(
+_KNOWN_TO_ALL = (
     "BOS|EOS|PAD|UNK|MASK|SEP|CLS|STOP|START|END|IMAGE|SPECIAL"
     "|PUBLIC|METRIC|REWARD|SORT|GROUP|PARTITION|FOREIGN|HOT"
 )
-_IN_ADDRESS = re.compile(r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@")
+_IN_ADDRESS = r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@"
 
 
 def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
@@ -63,15 +64,15 @@ def secret_values(environment: Mapping[str, str], names: Collection[str]) -> lis
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable, option or key of this name is likely to hold a secret."""
-    words = [word.upper() for word in _WORD.split(name.rpartition("/")[2]) if word]
-    while len(words) > 1 and _QUALIFIED.fullmatch(words[-1]):
+    words = [word.upper() for word in re.split(_WORD, name.rpartition("/")[2]) if word]
+    while len(words) > 1 and re.fullmatch(_QUALIFIED, words[-1]):
         words.pop()
-    if not words or _ABOUT.fullmatch(words[-1]):
+    if not words or re.fullmatch(_ABOUT, words[-1]):
         return False
-    if _ANYWHERE.search("_".join(words)):
+    if re.search(_ANYWHERE, "_".join(words)):
         return True
     *before, last = words
-    if before and _KNOWN_TO_ALL.fullmatch(before[-1]):
+    if before and re.fullmatch(_KNOWN_TO_ALL, before[-1]):
         return False
     return (
         last in _AT_THE_END
@@ -86,7 +87,7 @@ def _passwords(value: str) -> list[str]:
         return []
     from urllib.parse import unquote
 
-    found = [one or other for one, other in _IN_ADDRESS.findall(value)]
+    found = [one or other for one, other in re.findall(_IN_ADDRESS, value)]
     forms = {form for password in found for form in (password, unquote(password))}
     return sorted(form for form in forms if len(form) >= SHORTEST_GUESSED)
 

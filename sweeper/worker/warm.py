@@ -52,7 +52,7 @@ _OF_A_TERMINAL = (
 imported depends on them."""
 
 
-_SCOPE = re.compile(r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope")
+_SCOPE = r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope"
 """A control group of a terminal's window alone, which no limit is put on."""
 _PARTS = (
     *("bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
@@ -399,7 +399,7 @@ def _of_this_process() -> Iterator[object]:
         with suppress(OSError), open(name) as file:
             yield file.read()
     with suppress(OSError), open("/proc/self/cgroup") as file:
-        yield _SCOPE.sub("", file.read())
+        yield re.sub(_SCOPE, "", file.read())
     for part in _PARTS:
         status = os.stat(os.path.join(os.path.dirname(BOOTSTRAP), part))
         yield status.st_mtime_ns, status.st_size
