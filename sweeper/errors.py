@@ -3,6 +3,7 @@
     SweeperError                 1    (never raised itself)
      ├─ UsageError               2    the command line or an argument from Python
      │   └─ GridError            2    one or more problems in a grid, each with its place
+     │       └─ RecipeError           its recipe cannot be found, imported or used
      ├─ NotFound                 5    no such sweep, run, file
      └─ EnvironmentFailure       6    what sweeper needs is not there
          ├─ StoreError                the store refuses or cannot be reached
@@ -28,6 +29,7 @@ __all__ = [
     "GridError",
     "NoRoom",
     "NotFound",
+    "RecipeError",
     "StoreError",
     "SweeperError",
     "Unreachable",
@@ -53,6 +55,15 @@ class GridError(UsageError):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
+
+
+class RecipeError(GridError):
+    """The recipe cannot be found, imported or used. `kind` names the cause: `python`, `cwd`,
+    `recipe`, `import`, `main`, `class`, `log_path` or `command`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__([message])
+        self.kind = kind
 
 
 class NotFound(SweeperError):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from sweeper.fields.kinds import Item, nearest
-from sweeper.recipe.reference import HOLE
+from sweeper.recipe.command_template import HOLE
 
 __all__ = ["word_with"]
 

@@ -16,7 +16,7 @@ from sweeper.cause import last_line
 from sweeper.errors import SweeperError
 from sweeper.model.notify import Email, Notify
 from sweeper.provenance.redaction import Redactor, secret_values
-from sweeper.recipe.reference import render_command
+from sweeper.recipe.command_template import render_command
 from sweeper.sanitize import sanitize, sanitize_lines
 
 __all__ = ["SECONDS", "Letter", "Undelivered", "send"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.backends import capabilities_at
-from sweeper.errors import UsageError
+from sweeper.errors import RecipeError, UsageError
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
 from sweeper.grid.by_run import unmatched
@@ -17,17 +17,14 @@ from sweeper.model.usage import Usage
 from sweeper.planner.points import Expanded, Point, place_of
 from sweeper.provenance.requirements import outside
 from sweeper.provenance.requirements import read as read_requirements
+from sweeper.recipe.command_template import RUN_KEYS, placeholders, render_command
 from sweeper.recipe.reference import (
-    RUN_KEYS,
     FilledFields,
     Inspected,
     Problem,
-    RecipeError,
     RunProcess,
     inspect,
     lacking,
-    placeholders,
-    render_command,
 )
 
 __all__ = ["Checked", "check", "check_what_is_left", "fields_of"]

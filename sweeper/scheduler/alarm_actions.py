@@ -23,7 +23,7 @@ from sweeper.model.plan import OnAlarm
 from sweeper.model.states import OPEN
 from sweeper.monitor.records import Alarm, read_action
 from sweeper.provenance.redaction import Redactor, secret_values
-from sweeper.recipe.reference import render_command
+from sweeper.recipe.command_template import render_command
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.documents import SCHEMA, encode, timestamp

@@ -9,7 +9,7 @@ from sweeper.command import worker_command
 from sweeper.model.job import Job
 from sweeper.model.launch import Launch
 from sweeper.model.plan import Carried, Plan, Run
-from sweeper.recipe.reference import render_window
+from sweeper.recipe.command_template import render_window
 from sweeper.storage.files import Store
 from sweeper.storage.layout import token
 

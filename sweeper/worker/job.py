@@ -134,7 +134,7 @@ def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:
 
 def _env(job: Job, log_path: str) -> dict[str, str]:
     """The variables that `launch.env` sets, with `{log_path}` filled in."""
-    from sweeper.recipe.reference import with_log_path
+    from sweeper.recipe.command_template import with_log_path
 
     return with_log_path(job.env, log_path)
 
@@ -180,7 +180,7 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
 
 
 def _command(job: Job, log_path: str) -> list[str]:
-    from sweeper.recipe.reference import render_command
+    from sweeper.recipe.command_template import render_command
 
     values = {**job.config, "log_path": log_path, "run": job.run, "attempt": job.attempt}
     if job.seed is not None:

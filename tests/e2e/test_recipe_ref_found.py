@@ -6,16 +6,15 @@ import time
 
 import pytest
 
+from sweeper.errors import RecipeError
 from sweeper.model.parts import Part
 from sweeper.model.recipe import read_recipe
+from sweeper.recipe.command_template import placeholders, render_command
 from sweeper.recipe.reference import (
     FilledFields,
-    RecipeError,
     RunProcess,
     find_python,
     inspect,
-    placeholders,
-    render_command,
 )
 from sweeper.storage.process import began
 
