@@ -2,17 +2,36 @@
 then the next attempts of the runs that want one."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from sweeper.model.observation import Kind, Observation
+from sweeper.model.plan import Plan, Run
 from sweeper.model.states import Event
 from sweeper.scheduler.parts import Parts
 from sweeper.scheduler.places import TryCall
-from sweeper.scheduler.stage_limits import StageRoom
 from sweeper.storage.layout import attempt_of
 
 __all__ = ["JobStarter"]
+
+
+class _StageRoom:
+    """What room the stages of a plan have beside their runs that are at work. A stage that says
+    nothing of `max_parallel` has as much as the sweep."""
+
+    def __init__(self, plan: Plan, busy: Iterable[Run]) -> None:
+        limits = {stage.name: stage.launch.get("max_parallel") for stage in plan.stages}
+        self._limits = {name: limit for name, limit in limits.items() if isinstance(limit, int)}
+        self._busy = Counter(run.stage for run in busy) if self._limits else Counter[str | None]()
+
+    def take(self, run: Run) -> bool:
+        """Whether there is room for one more run of its stage; then it has it."""
+        limit = None if run.stage is None else self._limits.get(run.stage)
+        if limit is not None and self._busy[run.stage] >= limit:
+            return False
+        self._busy[run.stage] += 1
+        return True
 
 
 class JobStarter:
@@ -104,8 +123,8 @@ class JobStarter:
         yield from self._run_table.open()
         yield from self._run_table.unacknowledged().keys() - self.unsubmitted
 
-    def _stage_room(self) -> StageRoom:
-        return StageRoom(self._stages.plan, (self._run_table.runs[run] for run in self._at_work()))
+    def _stage_room(self) -> _StageRoom:
+        return _StageRoom(self._stages.plan, (self._run_table.runs[run] for run in self._at_work()))
 
     def _acknowledge(self, try_call: TryCall) -> None:
         """Submit again what an earlier launcher meant to submit, unless its place has it."""

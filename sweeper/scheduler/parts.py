@@ -5,7 +5,7 @@ from sweeper.model.launcher import Service
 from sweeper.scheduler import engine_watch
 from sweeper.scheduler.account_budget import account_budget
 from sweeper.scheduler.alarm_monitor import AlarmMonitor
-from sweeper.scheduler.attempt_usage import AttemptUsage
+from sweeper.scheduler.attempt_usage import AttemptUsage, SweepUsageWatch
 from sweeper.scheduler.backlog import Backlog
 from sweeper.scheduler.cancellations import Cancellations
 from sweeper.scheduler.context import Context
@@ -21,7 +21,6 @@ from sweeper.scheduler.spending import Spending
 from sweeper.scheduler.stages import Stages
 from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
-from sweeper.scheduler.sweep_usage import SweepUsageWatch
 from sweeper.scheduler.withdrawals import Withdrawals
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.sweeps import service_of
