@@ -38,7 +38,7 @@ from sweeper.storage.layout import Layout
 if TYPE_CHECKING:
     import tarfile
 
-__all__ = ["Made", "changed", "checkout_of", "extract", "git", "make", "relink"]
+__all__ = ["Made", "changed", "checkout_of", "commit_of", "extract", "git", "make", "relink"]
 
 _TRACKED_BYTES = 10_000_000
 _UNTRACKED_BYTES = 1_000_000
@@ -97,6 +97,12 @@ def checkout_of(*folders: str | None) -> str | None:
     return None
 
 
+def commit_of(root: str) -> str | None:
+    """The commit that a checkout is at; None where there is none."""
+    found = git(root, "rev-parse", "--verify", "HEAD")
+    return found.decode().strip() if found else None
+
+
 def make(
     store: Store, sweep: str, cwd: str, file: str | None = None, *, secrets: Collection[str] = ()
 ) -> Made:
@@ -121,13 +127,12 @@ def make(
             store.create(archive, gzip.compress(data, compresslevel=6, mtime=0))
     real = os.path.realpath(cwd)
     inside = real == root or real.startswith(root + os.sep)
-    commit = git(root, "rev-parse", "--verify", "HEAD")
     kept = Snapshot(
         hash=digest,
         archive=archive,
         root=root,
         cwd=os.path.relpath(real, root) if inside else cwd,
-        commit=commit.decode().strip() if commit else None,
+        commit=commit_of(root),
     )
     relink(kept)
     return Made(kept, None, tuple(tree.linked))

@@ -11,6 +11,7 @@ from sweeper.model.plan import Plan, Run
 from sweeper.model.states import Event
 from sweeper.scheduler.parts import Parts
 from sweeper.scheduler.places import TryCall
+from sweeper.storage.documents import timestamp
 from sweeper.storage.layout import attempt_of
 
 __all__ = ["JobStarter"]
@@ -181,7 +182,7 @@ class JobStarter:
                 if held is not None:
                     observed[run] = Observation(Kind.HELD)
             elif end is not None:
-                observed[run] = Observation(Kind.LATER, None, end.told())
+                observed[run] = Observation(Kind.LATER, None, timestamp(end.until))
             elif (attempt, Event.CANCEL) in self._run_table.events(run):
                 # A cancel that was taken back names this attempt: the next is the one to start.
                 self._run_table.add(run, attempt, Event.INTENT)

@@ -46,10 +46,6 @@ class End(NamedTuple):
     due: float
     until: float
 
-    def told(self) -> str:
-        """When the next attempt may start: `2026-01-31T12:01:03Z`."""
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.until))
-
 
 class Outcomes:
     """Reads each outcome once. `clock` gives monotonic seconds, `wall` seconds since 1970.
