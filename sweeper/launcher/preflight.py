@@ -14,6 +14,7 @@ from sweeper.backends.base import Backend
 from sweeper.backends.references import where_to_say
 from sweeper.engine.lifecycle import TOKEN, client_key
 from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
+from sweeper.labels import first_of
 from sweeper.model.launch import Launch
 from sweeper.model.plan import Plan, Run
 from sweeper.provenance.snapshot import Made
@@ -25,6 +26,7 @@ __all__ = [
     "admit",
     "engine_key",
     "engine_url",
+    "environment_in_store",
     "has_code",
     "kept_here",
     "shared_environment",
@@ -119,8 +121,7 @@ def has_code(
             )
         tell(f"no code travels with the jobs ({made.why}): what they run must be in their image")
     if made.linked:
-        more = f" and {len(made.linked) - 3} more" if len(made.linked) > 3 else ""
-        tell(f"not in the copy of the code that jobs get: {', '.join(made.linked[:3])}{more}")
+        tell(f"not in the copy of the code that jobs get: {first_of(made.linked, 3)}")
 
 
 def try_out(
@@ -147,4 +148,9 @@ def shared_environment(capabilities: Capabilities, store: Store, sweep: str) -> 
     need it: beside the sweep. None for this machine's private place."""
     if capabilities.here or not capabilities.files:
         return None
+    return environment_in_store(store, sweep)
+
+
+def environment_in_store(store: Store, sweep: str) -> str | None:
+    """The file beside the sweep for its runs' environment; None where the store has no folders."""
     return store.local_path(f"{sweep}/launcher/environment.json")
