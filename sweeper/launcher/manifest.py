@@ -85,16 +85,16 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
         made = snapshot.make(store, plan.name, plan.recipe.cwd, file, secrets=values)
     for part in plan.parts:
         preflight.has_code(capabilities, part.recipe.kind, part.recipe.file, made, tell)
-    came = provenance.collect(
+    origin = provenance.collect(
         store,
         plan.name,
         cwd=plan.recipe.cwd,
         python=plan.recipe.python,
         secrets=names,
-        code=_told_of(made),
+        code=_code_record(made),
     )
     along = None if capabilities.files else carried.carry(store, plan, made)
-    now = plan._replace(created=timestamp(), provenance=came, snapshot=made.kept, carried=along)
+    now = plan._replace(created=timestamp(), provenance=origin, snapshot=made.kept, carried=along)
     if now.wandb is not None:
         theirs = {**os.environ, **plan.launch.env}
         wandb = tracking.recorded(now.wandb, theirs)
@@ -106,7 +106,7 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
     return now
 
 
-def _told_of(made: snapshot.Made) -> dict[str, object]:
+def _code_record(made: snapshot.Made) -> dict[str, object]:
     """What provenance records of the copy of the code, or of why there is none."""
     return {
         "code": made.kept and made.kept.hash,
