@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep
 
 __all__ = [
-    "Asked",
     "Requested",
+    "RetryRequests",
     "Steered",
     "cancel",
     "cancel_runs",
@@ -284,7 +284,7 @@ def retry_runs(
     return asked.done
 
 
-class Asked(NamedTuple):
+class RetryRequests(NamedTuple):
     """What was asked of runs; `ready` where no launcher was at work that could take it up."""
 
     done: list[Requested]
@@ -296,7 +296,9 @@ class Asked(NamedTuple):
         return sum(request.asked for request in self.done)
 
 
-def request_retries(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None) -> Asked:
+def request_retries(
+    sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None
+) -> RetryRequests:
     """Put on record that these runs are to be started again, once that is known to be possible: a
     backend that will not have their jobs says so before. Raises as `launch` does."""
     from sweeper.launcher.launching import ready
@@ -311,7 +313,9 @@ def request_retries(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" =
         forget(store, sweep.name, "cancel")  # first: who goes by the retry is to find it gone
     if wanted and not is_held(store, sweep.name):
         checked = ready(store, sweep.name, agree or refuse)
-    return Asked([request_retry(store, sweep.name, *each) for each in happened.items()], checked)
+    return RetryRequests(
+        [request_retry(store, sweep.name, *each) for each in happened.items()], checked
+    )
 
 
 def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> bool:
