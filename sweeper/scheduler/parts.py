@@ -46,7 +46,7 @@ class Parts:
             context, self.run_table, self.places, service, self.engine, self.stages
         )
         self.heartbeats = Heartbeats(store, context.layout, clock)
-        self.outcomes = Outcomes(store, sweep, clock, context.wall)
+        self.outcomes = Outcomes(context)
         self.parallelism = Parallelism(context, service, needed=starting)
         self.requests = Requests(context)
         self.policy = FailurePolicy(self.run_table, self.outcomes, smoke=smoke and starting)
