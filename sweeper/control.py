@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep
 
 __all__ = [
-    "Asked",
     "Requested",
+    "RetryRequests",
     "Steered",
     "cancel",
     "cancel_runs",
@@ -135,16 +135,16 @@ def cancel_runs(
         now = (run.id for run in plan.runs if not run.retired)
         runs = list(dict.fromkeys([*runs, *now]))  # some came to be since they were listed
     events = read_events(store, sweep)
-    done = {
+    requests = {
         run: request_cancel(store, sweep, run, events.get(run, set()), retries[run]) for run in runs
     }
     seconds = max(part.launch.grace_s for part in plan.parts) + _STOP_SECONDS
     deadline = time.monotonic() + seconds
-    told = 0
-    while left := _at_work(store, sweep, done, retries):
-        if len(left) != told:
+    last_count = 0
+    while left := _at_work(store, sweep, requests, retries):
+        if len(left) != last_count:
             tell(f"waiting for {plural(len(left), 'run')} to stop")
-            told = len(left)
+            last_count = len(left)
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
                 f"{len(left)} runs of {sweep!r} are still at work after {seconds:g} s; they are "
@@ -152,13 +152,13 @@ def cancel_runs(
             )
         if not is_held(store, sweep):
             with suppress(AnotherLauncher), holding_sweep(store, sweep):
-                _stop(store, sweep, done, retries, deadline, tell)
+                _stop(store, sweep, requests, retries, deadline, tell)
         time.sleep(_POLL_SECONDS)
     if not is_held(store, sweep):
         with suppress(AnotherLauncher), holding_sweep(store, sweep):
             _forget_environment(store, sweep)
     events = read_events(store, sweep)
-    return [_outcome(request, events.get(run, set())) for run, request in done.items()]
+    return [_outcome(request, events.get(run, set())) for run, request in requests.items()]
 
 
 def _tell_damaged(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
@@ -192,16 +192,16 @@ def _stop(
 
     folder, plan = f"{store.root}/{sweep}", read_plan(store, sweep)
     backends = open_places(plan.launch, sweep, folder, some=True)
-    there = moved_from(store, sweep, plan, located(backends))
-    if there is not None:
-        tell(f"the jobs are at {there}, out of reach from here: each ends once its worker sees it")
+    moved = moved_from(store, sweep, plan, located(backends))
+    if moved is not None:
+        tell(f"the jobs are at {moved}, out of reach from here: each ends once its worker sees it")
     scheduler = Scheduler(Context(store, sweep, backends), starting=False)
-    said: str | None = None
+    last_unreachable: str | None = None
     while time.monotonic() < deadline:
         summary = scheduler.step()
-        if summary.unreachable is not None and summary.unreachable != said:
+        if summary.unreachable is not None and summary.unreachable != last_unreachable:
             tell(f"waiting: {summary.unreachable}")
-        said = summary.unreachable
+        last_unreachable = summary.unreachable
         if not _at_work(store, sweep, runs, retries):
             return
         time.sleep(_POLL_SECONDS)
@@ -262,11 +262,11 @@ def to_retry(
     chosen = pick(sweep.runs, runs, state, where)
     if failed or not (runs or state):
         chosen = [run for run in chosen if run.state in _FAILED]
-    over = [run for run in chosen if run.state is State.SUCCEEDED]
-    if over and runs:
+    succeeded = [run for run in chosen if run.state is State.SUCCEEDED]
+    if succeeded and runs:
         raise UsageError(
-            f"{over[0].name} of {sweep.name} has succeeded: there is nothing to retry; to train it "
-            "once more, launch the grid under another name"
+            f"{succeeded[0].name} of {sweep.name} has succeeded: there is nothing to retry; "
+            "to train it once more, launch the grid under another name"
         )
     return chosen
 
@@ -284,7 +284,7 @@ def retry_runs(
     return asked.done
 
 
-class Asked(NamedTuple):
+class RetryRequests(NamedTuple):
     """What was asked of runs; `ready` where no launcher was at work that could take it up."""
 
     done: list[Requested]
@@ -296,7 +296,9 @@ class Asked(NamedTuple):
         return sum(request.asked for request in self.done)
 
 
-def request_retries(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None) -> Asked:
+def request_retries(
+    sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None
+) -> RetryRequests:
     """Put on record that these runs are to be started again, once that is known to be possible: a
     backend that will not have their jobs says so before. Raises as `launch` does."""
     from sweeper.launcher.launching import ready
@@ -305,13 +307,15 @@ def request_retries(sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" =
 
     store, events = sweep.store, read_events(sweep.store, sweep.name)
     happened = {run: events.get(run, set()) for run in runs}
-    some = any(asked_again(run, found).asked for run, found in happened.items())
-    known: Ready | None = None
-    if some:
+    wanted = any(asked_again(run, found).asked for run, found in happened.items())
+    checked: Ready | None = None
+    if wanted:
         forget(store, sweep.name, "cancel")  # first: who goes by the retry is to find it gone
-    if some and not is_held(store, sweep.name):
-        known = ready(store, sweep.name, agree or refuse)
-    return Asked([request_retry(store, sweep.name, *each) for each in happened.items()], known)
+    if wanted and not is_held(store, sweep.name):
+        checked = ready(store, sweep.name, agree or refuse)
+    return RetryRequests(
+        [request_retry(store, sweep.name, *each) for each in happened.items()], checked
+    )
 
 
 def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> bool:
@@ -349,20 +353,20 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
     is waited for. Raises `EnvironmentFailure` for one that stays held back."""
     from sweeper.storage.lock import is_alive, is_held
 
-    began, told = time.monotonic(), False
+    began, is_told = time.monotonic(), False
     while is_held(store, sweep):
         waited = time.monotonic() - began
         if waited > _TAKE_OVER_SECONDS and is_alive(store, sweep, began):
-            seen = read_observations(store, sweep)
-            if not seen.starting:
-                if not told:
+            observed = read_observations(store, sweep)
+            if not observed.starting:
+                if not is_told:
                     tell("waiting for a `sweeper cancel` that is at work on the sweep")
-                told = True
-            elif seen.held is None or seen.paused:
+                is_told = True
+            elif observed.held is None or observed.paused:
                 return True  # who has paused it may go on
             elif waited > _HELD_SECONDS:
                 raise EnvironmentFailure(
-                    f"the launcher at work on {sweep!r} starts nothing ({held_of(seen)}): "
+                    f"the launcher at work on {sweep!r} starts nothing ({held_of(observed)}): "
                     "type it again when that launcher has ended"
                 )
         time.sleep(0.1 if not store.is_remote else _POLL_SECONDS)

@@ -1,11 +1,11 @@
 """Words for people, for what documents hold as kinds: one place, so that all say the same."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sweeper.model.launcher import Observations
 from sweeper.model.observation import Kind, Observation
 
-__all__ = ["LOWERED", "held_of", "observed", "pause_of", "plural", "shown_marks"]
+__all__ = ["LOWERED", "first_of", "held_of", "observed", "pause_of", "plural", "shown_marks"]
 
 LOWERED = {
     "service": "the service holds runs back",
@@ -29,6 +29,12 @@ _WORDS = {
 def plural(count: int, noun: str, several: str | None = None) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{count} {noun if count == 1 else several or noun + 's'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """`a, b, c and 4 more`: at most so many of the names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def observed(found: Observation) -> str:

@@ -46,10 +46,10 @@ def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered
     sweep_requests.ask_pause(store, sweep, on=True, runs=runs)
     changed = before is None or before.runs != runs
     at_work = any(fold(events).at_work for events in read_events(store, sweep).values())
-    if runs and at_work and not _launcher(store, sweep):
+    if runs and at_work and not _has_launcher(store, sweep):
         with suppress(AnotherLauncher):  # somebody was quicker
-            return _started(store, sweep)._replace(changed=changed)
-    return Steered(sweep, _launcher(store, sweep), changed=changed)
+            return _start_launcher(store, sweep)._replace(changed=changed)
+    return Steered(sweep, _has_launcher(store, sweep), changed=changed)
 
 
 def resume(
@@ -64,12 +64,12 @@ def resume(
     launch that is damaged. Raises as `launch` does."""
     store = _store(sweep, root)
     was_paused = sweep_requests.asked_pause(store, sweep) is not None
-    if not _launcher(store, sweep):
+    if not _has_launcher(store, sweep):
         if _is_over(store, sweep):
             sweep_requests.forget(store, sweep, "pause")
             return Steered(sweep, False, changed=False)
         with suppress(AnotherLauncher):  # somebody was quicker
-            return _started(store, sweep, agree, tell, goes_on=True)
+            return _start_launcher(store, sweep, agree, tell, goes_on=True)
     if was_paused:
         sweep_requests.ask_pause(store, sweep, on=False)
     return Steered(sweep, True, changed=was_paused)
@@ -85,7 +85,7 @@ def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
     before = sweep_requests.asked_parallel(store, sweep)
     sweep_requests.ask_parallel(store, sweep, jobs)
     changed = jobs != (before or read_plan(store, sweep).launch.max_parallel)
-    return Steered(sweep, _launcher(store, sweep), changed=changed)
+    return Steered(sweep, _has_launcher(store, sweep), changed=changed)
 
 
 def stop(
@@ -95,19 +95,20 @@ def stop(
     started until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure` for a
     launcher that does not end."""
     store = _store(sweep, root)
-    if not _launcher(store, sweep):
+    if not _has_launcher(store, sweep):
         return Steered(sweep, False, changed=False)
     sweep_requests.ask_stop(store, sweep)
-    deadline, told = time.monotonic() + _STOP_SECONDS, time.monotonic() + 2.0
-    while _launcher(store, sweep):
+    now = time.monotonic()
+    deadline, tell_at = now + _STOP_SECONDS, now + 2.0
+    while _has_launcher(store, sweep):
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
                 f"the launcher of {sweep!r} has not ended after {_STOP_SECONDS:g} s; it is asked "
                 f"to: look again with `sweeper status {sweep}`"
             )
-        if told < time.monotonic():
+        if tell_at < time.monotonic():
             tell("waiting for the launcher to end")
-            told = deadline
+            tell_at = deadline  # once is enough
         time.sleep(_REMOTE_POLL_SECONDS if store.is_remote else _POLL_SECONDS)
     sweep_requests.forget(store, sweep, "stop")
     return Steered(sweep, False)
@@ -120,7 +121,7 @@ def _store(sweep: str, root: str | None) -> Store:
     return store
 
 
-def _launcher(store: Store, sweep: str) -> bool:
+def _has_launcher(store: Store, sweep: str) -> bool:
     from sweeper.storage.lock import is_held
 
     return is_held(store, sweep)
@@ -135,7 +136,7 @@ def _is_over(store: Store, sweep: str) -> bool:
     )
 
 
-def _started(
+def _start_launcher(
     store: Store,
     sweep: str,
     agree: "Agree | None" = None,

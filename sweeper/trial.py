@@ -41,7 +41,7 @@ from sweeper.storage.sweeps import (
     read_states,
 )
 
-__all__ = ["Asked", "Step", "try_out"]
+__all__ = ["Step", "TrialRequest", "try_out"]
 
 _FILE = "trial.json"
 _JOB = """
@@ -57,7 +57,7 @@ _STOP_SECONDS = 90.0
 """How long a job that has had its time may take to be withdrawn or to stop."""
 
 
-class Asked(NamedTuple):
+class TrialRequest(NamedTuple):
     """What to try: how a grid executes its runs, at one of its places, and which secrets they need,
     by name."""
 
@@ -75,14 +75,14 @@ class Step(NamedTuple):
     found: str
 
 
-def try_out(asked: Asked, root: str, timeout: float, tell: Callable[[Step], None]) -> None:
+def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[Step], None]) -> None:
     """Try a backend: `tell` hears each step when it has been done. The job has `timeout` seconds to
     end, from its launch on; then it is cancelled. However this ends, what it made is removed,
     unless the job cannot be stopped; what a killed one of this home left is removed first. SIGTERM
     and SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with what is wrong, in one line."""
     with _Interrupts() as interrupts:
         _remove_old(tell)
-        trial = _Trial(open_store(root), _plan(asked), timeout, tell)
+        trial = _Trial(open_store(root), _plan(request), timeout, tell)
         try:
             try:
                 trial.note()
@@ -199,14 +199,14 @@ def _remove(store: Store, name: str) -> None:
     delete(name, root=store.root)
 
 
-def _plan(asked: Asked) -> Plan:
+def _plan(request: TrialRequest) -> Plan:
     """A sweep with one run, executed as those of the grid."""
-    launch = asked.launch._replace(
-        backend=asked.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
+    launch = request.launch._replace(
+        backend=request.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
         resume="never", metrics_dir=None, log_path_field=None, warm=False, priority=1.0,
     )  # fmt: skip
-    names = list(dict.fromkeys(secret_names(asked.secrets, asked.service)))
-    capabilities = capabilities_at(launch, asked.place)
+    names = list(dict.fromkeys(secret_names(request.secrets, request.service)))
+    capabilities = capabilities_at(launch, request.place)
     python = find_python(launch.python) if capabilities.files else capabilities.python or "python"
     if launch.requirements is not None and not capabilities.files:
         python = "python"  # the first on PATH

@@ -27,7 +27,7 @@ from sweeper.storage.files import default_root, open_store
 from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:
-    from sweeper.trial import Asked, Step
+    from sweeper.trial import Step, TrialRequest
 
 __all__ = ["Check", "add_arguments", "examine", "run"]
 
@@ -70,22 +70,22 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
     return [_check(look) for look in looks]
 
 
-def _asked(name: str, grid: str | None) -> "Asked":
+def _asked(name: str, grid: str | None) -> "TrialRequest":
     """What runs of the grid at `grid` would ask of a backend; without one what the configuration
     file does."""
-    from sweeper.trial import Asked
+    from sweeper.trial import TrialRequest
 
     backend = backend_type(name)
     if grid is not None:
         read = load_grid(grid, [f"launch.backend={name}"])
-        return Asked(name, read.launch, str(read.service), read.secrets)
+        return TrialRequest(name, read.launch, str(read.service), read.secrets)
     problems = Problems()
     defaults = defaults_of(backend, problems) if backend.records_defaults else {}
     problems.raise_any()
-    return Asked(name, Launch(name, options={backend.key: defaults}), "none", ())
+    return TrialRequest(name, Launch(name, options={backend.key: defaults}), "none", ())
 
 
-def _of(asked: "Asked", root: str) -> list[Look]:
+def _of(asked: "TrialRequest", root: str) -> list[Look]:
     """The checks that a backend declares."""
     name, launch, service, secrets = asked
     backend, options = backend_type(name), options_of(launch, name)
@@ -247,7 +247,7 @@ def _output(*command: str) -> str:
     ).stdout.strip()
 
 
-def _try(asked: "Asked", root: str, arguments: Namespace) -> tuple[list["Step"], str | None]:
+def _try(asked: "TrialRequest", root: str, arguments: Namespace) -> tuple[list["Step"], str | None]:
     """Try the backend with a job, and show each step. Returns the steps, and what is wrong."""
     from sweeper.trial import try_out
 

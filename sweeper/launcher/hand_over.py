@@ -13,6 +13,7 @@ from sweeper.backends import Capabilities
 from sweeper.errors import AnotherLauncher, Damaged, NotFound
 from sweeper.launcher.manifest import keep_environment, merge, tell_changes, with_code
 from sweeper.launcher.placement_guard import Located, is_same
+from sweeper.launcher.preflight import environment_in_store
 from sweeper.launcher.trust import is_ours, sealed
 from sweeper.model.plan import Plan
 from sweeper.planner.plan import repeats_by_default
@@ -93,10 +94,11 @@ def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
         from sweeper.storage.lease import is_elsewhere
 
         elsewhere = is_elsewhere(store, plan.name)
-    kept = environment.env_file(folder)
+    own_files = (environment.env_file(folder), environment_in_store(store, plan.name))
+    foreign = service.env_file is None or service.env_file not in own_files
     moved = bool(service.places) and not is_same(service.places, found.places)
     other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)
-    if elsewhere or moved or other or service.env_file not in (kept, *_shared(store, plan)):
+    if elsewhere or moved or other or foreign:
         raise AnotherLauncher(
             f"{AnotherLauncher.at_work(plan.name, store.root)}, or end it with `sweeper stop "
             f"{plan.name}`: only one on this machine, for the same backend and service, can go on "
@@ -104,12 +106,6 @@ def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
         )
     if not read_observations(store, plan.name).starting:
         raise AnotherLauncher.at_work(plan.name, store.root)
-
-
-def _shared(store: Store, plan: Plan) -> list[str]:
-    """Where the environment is kept if jobs on other machines see the sweep's folder."""
-    path = store.local_path(f"{plan.name}/launcher/environment.json")
-    return [] if path is None else [path]
 
 
 def take_up(store: Store, sweep: str) -> None:

@@ -78,43 +78,43 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
     names = secret_names(plan.secrets, plan.service)
     _refuse_secrets(plan, names)
     capabilities = capabilities_together(plan.launch)
-    made = snapshot.Made(None, "--live")
+    code = snapshot.CodeCopy(None, "--live")
     if not live:
         values = hidden_values(names)
         file = next((part.recipe.file for part in plan.parts if part.recipe.file), None)
-        made = snapshot.make(store, plan.name, plan.recipe.cwd, file, secrets=values)
+        code = snapshot.make(store, plan.name, plan.recipe.cwd, file, secrets=values)
     for part in plan.parts:
-        preflight.has_code(capabilities, part.recipe.kind, part.recipe.file, made, tell)
-    came = provenance.collect(
+        preflight.has_code(capabilities, part.recipe.kind, part.recipe.file, code, tell)
+    origin = provenance.collect(
         store,
         plan.name,
         cwd=plan.recipe.cwd,
         python=plan.recipe.python,
         secrets=names,
-        code=_told_of(made),
+        code=_code_record(code),
     )
-    now = plan._replace(created=timestamp(), provenance=came, snapshot=made.kept, carried=None)
+    now = plan._replace(created=timestamp(), provenance=origin, snapshot=code.kept, carried=None)
     if not capabilities.files:
         from sweeper.provenance.carried import carry  # only for jobs that share no files with us
 
-        now = now._replace(carried=carry(store, plan, made))
+        now = now._replace(carried=carry(store, plan, code))
     if now.wandb is not None:
         theirs = {**os.environ, **plan.launch.env}
         wandb = tracking.recorded(now.wandb, theirs)
         now = now._replace(wandb=wandb)
         if (missing := tracking.keyless(wandb, theirs)) is not None:
             tell(missing)
-    if made.why is not None and not live and made.in_checkout:
-        tell(f"runs use the code where it is, as it is when each starts: {made.why}")
+    if code.why is not None and not live and code.in_checkout:
+        tell(f"runs use the code where it is, as it is when each starts: {code.why}")
     return now
 
 
-def _told_of(made: snapshot.Made) -> dict[str, object]:
+def _code_record(code: snapshot.CodeCopy) -> dict[str, object]:
     """What provenance records of the copy of the code, or of why there is none."""
     return {
-        "code": made.kept and made.kept.hash,
-        "code_why": made.why,
-        "code_linked": [os.fsencode(name).decode("utf-8", "replace") for name in made.linked[:20]],
+        "code": code.kept and code.kept.hash,
+        "code_why": code.why,
+        "code_linked": [os.fsencode(name).decode("utf-8", "replace") for name in code.linked[:20]],
     }
 
 

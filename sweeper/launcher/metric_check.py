@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 
 from sweeper.errors import NotFound, StoreError
+from sweeper.labels import first_of
 from sweeper.metrics import parse
 from sweeper.model.plan import Plan
 from sweeper.model.states import State, fold
@@ -43,8 +44,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
         near = get_close_matches(wanted, found, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         keys = sorted(found - {"step"})
-        more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-        listed = f"{', '.join(keys[:_SHOWN])}{more}" if keys else "nothing"
+        listed = first_of(keys, _SHOWN) if keys else "nothing"
         return f"metric: runs of {sweep} did not record {wanted!r}{hint}; they recorded {listed}"
     return None
 

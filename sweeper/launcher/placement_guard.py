@@ -16,6 +16,7 @@ from sweeper.errors import (
     Unreachable,
     UsageError,
 )
+from sweeper.labels import first_of
 from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, RunState, State, cancel_asked, fold
 from sweeper.scheduler.run_table import WITHDRAWN
@@ -143,13 +144,13 @@ def _refuse_unless_none(
         raise UsageError(
             f"{sweep}: runs that were submitted to {there} are not over, and a launch to {here} "
             f"would not find their jobs: launch with the earlier setting, or {_CANCEL} "
-            f"({_some(submitted)})"
+            f"({first_of(submitted, _NAMED)})"
         )
     if unknown is not None:
         raise UsageError(
             f"{sweep}: whether {there} has jobs of runs that are not over cannot be told "
             f"({unknown}), and a launch to {here} would not find them: launch again when it can "
-            f"be, or {_CANCEL} ({_some(list(opened.values()))})"
+            f"be, or {_CANCEL} ({first_of(list(opened.values()), _NAMED)})"
         )
 
 
@@ -254,11 +255,6 @@ def _is_requeued(store: Store, plan: Plan, run: str, state: RunState) -> bool:
         return True
     at = at if at in launch.places else launch.places[0]
     return not launch.backends or restarts_at(launch, at)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _shown(place: Mapping[str, str]) -> str:

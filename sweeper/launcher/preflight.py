@@ -14,9 +14,10 @@ from sweeper.backends.base import Backend
 from sweeper.backends.references import where_to_say
 from sweeper.engine.lifecycle import TOKEN, client_key
 from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
+from sweeper.labels import first_of
 from sweeper.model.launch import Launch
 from sweeper.model.plan import Plan, Run
-from sweeper.provenance.snapshot import Made
+from sweeper.provenance.snapshot import CodeCopy
 from sweeper.scheduler.job_builder import asked_by
 from sweeper.storage.files import Store
 
@@ -25,6 +26,7 @@ __all__ = [
     "admit",
     "engine_key",
     "engine_url",
+    "environment_in_store",
     "has_code",
     "kept_here",
     "shared_environment",
@@ -105,22 +107,25 @@ def kept_here(capabilities: Capabilities, secrets: Sequence[str]) -> list[str]:
 
 
 def has_code(
-    capabilities: Capabilities, kind: str, file: str | None, made: Made, tell: Callable[[str], None]
+    capabilities: Capabilities,
+    kind: str,
+    file: str | None,
+    code: CodeCopy,
+    tell: Callable[[str], None],
 ) -> None:
     """Check that jobs which do not see this machine's folders get the recipe, and tell what they do
     not get. `kind` and `file` are the recipe's. Raises `UsageError`."""
     if capabilities.files:
         return
-    if made.kept is None:
+    if code.kept is None:
         if kind == "file":
             raise UsageError(
                 f"{file}: jobs elsewhere get the code by a copy of its git checkout, and there is "
-                f"none ({made.why}): `git init` there, or put the recipe into the image"
+                f"none ({code.why}): `git init` there, or put the recipe into the image"
             )
-        tell(f"no code travels with the jobs ({made.why}): what they run must be in their image")
-    if made.linked:
-        more = f" and {len(made.linked) - 3} more" if len(made.linked) > 3 else ""
-        tell(f"not in the copy of the code that jobs get: {', '.join(made.linked[:3])}{more}")
+        tell(f"no code travels with the jobs ({code.why}): what they run must be in their image")
+    if code.linked:
+        tell(f"not in the copy of the code that jobs get: {first_of(code.linked, 3)}")
 
 
 def try_out(
@@ -147,4 +152,9 @@ def shared_environment(capabilities: Capabilities, store: Store, sweep: str) -> 
     need it: beside the sweep. None for this machine's private place."""
     if capabilities.here or not capabilities.files:
         return None
+    return environment_in_store(store, sweep)
+
+
+def environment_in_store(store: Store, sweep: str) -> str | None:
+    """The file beside the sweep for its runs' environment; None where the store has no folders."""
     return store.local_path(f"{sweep}/launcher/environment.json")

@@ -15,11 +15,10 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import cast
 
 from sweeper.atomic import atomic_create
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.model.json_values import list_of
+from sweeper.model.json_values import list_of, table_of
 from sweeper.paths import home
 from sweeper.provenance.redaction import is_secret_name
 
@@ -68,12 +67,12 @@ def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
 
 def _executed(document: Mapping[str, object]) -> Iterator[str]:
     """Say, a line each, what a launch of a recorded sweep executes."""
-    recipe, launch = _table(document, "recipe"), _table(document, "launch")
-    stages = [cast("Mapping[str, object]", s) for s in list_of(document.get("stages"))]
-    recipes = [_table(stage, "recipe") for stage in stages] or [recipe]
-    own = [_table(stage, "launch") for stage in stages]
-    env = dict.fromkeys(pair for one in (launch, *own) for pair in _table(one, "env").items())
-    came = _table(document, "provenance")
+    recipe, launch = table_of(document.get("recipe")), table_of(document.get("launch"))
+    stages = [table_of(stage) for stage in list_of(document.get("stages"))]
+    recipes = [table_of(stage.get("recipe")) for stage in stages] or [recipe]
+    own = [table_of(stage.get("launch")) for stage in stages]
+    env = dict.fromkeys(pair for one in (launch, *own) for pair in table_of(one.get("env")).items())
+    came = table_of(document.get("provenance"))
     typed = came.get("command")
     facts = {
         "made on": came.get("host"),
@@ -83,8 +82,8 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
         "with": "; ".join(dict.fromkeys(str(r["python"]) for r in recipes if r.get("python"))),
         "in": "; ".join(dict.fromkeys(str(r["cwd"]) for r in recipes if r.get("cwd"))),
         "on": launch.get("backend"),
-        "on an alarm": _argv(_table(document, "on_alarm").get("run")),
-        "tells": ", ".join(map(str, _told(_table(document, "notify")))),
+        "on an alarm": _argv(table_of(document.get("on_alarm")).get("run")),
+        "tells": ", ".join(map(str, _told(table_of(document.get("notify"))))),
         "variables": ", ".join(_shown(env)),
         "secrets": ", ".join(map(str, list_of(document.get("secrets")))),
     }
@@ -96,13 +95,8 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
 def _told(notify: Mapping[str, object]) -> Iterator[object]:
     """Show who is told of a sweep, and by which of the user's variables."""
     yield from filter(None, (_argv(notify.get("command")), notify.get("webhook")))
-    email = _table(notify, "email")
+    email = table_of(notify.get("email"))
     yield from filter(None, (notify.get("slack"), email.get("server"), email.get("password")))
-
-
-def _table(document: Mapping[str, object], key: str) -> Mapping[str, object]:
-    found = document.get(key)
-    return cast("Mapping[str, object]", found) if isinstance(found, Mapping) else {}
 
 
 def _argv(command: object) -> str:

@@ -42,7 +42,7 @@ a job, and Kubernetes reads a `$`. The working folder is not on the path: what l
 recipe's."""
 
 
-def carry(store: Store, plan: Plan, made: snapshot.Made) -> Carried | None:
+def carry(store: Store, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
     """Put into the store what the plan's jobs take along; None where they need nothing. Raises
     `UsageError` for a file of requirements that is not in the copy of the code."""
     asked = dict.fromkeys(filter(None, (part.launch.requirements for part in plan.parts)))
@@ -51,10 +51,10 @@ def carry(store: Store, plan: Plan, made: snapshot.Made) -> Carried | None:
     files: dict[str, str] = {}
     for name in asked:
         path = os.path.realpath(os.path.expanduser(name))
-        root = "" if made.kept is None else made.kept.root
+        root = "" if code.kept is None else code.kept.root
         below = os.path.relpath(path, root or "/")
-        if not root or below.startswith("..") or below in made.linked:
-            why = made.why or "it lies outside, is too large, or has a secret's value in it"
+        if not root or below.startswith("..") or below in code.linked:
+            why = code.why or "it lies outside, is too large, or has a secret's value in it"
             raise UsageError(f"launch.requirements: {name} is not in the copy of the code: {why}")
         files[name] = below
     carried = describe(store, plan)._replace(files=files)

@@ -10,13 +10,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from sweeper.errors import AlreadyExists
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
-from sweeper.provenance.snapshot import checkout_of, git
+from sweeper.provenance.snapshot import checkout_of, commit_of, git
+from sweeper.storage.documents import timestamp
 from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
@@ -56,9 +56,9 @@ def collect(
     version, packages = _packages(python)
     listing = "".join(f"{name}=={number}\n" for name, number in sorted(packages.items()))
     root = checkout_of(cwd)
-    commit = git(root, "rev-parse", "--verify", "HEAD") if root else None
+    commit = commit_of(root) if root else None
     found: dict[str, object] = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "time": timestamp(),
         "command": redact_command([os.path.basename(sys.argv[0]), *sys.argv[1:]], redactor),
         "host": platform.node(),
         "platform": platform.platform(),
@@ -68,13 +68,12 @@ def collect(
         "all_packages": _keep(store, layout, listing.encode(), "packages.txt"),
         "cwd": cwd,
         "typed_in": os.getcwd(),
-        "commit": commit.decode().strip() if commit else None,
+        "commit": commit,
         "dirty": None,
         **code,
     }
     if root:
-        at = found["commit"]
-        found |= _changes(store, layout, root, at if isinstance(at, str) else None, redactor)
+        found |= _changes(store, layout, root, commit, redactor)
     return found
 
 

@@ -38,7 +38,7 @@ from sweeper.storage.layout import Layout
 if TYPE_CHECKING:
     import tarfile
 
-__all__ = ["Made", "changed", "checkout_of", "extract", "git", "make", "relink"]
+__all__ = ["CodeCopy", "changed", "checkout_of", "commit_of", "extract", "git", "make", "relink"]
 
 _TRACKED_BYTES = 10_000_000
 _UNTRACKED_BYTES = 1_000_000
@@ -57,7 +57,7 @@ _ANOTHER_REPOSITORY = frozenset(
 """Where a hook, say, has git look, wherever it is called."""
 
 
-class Made(NamedTuple):
+class CodeCopy(NamedTuple):
     """`kept` is None where nothing was kept, and `why` says why. `linked` are files
     that a copy could have been expected of and that are reached in the checkout instead."""
 
@@ -97,21 +97,27 @@ def checkout_of(*folders: str | None) -> str | None:
     return None
 
 
+def commit_of(root: str) -> str | None:
+    """The commit that a checkout is at; None where there is none."""
+    found = git(root, "rev-parse", "--verify", "HEAD")
+    return found.decode().strip() if found else None
+
+
 def make(
     store: Store, sweep: str, cwd: str, file: str | None = None, *, secrets: Collection[str] = ()
-) -> Made:
+) -> CodeCopy:
     """Keep the checkout in which `cwd`, else the recipe's `file`, lies. `secrets` are values that
     must not get into the store. Raises `StoreError`."""
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
-        return Made(None, "not in a git checkout", in_checkout=False)
+        return CodeCopy(None, "not in a git checkout", in_checkout=False)
     tree = _Tree(root, _results(store, root, sweep), secrets)
     try:
         data = tree.archive()
     except _TooMuchError:
-        return Made(None, f"more than {_ALL_BYTES // 1_000_000} MB of code in {root}")
+        return CodeCopy(None, f"more than {_ALL_BYTES // 1_000_000} MB of code in {root}")
     except _UnlistedError:
-        return Made(None, f"git does not list the files of {root}")
+        return CodeCopy(None, f"git does not list the files of {root}")
     digest = hashlib.sha256(data).hexdigest()[:32]
     archive = Layout(sweep).code(f"{digest}.tar.gz")
     if not store.exists(archive):
@@ -121,16 +127,15 @@ def make(
             store.create(archive, gzip.compress(data, compresslevel=6, mtime=0))
     real = os.path.realpath(cwd)
     inside = real == root or real.startswith(root + os.sep)
-    commit = git(root, "rev-parse", "--verify", "HEAD")
     kept = Snapshot(
         hash=digest,
         archive=archive,
         root=root,
         cwd=os.path.relpath(real, root) if inside else cwd,
-        commit=commit.decode().strip() if commit else None,
+        commit=commit_of(root),
     )
     relink(kept)
-    return Made(kept, None, tuple(tree.linked))
+    return CodeCopy(kept, None, tuple(tree.linked))
 
 
 def changed(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> bool:

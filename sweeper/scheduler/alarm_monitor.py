@@ -124,7 +124,7 @@ class AlarmMonitor:
             self._keep(last=True)
             self._alarm_actions.finish()
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
-            self._tell(f"alarms: {type(error).__name__}: {error}")
+            self._tell_error(error)
         self._next = self._clock() + self._every  # the step after this one is to be short
         return self.lines
 
@@ -144,7 +144,7 @@ class AlarmMonitor:
         except StoreError:
             return False  # the scheduler says so itself; pending alarms are recorded later
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
-            self._tell(f"alarms: {type(error).__name__}: {error}")
+            self._tell_error(error)
             return True
 
     def _begin(self) -> None:
@@ -161,9 +161,8 @@ class AlarmMonitor:
         try:
             self._judged |= read_as(self._store, self._layout.judged, read_judged)
         except (NotFound, StoreError):
-            self._judged = (
-                set()
-            )  # they are judged again; an alarm on record is still raised only once
+            # They are judged again; an alarm on record is still raised only once.
+            self._judged = set()
         self._alarm_actions.recover(recorded)
         self._begun = True
 
@@ -255,7 +254,7 @@ class AlarmMonitor:
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
-                self._tell(f"alarms: {type(error).__name__}: {error}")
+                self._tell_error(error)
             self._pending.popleft()
 
     def _record(self, found: Found) -> None:
@@ -305,6 +304,9 @@ class AlarmMonitor:
             self._kept = (len(self._judged), now)
             document = {"schema": SCHEMA, "attempts": sorted(self._judged)}
             self._store.replace(self._layout.judged, encode(document), durable=False)
+
+    def _tell_error(self, error: Exception) -> None:
+        self._tell(f"alarms: {type(error).__name__}: {error}")
 
     def _tell(self, text: str) -> None:
         if text not in self.lines:

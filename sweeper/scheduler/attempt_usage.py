@@ -1,4 +1,4 @@
-"""What each attempt of a sweep's runs has used until now.
+"""What each attempt of a sweep's runs has used until now, and what the sweep has yet to use.
 
 An attempt that has ended counts as its outcome says. One that is at work counts as its recipe has
 counted until a moment ago, where the store is on this machine, else as its last heartbeat says.
@@ -11,15 +11,23 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.heartbeat import Heartbeat
-from sweeper.model.states import OUTCOMES, Event
-from sweeper.model.usage import NO_USAGE, Usage
+from sweeper.model.plan import Plan
+from sweeper.model.states import OUTCOMES, Event, State
+from sweeper.model.usage import NO_USAGE, SweepUsage, Usage, total
+from sweeper.results.forecast import Going, forecast, not_known_yet, settings_of
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
+from sweeper.storage.documents import timestamp
 from sweeper.storage.heartbeats import Heartbeats, read_heartbeat
 from sweeper.storage.sweeps import read_event
 from sweeper.worker.usage import FOLDER, UsageFiles
 
-__all__ = ["AttemptUsage", "Used"]
+__all__ = ["AttemptUsage", "SweepUsageWatch", "Used"]
+
+_SUM_SECONDS = 10.0
+"""Between two sums of what a sweep uses."""
+_REMOTE_LOOKS = 10
+"""Outcomes that are read for one sum where each takes a while."""
 
 Attempt = tuple[str, int]
 
@@ -109,3 +117,48 @@ class AttemptUsage:
 
 def _of(body: Heartbeat) -> Used:
     return Used(body.usage, max(0.0, (body.up_s or 0.0) - body.paused_s))
+
+
+class SweepUsageWatch:
+    """Sums up what the attempts of a sweep use, every few seconds, for whoever asks how it stands:
+    its launcher knows that without asking each run again."""
+
+    def __init__(self, context: Context, run_table: RunTable, attempts: AttemptUsage) -> None:
+        self._context, self._run_table, self._attempts = context, run_table, attempts
+        self._at: float | None = None
+        self._events = 0
+        self._known: SweepUsage | None = None
+
+    def look(self, plan: Plan) -> SweepUsage | None:
+        """The sum; as it was a moment ago where runs are at work, or nothing has happened since.
+        None while nothing was counted, or not all is known."""
+        now, views = self._context.clock(), self._run_table.views.values()
+        events = sum(view.size for view in views)
+        happened = events != self._events or self._known is None
+        busy = any(view.state.at_work for view in views)
+        if self._at is None or now - self._at >= _SUM_SECONDS or (happened and not busy):
+            self._at, self._events = now, events
+            found = self._sum(plan)
+            before = self._known and self._known._replace(time=None)
+            if found != before:
+                self._known = None if found is None else found._replace(time=timestamp())
+        return self._known
+
+    def _sum(self, plan: Plan) -> SweepUsage | None:
+        known = self._attempts.look(_REMOTE_LOOKS if self._context.store.is_remote else None)
+        runs = [Going(settings) for settings in not_known_yet(plan)]
+        for run, view in self._run_table.views.items():
+            planned, state = self._run_table.runs[run], view.state
+            attempts = [(run, attempt) for attempt in range(1, state.opened + 1)]
+            if any(key not in known for key in attempts):
+                return None
+            wants = view.wants and run not in self._run_table.retired
+            runs.append(
+                Going(
+                    settings_of(planned.config, plan.recipe_of(planned.stage)),
+                    total(known[key].usage for key in attempts),
+                    finished=not (wants or state.at_work),
+                    example=state.state is State.SUCCEEDED and state.opened == 1,
+                )
+            )
+        return forecast(runs)

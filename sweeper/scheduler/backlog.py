@@ -42,12 +42,12 @@ class Backlog:
         held = self._requests.held or spent
         return held if held is not None and self.wanting() else None
 
-    def left(self, nowhere: Collection[str]) -> int:
-        """Count the runs that are still to be started, or may have been. Of the runs `nowhere` an
-        attempt was opened, and is not at work."""
+    def left(self, unsubmitted: Collection[str]) -> int:
+        """Count the runs that are still to be started, or may have been. `unsubmitted` are runs of
+        which an attempt was opened, and is at no backend."""
         unknown = self._run_table.unacknowledged().keys()
         if not self._starting or (self.held is not None and self._requests.pause is None):
-            return len(unknown - set(nowhere))
+            return len(unknown - set(unsubmitted))
         return self.wanting()  # who has paused it may go on at any time
 
     def wanting(self) -> int:

@@ -5,7 +5,7 @@ from functools import partial
 
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
-from sweeper.scheduler.places import Answered, Places
+from sweeper.scheduler.places import Places, TryCall
 from sweeper.scheduler.requests import Requests
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
@@ -18,7 +18,7 @@ NOT_YET_SECONDS = 5.0
 
 
 class Cancellations:
-    """Has jobs stopped. `told`: the tokens of those whose backend was told so. `spending` and
+    """Has jobs stopped. `stopping`: the tokens of those whose backend was told so. `spending` and
     `engine` are None where no job is stopped for their sake."""
 
     def __init__(
@@ -37,9 +37,9 @@ class Cancellations:
         self._spending = spending
         self._engine = engine
         self._not_yet: dict[str, float] = {}  # what the backend could not stop, until when
-        self.told: set[str] = set()
+        self.stopping: set[str] = set()
 
-    def look(self, answered: Answered, *, away: bool) -> None:
+    def look(self, try_call: TryCall, *, away: bool) -> None:
         """Tell the backends of the jobs that are to be stopped: once, but for those that they
         cannot stop yet. Their workers look for the request as well. While the engine is `away`
         nobody knows which jobs have lost it."""
@@ -51,19 +51,19 @@ class Cancellations:
             asked |= {token(run, n) for run, n in opened.items()}
         if self._requests.pause is not None and self._requests.pause.runs:
             asked |= {token(run, n) for run, n in opened.items()}
-        self.told &= asked
+        self.stopping &= asked
         now = self._clock()
         waiting = {job for job, due in self._not_yet.items() if now < due}
-        fresh = asked - self.told - waiting
+        fresh = asked - self.stopping - waiting
         if not fresh:
             return
         self._not_yet = {job: self._not_yet[job] for job in waiting}
-        for place, there in self._places.of_each(opened).items():
-            if jobs := sorted(fresh & there.keys()):
-                answered(partial(self._cancel, place, jobs))
+        for place, jobs_there in self._places.of_each(opened).items():
+            if jobs := sorted(fresh & jobs_there.keys()):
+                try_call(partial(self._cancel, place, jobs))
 
     def _cancel(self, place: str, jobs: list[str]) -> None:
         """Tell one place. Raises `Unreachable`."""
         not_yet = set(self._places.ask(place, lambda backend: backend.cancel(jobs)) or ())
         self._not_yet |= dict.fromkeys(not_yet, self._clock() + NOT_YET_SECONDS)
-        self.told |= set(jobs) - not_yet
+        self.stopping |= set(jobs) - not_yet

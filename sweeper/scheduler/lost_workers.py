@@ -5,18 +5,19 @@ has ended without an outcome has died. One that is silent for the sweep's lease,
 backend does not know, is lost. Where the backend still has the job it is shown as stale, no more.
 """
 
+import signal
 from collections.abc import Callable, Collection, Mapping
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.states import OPEN, Event, State
 from sweeper.scheduler.context import Context
-from sweeper.scheduler.kernel_kills import KernelKills
 from sweeper.scheduler.outcomes import last_words
 from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import attempt_of, token
 from sweeper.storage.sweeps import submitted_to
+from sweeper.worker.outcome import MemoryKills
 
 __all__ = ["SETTLE_SECONDS", "LostWorkers"]
 
@@ -24,6 +25,7 @@ SETTLE_SECONDS = 12.0
 """How long a job must have ended, and no worker of its attempt have beaten, before the launcher
 says that the worker died: a second copy of the job may have ended while the first one trains."""
 _GONE = (JobState.ENDED, JobState.ABSENT)
+_SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class LostWorkers:
@@ -51,7 +53,7 @@ class LostWorkers:
         self._withdrawn = withdrawn
         self._stalled = stalled
         self._starting = starting
-        self._kernel = KernelKills()
+        self._kernel = _KernelKills()
 
     def look(
         self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
@@ -139,3 +141,28 @@ class LostWorkers:
             place = submitted_to(store, sweep, run, attempt)
         backend = backends.get(place or "")
         return "" if backend is None else last_words(backend, token(run, attempt))
+
+
+class _KernelKills:
+    """Remembers which jobs the kernel killed for want of memory: those that ended at the moment in
+    which it killed a process of our control group, in which the jobs of this machine usually
+    are."""
+
+    def __init__(self) -> None:
+        self._counter = MemoryKills()
+        self._counts = (0, 0)  # of the last two looks: a job ends a moment after its kill
+        self._ended: dict[str, bool] = {}
+
+    def look(self, statuses: Mapping[str, JobStatus]) -> None:
+        """Note the jobs that have ended since the last look, as the backend says."""
+        count = self._counter.count()
+        ended = {job: s for job, s in statuses.items() if s.state is JobState.ENDED}
+        for job, status in ended.items():
+            killed = count > self._counts[0] and status.code in _SIGKILL
+            self._ended[job] = self._ended.get(job, False) or killed
+        self._ended = {job: killed for job, killed in self._ended.items() if job in ended}
+        self._counts = (self._counts[1], count)
+
+    def killed(self, job: str) -> bool:
+        """Whether the kernel has killed the job, which has ended."""
+        return self._ended.get(job, False)

@@ -4,7 +4,6 @@ import calendar
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -14,9 +13,8 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.states import Event, RunState, State
 from sweeper.scheduler.circuit_breaker import Failure, failure_of
+from sweeper.scheduler.context import Context
 from sweeper.scheduler.retry_delay import EXCUSED, backoff
-from sweeper.storage.files import Store
-from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import read_outcome
 
 __all__ = ["End", "Outcomes", "last_words"]
@@ -46,29 +44,19 @@ class End(NamedTuple):
     due: float
     until: float
 
-    def told(self) -> str:
-        """When the next attempt may start: `2026-01-31T12:01:03Z`."""
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.until))
-
 
 class Outcomes:
-    """Reads each outcome once. `clock` gives monotonic seconds, `wall` seconds since 1970.
+    """Reads each outcome once.
 
     The times in outcomes come from workers, whose clocks may be wrong by hours: no attempt is
     believed to have ended before the look that last saw it at work."""
 
-    def __init__(
-        self,
-        store: Store,
-        sweep: str,
-        clock: Callable[[], float],
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._sweep = sweep
-        self._layout = Layout(sweep)
-        self._clock = clock
-        self._wall = wall
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._sweep = context.sweep
+        self._layout = context.layout
+        self._clock = context.clock
+        self._wall = context.wall
         self._ends: dict[str, End] = {}
         self._looks = (-math.inf, -math.inf)  # when the last two began
         self._not_before: dict[str, tuple[RunState, float]] = {}

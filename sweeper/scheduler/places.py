@@ -18,10 +18,10 @@ from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.layout import token
 from sweeper.storage.sweeps import submitted_to
 
-__all__ = ["Answered", "Places"]
+__all__ = ["Places", "TryCall"]
 
-Answered: TypeAlias = Callable[[Callable[[], None]], bool]
-"""Asks a question, and returns whether there was an answer."""
+TryCall: TypeAlias = Callable[[Callable[[], None]], bool]
+"""Calls a function that asks a backend, and returns whether there was an answer."""
 
 T = TypeVar("T")
 _REFUSED_SECONDS = 15.0, 300.0
@@ -153,15 +153,15 @@ class Places:
         ago."""
         return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
 
-    def room(self, nowhere: Collection[str]) -> dict[str, int]:
-        """How many more jobs each place may have, as far as its share and its answers go. `nowhere`
-        are runs whose opened attempts are known to be at no backend. One that refused the last job
-        is given one, to see."""
+    def room(self, unsubmitted: Collection[str]) -> dict[str, int]:
+        """How many more jobs each place may have, as far as its share and its answers go.
+        `unsubmitted` are runs whose opened attempts are known to be at no backend. One that refused
+        the last job is given one, to see."""
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:
             return {self.names[0]: everywhere}
-        unsure = [(run, n) for run, n in unknown.items() if run not in nowhere]
+        unsure = [(run, n) for run, n in unknown.items() if run not in unsubmitted]
         busy = Counter(self.at(run, n) for run, n in (*opened.items(), *unsure))
         found: dict[str, int] = {}
         for place, most in self._most.items():

@@ -70,7 +70,7 @@ class Stages:
         return self._plan
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """What is held back in vain, a line for each reason; and what others go on from that may
         be deleted before they have it."""
         held = told_of(self._plan, self._runs, self._stages)

@@ -23,12 +23,12 @@ class Withdrawals:
         self._policy = policy
         self._starting = starting
 
-    def look(self, place: str, runs: Iterable[str], nowhere: set[str]) -> list[str]:
+    def look(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
         """Take back the opened attempts of these runs, where their place keeps them waiting and
-        another would have them. They leave `nowhere`, the runs whose opened attempts are not at
+        another would have them. They leave `unsubmitted`, the runs whose opened attempts are not at
         work. Returns those that stay."""
         runs = list(runs)
-        room = self._places.room(nowhere)
+        room = self._places.room(unsubmitted)
         left = sum(room.values()) - room[place]
         why = self._places.why_leave(place, room)
         if why is None or not self._starting:
@@ -43,7 +43,7 @@ class Withdrawals:
                 left -= 1
                 if self._run_table.withdraw(run, attempt, f"{place}: {why}"):
                     self.start_elsewhere(run, attempt)
-                nowhere.discard(run)
+                unsubmitted.discard(run)
         return staying
 
     def finish(self) -> None:

@@ -115,6 +115,6 @@ def strict(value: object) -> object:
     return value
 
 
-def timestamp() -> str:
-    """The present time in UTC, as in all documents."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def timestamp(seconds: float | None = None) -> str:
+    """A time in UTC, as in all documents: `seconds` since 1970, or else the present."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

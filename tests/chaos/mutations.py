@@ -91,7 +91,7 @@ MUTATIONS = [
     ),
     Mutation(
         "submitted without looking for it first",
-        "sweeper/scheduler/loop.py",
+        "sweeper/scheduler/job_starter.py",
         "        found = self._places.ask(place, lambda backend: backend.find(list(opened)))\n",
         "        found = {}\n",
         CALLS,

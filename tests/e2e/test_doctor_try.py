@@ -168,7 +168,7 @@ def test_an_image_without_sweeper(on_kube: Any, kube: Any, tmp_path: Path) -> No
 
 def test_a_job_that_never_begins(on_kube: Any, kube: Any, late: Late) -> None:
     kube.held = True
-    asked = trial.Asked("kubernetes", late.launch, "none", ())
+    asked = trial.TrialRequest("kubernetes", late.launch, "none", ())
     late.when = lambda tried: "Unschedulable" in tried._waits_for()
     with pytest.raises(EnvironmentFailure, match="has not begun after 0 s: Unschedulable: "):
         trial.try_out(asked, on_kube.root, 0.0, lambda _: None)
@@ -235,7 +235,7 @@ def test_what_a_killed_one_left_goes_with_the_next(shells: Any, tmp_path: Path) 
 def test_one_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     """Its lock was taken, and its plan not written."""
     launch = Launch("local")
-    plan = trial._plan(trial.Asked("local", launch, "none", ()))
+    plan = trial._plan(trial.TrialRequest("local", launch, "none", ()))
     store = open_store(str(tmp_path))
     store.create(f"{plan.name}/launcher.lock", b"")
     trial._Trial(store, plan, 0.0, lambda _: None).remove()
@@ -255,7 +255,7 @@ def test_one_that_cannot_be_stopped_is_left(
         kube.silent = bool(kube.things["jobs"]) and State.SUBMITTED in tried._seen
         return kube.silent and "does not answer" in tried._waits_for()
 
-    asked, late.when = trial.Asked("kubernetes", late.launch, "none", ()), silent
+    asked, late.when = trial.TrialRequest("kubernetes", late.launch, "none", ()), silent
     with pytest.raises(EnvironmentFailure, match=r"does not answer.*what was made is left") as told:
         trial.try_out(asked, on_kube.root, 0.0, lambda _: None)
     assert "\n" not in str(told.value)
@@ -284,7 +284,7 @@ def test_aws_batch(batch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     launch = Launch("aws-batch", options={"aws_batch": batch.options()})
     steps: list[trial.Step] = []
-    asked = trial.Asked("aws-batch", launch, "none", ())
+    asked = trial.TrialRequest("aws-batch", launch, "none", ())
     trial.try_out(asked, batch.root, 120.0, steps.append)
     assert [step.name for step in steps] == [name for name in WELL if name != "secrets"]
     (code,) = (step.found for step in steps if step.name == "code")

@@ -45,7 +45,7 @@ def _git(root: Path, *arguments: str) -> bytes:
     return subprocess.run(command, check=True, capture_output=True).stdout
 
 
-def _make(root: Path, **options: Any) -> tuple[LocalStore, snapshot.Made]:
+def _make(root: Path, **options: Any) -> tuple[LocalStore, snapshot.CodeCopy]:
     store = LocalStore(str(root / "sweeps"))
     return store, snapshot.make(store, "s", str(root), **options)
 
@@ -190,7 +190,7 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
 ) -> None:
     (tmp_path / "plain").mkdir()
     _, made = _make(tmp_path / "plain")
-    assert made == snapshot.Made(None, "not in a git checkout", in_checkout=False)
+    assert made == snapshot.CodeCopy(None, "not in a git checkout", in_checkout=False)
     _, made = _make(tmp_path / "plain", file=str(checkout / "run.sh"))
     assert made.kept is not None  # the recipe's own file lies in one
     assert made.kept.cwd == str(tmp_path / "plain")
@@ -214,7 +214,7 @@ def test_what_git_does_not_say_in_time_does_not_pass_for_nothing(
     monkeypatch.setattr(snapshot, "git", slow)
     monkeypatch.setattr(provenance, "git", slow)
     _, unlisted = _make(checkout)
-    assert unlisted == snapshot.Made(None, f"git does not list the files of {checkout}")
+    assert unlisted == snapshot.CodeCopy(None, f"git does not list the files of {checkout}")
     assert snapshot.changed(store, made.kept)
     _, found = _collect(checkout)
     assert found["commit"]

@@ -172,7 +172,9 @@ def test_what_an_alarm_set_off_is_taken_up_by_the_next_launcher(scene: Scene) ->
     with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
-    scene.scheduler._alarm_monitor._alarm_actions.add = lambda alarm: None  # killed just there
+    scene.scheduler._parts.alarm_monitor._alarm_actions.add = lambda alarm: (
+        None
+    )  # killed just there
     scene.step(2.5)
     assert (1, Event.CANCEL) not in scene.events(scene.ids[0])
     scene.scheduler = scene.new_scheduler()
@@ -185,7 +187,9 @@ def test_a_command_that_is_no_more_does_not_go_on_for_ever(scene: Scene) -> None
     with_on_alarm(scene, on_alarm={"stop": None, "run": ["true"], "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
-    scene.scheduler._alarm_monitor._alarm_actions.add = lambda alarm: None  # killed just there
+    scene.scheduler._parts.alarm_monitor._alarm_actions.add = lambda alarm: (
+        None
+    )  # killed just there
     scene.step(2.5)
     with_on_alarm(scene, on_alarm=None)
     scene.step(2.5)
@@ -227,7 +231,7 @@ def test_what_a_command_says_goes_on_record_without_secrets(
     running(scene)
     diverging(scene, scene.ids[0])
     scene.step(2.5)
-    scene.scheduler._alarm_monitor._alarm_actions.finish()
+    scene.scheduler._parts.alarm_monitor._alarm_actions.finish()
     action = read_json(scene.store, scene.layout.action(scene.ids[0], 1, "divergence"))
     assert action["outcome"] == "ended with 3" + (f": {told}" if told else "")
 
@@ -244,7 +248,7 @@ def test_a_store_that_fails_delays_an_alarm_and_ends_no_loop(scene: Scene, fault
             return fault
         return None
 
-    alarming = scene.scheduler._alarm_monitor
+    alarming = scene.scheduler._parts.alarm_monitor
     alarming._store = FaultyStore(scene.store, Faults(choose))
     scene.step(2.5)
     assert struck
@@ -262,7 +266,7 @@ def test_a_launcher_may_be_killed_at_any_call(make_scene: Any, fault: Fault) -> 
     calls = 1
     while calls < 100:
         faults = Faults({calls: fault})
-        alarming = scene.scheduler._alarm_monitor
+        alarming = scene.scheduler._parts.alarm_monitor
         for part in (alarming, alarming._alarm_actions, alarming._watcher):
             part._store = FaultyStore(scene.store, faults)
         try:
@@ -384,14 +388,14 @@ def test_an_alarm_that_cannot_be_said_holds_up_no_other(
     running(scene, 2)
     for run in scene.ids[:2]:
         diverging(scene, run)
-    say = scene.scheduler._alarm_monitor._record
+    say = scene.scheduler._parts.alarm_monitor._record
 
     def refuse(found: Any) -> None:
         if found.run == scene.ids[0]:
             raise KeyError("advice")
         say(found)
 
-    monkeypatch.setattr(scene.scheduler._alarm_monitor, "_record", refuse)
+    monkeypatch.setattr(scene.scheduler._parts.alarm_monitor, "_record", refuse)
     assert "alarms: KeyError: 'advice'" in scene.step(2.5).alarms
     assert [alarm.run for alarm in alarms(scene.store, "s")] == [scene.ids[1]]
 
@@ -453,7 +457,7 @@ def test_a_store_error_in_the_listing_is_asked_again(scene: Scene) -> None:
         def __getattr__(self, name: str) -> Any:
             raise StoreError("down")
 
-    alarming = scene.scheduler._alarm_monitor
+    alarming = scene.scheduler._parts.alarm_monitor
     store, alarming._store = alarming._store, Down()
     assert scene.step(2.5).alarms == ()
     alarming._store = store

@@ -41,7 +41,7 @@ def test_a_launcher_with_another_time_than_its_workers_waits_as_long(
     scene.step()
     for attempt in range(1, SERVICE_TRIES + 1):  # none of the tries is wasted while it is refused
         scene.worker(run, attempt, Event.CLAIMED)
-        ended = _utc(scene.scheduler._outcomes._wall() - ahead)
+        ended = _utc(scene.scheduler._parts.outcomes._wall() - ahead)
         scene.worker(run, attempt, Event.FAILED, reason="quota", ended=ended)
         scene.backend.end(scene.backend.submitted[-1])
         wait = backoff(Event.FAILED, "quota", attempt, run, attempt)
@@ -56,7 +56,7 @@ def test_a_moment_that_is_told_follows_the_clock(make_scene: Any) -> None:
     scene = make_scene(1, retries=1)
     run, wall = scene.ids[0], [1_800_000_000.0]
     scene.scheduler = scene.new_scheduler()
-    scene.scheduler._outcomes._wall = lambda: wall[0] + scene.clock.now
+    scene.scheduler._parts.outcomes._wall = lambda: wall[0] + scene.clock.now
     scene.step()
     scene.finish(run, event=Event.FAILED, reason="error")
     scene.step()

@@ -12,11 +12,10 @@ from sweeper.cli import main
 from sweeper.model.launcher import Observations
 from sweeper.results.forecast import forecast_of
 from sweeper.results.registry import Registry
-from sweeper.scheduler.attempt_usage import AttemptUsage
+from sweeper.scheduler.attempt_usage import AttemptUsage, SweepUsageWatch
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.status_publisher import Publisher
-from sweeper.scheduler.sweep_usage import SweepUsageWatch
 from sweeper.storage.files import LocalStore, open_store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import Layout

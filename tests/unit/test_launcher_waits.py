@@ -22,7 +22,7 @@ Scene = Any
 def _stamp(scene: Scene, seconds_ago: float) -> str:
     import time
 
-    moment = scene.scheduler._outcomes._wall() - seconds_ago
+    moment = scene.scheduler._parts.outcomes._wall() - seconds_ago
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
@@ -228,7 +228,7 @@ def test_retries_come_before_the_hold(make_scene: Any) -> None:
         for run in scene.ids:
             _fail(scene, run, "no", attempt)
     assert scene.step().finished
-    assert scene.scheduler._policy._breaker.tripped(3) is not None
+    assert scene.scheduler._parts.policy._breaker.tripped(3) is not None
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])

@@ -189,8 +189,8 @@ class Told:
     def put(self, scheduler: Any) -> None:
         context = scheduler._context
         made = Notifier(context, Notify(webhook="$HOOK"), None, self.start)
-        scheduler._notifier = made
-        scheduler._alarm_monitor.raised = made.raised
+        scheduler._parts.notifier = made
+        scheduler._parts.alarm_monitor.raised = made.raised
 
     @property
     def keys(self) -> list[str]:
@@ -230,9 +230,9 @@ def test_alarms_are_told_one_by_one_until_there_are_many(make_scene: Any) -> Non
     made.put(scene.scheduler)
     for number in range(30):
         for _ in range(2):  # as by a launcher before, too
-            scene.scheduler._notifier.raised(alarm(number))
-    scene.scheduler._notifier.look("the budget is spent (2 of 1 tokens)")
-    scene.scheduler._notifier.look("the budget is spent (3 of 1 tokens)")
+            scene.scheduler._parts.notifier.raised(alarm(number))
+    scene.scheduler._parts.notifier.look("the budget is spent (2 of 1 tokens)")
+    scene.scheduler._parts.notifier.look("the budget is spent (3 of 1 tokens)")
     found = messages.keys(scene.store, "s")
     assert len(found) == 22 and "alarm-more" in found and made.started == 1
     assert made.keys.count("budget") == 1
@@ -244,12 +244,12 @@ def test_a_store_that_does_not_answer_stops_no_launcher(
     scene = make_scene(1)
     made = Told(scene)
     made.put(scene.scheduler)
-    scene.scheduler._notifier.raised(alarm(0))
+    scene.scheduler._parts.notifier.raised(alarm(0))
     create = LocalStore.create
     monkeypatch.setattr(LocalStore, "create", _refuse)
-    scene.scheduler._notifier.look(None)
+    scene.scheduler._parts.notifier.look(None)
     monkeypatch.setattr(LocalStore, "create", create)
-    scene.scheduler._notifier.look(None)
+    scene.scheduler._parts.notifier.look(None)
     assert made.keys == ["alarm"]
 
 

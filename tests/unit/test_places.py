@@ -241,7 +241,7 @@ def test_a_cancel_in_the_instant_before_a_withdrawn_run_is_started_again(
     scene, fake, spare = pair(1)
     (run,) = scene.ids
     fake.refusal = NoRoom("fake: full")
-    table = scene.scheduler._run_table
+    table = scene.scheduler._parts.run_table
     add, cancelled = table.add, list[str]()
 
     def cancel_first(which: str, attempt: int, event: Event, *more: Any) -> bool:
@@ -281,7 +281,7 @@ def test_a_launcher_that_is_killed_while_it_withdraws(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(scene.scheduler._run_table, "end", killed)
+        patched.setattr(scene.scheduler._parts.run_table, "end", killed)
         scene.step(70.0)
     assert scene.states() == [State.RUNNING]
     fake.reachable = answers
@@ -435,7 +435,7 @@ def test_an_attempt_that_somebody_else_opened_is_submitted_there(
 ) -> None:
     scene, fake, spare = pair(1)
     (run,) = scene.ids
-    add = scene.scheduler._run_table.add
+    add = scene.scheduler._parts.run_table.add
 
     def slower(*about: Any) -> bool:
         """The job's own backend has started it again, and its worker opens the attempt first."""
@@ -443,7 +443,7 @@ def test_an_attempt_that_somebody_else_opened_is_submitted_there(
             scene.worker(run, 1, Event.INTENT, place="spare")
         return add(*about)
 
-    monkeypatch.setattr(scene.scheduler._run_table, "add", slower)
+    monkeypatch.setattr(scene.scheduler._parts.run_table, "add", slower)
     scene.step()
     assert (fake.submitted, spare.submitted) == ([], [token(run, 1)])
 

@@ -13,7 +13,7 @@ from sweeper.launcher import preflight
 from sweeper.model.job import read
 from sweeper.model.launch import Launch
 from sweeper.model.states import Event, State, fold
-from sweeper.provenance.snapshot import Made
+from sweeper.provenance.snapshot import CodeCopy
 from sweeper.scheduler import job_builder
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.files import LocalStore
@@ -185,12 +185,12 @@ def test_what_a_job_elsewhere_is_told() -> None:
 
 def test_code_that_cannot_travel() -> None:
     told: list[str] = []
-    without = Made(None, "not in a git checkout")
+    without = CodeCopy(None, "not in a git checkout")
     with pytest.raises(UsageError, match=r"toy\.py: .*git init"):
         preflight.has_code(ELSEWHERE, "file", "/here/toy.py", without, told.append)
     preflight.has_code(ELSEWHERE, "module", None, without, told.append)
     assert "must be in their image" in told[-1]
-    kept = Made({"hash": "x"}, None, ("a", "b", "c", "data.bin"))
+    kept = CodeCopy({"hash": "x"}, None, ("a", "b", "c", "data.bin"))
     preflight.has_code(ELSEWHERE, "file", "/here/toy.py", kept, told.append)
     assert told[-1].endswith("a, b, c and 1 more")
     preflight.has_code(Capabilities(), "file", "/here/toy.py", without, told.append)

@@ -108,7 +108,7 @@ def test_what_is_taken_along(checkout: Path, tmp_path: Path) -> None:
         "needs.txt": "needs.txt"
     }
     with pytest.raises(UsageError, match="not in the copy of the code: --live"):
-        carried.carry(store, planned, snapshot.Made(None, "--live"))
+        carried.carry(store, planned, snapshot.CodeCopy(None, "--live"))
 
 
 def test_what_all_jobs_begin_with_is_in_the_plan_once(checkout: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -
     """The last look for alarms and the last uploads may take minutes, and the sweep is the
     launcher's until then."""
     scene = running
-    finish = scene.scheduler._alarm_monitor.finish
+    finish = scene.scheduler._parts.alarm_monitor.finish
     times: list[bool] = []
 
     def finishing() -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -
         return finish()
 
     if doing == "alarms":
-        scene.scheduler._alarm_monitor.finish = finishing
+        scene.scheduler._parts.alarm_monitor.finish = finishing
     else:
         scene.scheduler._ending = finishing
     scene.run_steps()

@@ -161,7 +161,7 @@ class Account:
             if one.scheduler is None:
                 one.scheduler = self._launcher(one)
             if one.scheduler.step().finished and not one.jobs:
-                one.scheduler._parallelism.leave()
+                one.scheduler._parts.parallelism.leave()
                 one.done = True
         except (Killed, StoreError) as error:
             self.kills += isinstance(error, Killed)

@@ -1,0 +1,222 @@
+"""Starts jobs, as far as there is room: first those that an earlier launcher may have submitted,
+then the next attempts of the runs that want one."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from sweeper.model.observation import Kind, Observation
+from sweeper.model.plan import Plan, Run
+from sweeper.model.states import Event
+from sweeper.scheduler.parts import Parts
+from sweeper.scheduler.places import TryCall
+from sweeper.storage.documents import timestamp
+from sweeper.storage.layout import attempt_of
+
+__all__ = ["JobStarter"]
+
+
+class _StageRoom:
+    """What room the stages of a plan have beside their runs that are at work. A stage that says
+    nothing of `max_parallel` has as much as the sweep."""
+
+    def __init__(self, plan: Plan, busy: Iterable[Run]) -> None:
+        limits = {stage.name: stage.launch.get("max_parallel") for stage in plan.stages}
+        self._limits = {name: limit for name, limit in limits.items() if isinstance(limit, int)}
+        self._busy = Counter(run.stage for run in busy) if self._limits else Counter[str | None]()
+
+    def take(self, run: Run) -> bool:
+        """Whether there is room for one more run of its stage; then it has it."""
+        limit = None if run.stage is None else self._limits.get(run.stage)
+        if limit is not None and self._busy[run.stage] >= limit:
+            return False
+        self._busy[run.stage] += 1
+        return True
+
+
+class JobStarter:
+    """Starts the jobs of one sweep. `check` raises when another launcher has the sweep by now.
+
+    `unsubmitted` has the runs whose opened attempt is at no backend, as the backend says.
+    """
+
+    def __init__(self, parts: Parts, check: Callable[[], None]) -> None:
+        self._check = check
+        self._starting = parts.starting
+        self._run_table = parts.run_table
+        self._places = parts.places
+        self._stages = parts.stages
+        self._outcomes = parts.outcomes
+        self._policy = parts.policy
+        self._requests = parts.requests
+        self._backlog = parts.backlog
+        self._parallelism = parts.parallelism
+        self._withdrawals = parts.withdrawals
+        self._submitter = parts.submitter
+        self._engine_away = False
+        self._spending_unknown = False
+        self.unsubmitted: set[str] = set()
+
+    def look(
+        self,
+        try_call: TryCall,
+        observed: dict[str, Observation],
+        *,
+        refused: str | None,
+        engine_away: bool,
+        spending_unknown: bool,
+    ) -> None:
+        """Start what may start now. Adds to `observed` why other runs wait. `refused` says what
+        turned a job away. While the engine is away, or nobody knows what was spent, nothing new is
+        started."""
+        self._engine_away, self._spending_unknown = engine_away, spending_unknown
+        try_call(lambda: self._take_slots(observed, refused))
+        # What may be at work counts as such: only the room beside it is given to others.
+        self._acknowledge(try_call)
+        self._start(try_call, observed)
+
+    def _take_slots(self, observed: Mapping[str, Observation], refused: str | None) -> None:
+        """See how many jobs may be at work now. Raises `Unreachable`."""
+        paused = sum(seen.kind is Kind.PAUSED for seen in observed.values())
+        self._parallelism.ask(self._requests.parallel)
+        busy, most = self._busy(), 1 if self._policy.smoke else self._parallelism.here
+        room = min(max(0, most - busy), sum(self._places.room(self.unsubmitted).values()))
+        startable = sum(1 for _ in itertools.islice(self._startable(), room)) if room else 0
+        self._parallelism.look(busy, startable, paused=paused, refused=refused)
+
+    def _startable(self) -> Iterator[str]:
+        """Yield the runs that would be started now if there were room."""
+        if self._is_blocked():
+            return
+        room, runs = self._stage_room(), self._run_table.runs
+        unsubmitted = self.unsubmitted - self._run_table.retired
+        yield from (run for run in unsubmitted if room.take(runs[run]))
+        retries_first = self._policy.waiting_for_retries
+        for run, view in self._run_table.views.items():
+            doubted = retries_first and not view.state.opened
+            if not view.wants or doubted or self._policy.first not in (None, run):
+                continue
+            waits = self._outcomes.waits(run) is not None or self._stages.waiting(run) is not None
+            if not waits and room.take(runs[run]):
+                yield run
+
+    def _is_blocked(self) -> bool:
+        """Whether nothing at all may be started now."""
+        return (
+            self._backlog.held is not None
+            or not self._starting
+            or self._engine_away
+            or self._spending_unknown
+        )
+
+    def _free(self) -> int:
+        """How many more jobs may be submitted now."""
+        if self._is_blocked():
+            return 0
+        most = min(1, self._parallelism.jobs) if self._policy.smoke else self._parallelism.jobs
+        return max(0, most - self._busy())
+
+    def _busy(self) -> int:
+        return sum(1 for _ in self._at_work())
+
+    def _at_work(self) -> Iterator[str]:
+        yield from self._run_table.open()
+        yield from self._run_table.unacknowledged().keys() - self.unsubmitted
+
+    def _stage_room(self) -> _StageRoom:
+        return _StageRoom(self._stages.plan, (self._run_table.runs[run] for run in self._at_work()))
+
+    def _acknowledge(self, try_call: TryCall) -> None:
+        """Submit again what an earlier launcher meant to submit, unless its place has it."""
+        self.unsubmitted = set()
+        opened = self._places.of_each(self._run_table.unacknowledged())
+        for place, jobs in opened.items():
+            if jobs and not try_call(partial(self._acknowledge_at, place, jobs)):
+                unknown = self._run_table.unacknowledged()  # but for those found since
+                runs = [run for run in jobs.values() if run in unknown]
+                self._withdrawals.look(place, runs, self.unsubmitted)
+
+    def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
+        """The same at one place, for these jobs (token -> run). Raises `Unreachable`."""
+        found = self._places.ask(place, lambda backend: backend.find(list(opened)))
+        for job in found:
+            self._run_table.add(*attempt_of(job), Event.SUBMITTED)
+        missing = [run for job, run in opened.items() if job not in found]
+        self.unsubmitted |= set(missing)
+        again: list[str] = []
+        stage_room = self._stage_room()
+        staying = self._withdrawals.look(place, missing, self.unsubmitted)
+        room = self._places.room(self.unsubmitted)[place]
+        for run in staying:
+            attempt = self._run_table.views[run].state.opened
+            if (attempt, Event.CANCEL) in self._run_table.events(run):
+                self._end_cancelled(run, attempt)
+            elif run in self._run_table.retired or len(again) >= min(room, self._free()):
+                continue
+            elif stage_room.take(self._run_table.runs[run]):
+                again.append(run)
+        self.unsubmitted -= set(again)
+        for run in again:
+            # What lies beside the intent may be of another plan, damaged, or anybody's.
+            attempt = self._run_table.views[run].state.opened
+            self._submitter.describe(run, attempt, place, again=True)
+        self._submit(place, again)
+
+    def _end_cancelled(self, run: str, attempt: int) -> None:
+        """Record that an attempt was cancelled that is at no backend."""
+        self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", "before it was submitted")
+
+    def _start(self, try_call: TryCall, observed: dict[str, Observation]) -> None:
+        """Open attempts for runs that want one, as far as there is room, and submit them."""
+        room = min(self._free(), sum(self._places.room(self.unsubmitted).values()))
+        retries_first, held = self._policy.waiting_for_retries, self._backlog.held
+        stage_room = self._stage_room()
+        chosen: list[str] = []
+        for run, view in self._stages.in_order():
+            if not view.wants:
+                continue
+            attempt = view.state.opened + 1
+            end, wait = self._outcomes.waits(run), self._stages.waiting(run)
+            if held is not None or not self._starting:
+                if held is not None:
+                    observed[run] = Observation(Kind.HELD)
+            elif end is not None:
+                observed[run] = Observation(Kind.LATER, None, timestamp(end.until))
+            elif (attempt, Event.CANCEL) in self._run_table.events(run):
+                # A cancel that was taken back names this attempt: the next is the one to start.
+                self._run_table.add(run, attempt, Event.INTENT)
+                self._end_cancelled(run, attempt)
+            elif wait is not None:
+                observed[run] = wait
+            elif self._engine_away:
+                observed[run] = Observation(Kind.ENGINE)
+            elif attempt == 1 and retries_first:
+                observed[run] = Observation(Kind.DOUBTED)
+            elif len(chosen) >= room or self._policy.first not in (None, run):
+                continue
+            elif stage_room.take(self._run_table.runs[run]):
+                chosen.append(run)
+        self._policy.started(chosen)
+        self._open(chosen, try_call)
+
+    def _open(self, runs: Iterable[str], try_call: TryCall) -> None:
+        """Open the next attempt of each of these runs at a place that has room, and submit them."""
+        rooms = self._places.room(self.unsubmitted)
+        opened: dict[str, list[str]] = {}
+        for run in runs:
+            place = self._places.choose(run, rooms)
+            if place is not None:
+                rooms[place] -= 1
+                attempt = self._run_table.views[run].state.opened + 1
+                recorded = self._submitter.open(run, attempt, place)
+                if recorded is not None:
+                    opened.setdefault(recorded, []).append(run)
+        for place, jobs in opened.items():
+            try_call(partial(self._submit, place, jobs))
+
+    def _submit(self, place: str, runs: Sequence[str]) -> None:
+        """Hand the opened attempts of runs to a place, if the sweep is still ours."""
+        if runs:
+            self._check()
+            self._submitter.submit(place, runs)

@@ -1,0 +1,107 @@
+"""The parts of a scheduler: each is made once, and is given the parts that it uses."""
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.model.launcher import Service
+from sweeper.scheduler import engine_watch
+from sweeper.scheduler.account_budget import account_budget
+from sweeper.scheduler.alarm_monitor import AlarmMonitor
+from sweeper.scheduler.attempt_usage import AttemptUsage, SweepUsageWatch
+from sweeper.scheduler.backlog import Backlog
+from sweeper.scheduler.cancellations import Cancellations
+from sweeper.scheduler.context import Context
+from sweeper.scheduler.failure_policy import FailurePolicy
+from sweeper.scheduler.lost_workers import LostWorkers
+from sweeper.scheduler.notifier import notifier
+from sweeper.scheduler.outcomes import Outcomes
+from sweeper.scheduler.parallelism import Parallelism
+from sweeper.scheduler.places import Places
+from sweeper.scheduler.requests import Requests
+from sweeper.scheduler.run_table import RunTable
+from sweeper.scheduler.spending import Spending
+from sweeper.scheduler.stages import Stages
+from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
+from sweeper.scheduler.submitter import Submitter
+from sweeper.scheduler.withdrawals import Withdrawals
+from sweeper.storage.heartbeats import Heartbeats
+from sweeper.storage.sweeps import service_of
+
+__all__ = ["Parts"]
+
+
+class Parts:
+    """The parts of the scheduler of one sweep. With `starting=False` nothing is started, and there
+    is no `spending`, no `notifier` and no `alarm_monitor`."""
+
+    def __init__(self, context: Context, *, starting: bool, smoke: bool) -> None:
+        store, sweep, clock = context.store, context.sweep, context.clock
+        self.starting = starting
+        self.display = StatusDisplay(context.backends.values(), clock)
+        self.publisher = Publisher(context, starting=starting)
+        self.run_table = RunTable(store, sweep, context.plan)
+        self.places = Places(context, self.run_table)
+        service = _service(context, needed=starting)
+        self.engine = engine_watch.watch(context, service)
+        self.stages = Stages(context, self.run_table, service.env_file)
+        self.submitter = Submitter(
+            context, self.run_table, self.places, service, self.engine, self.stages
+        )
+        self.heartbeats = Heartbeats(store, context.layout, clock)
+        self.outcomes = Outcomes(context)
+        self.parallelism = Parallelism(context, service, needed=starting)
+        self.requests = Requests(context)
+        self.policy = FailurePolicy(self.run_table, self.outcomes, smoke=smoke and starting)
+        self.withdrawals = Withdrawals(self.run_table, self.places, self.policy, starting=starting)
+        attempts = AttemptUsage(context, self.run_table, self.heartbeats)
+        self.usage = SweepUsageWatch(context, self.run_table, attempts)
+        self.spending = _spending(context, service, attempts) if starting else None
+        self.backlog = Backlog(
+            self.run_table,
+            self.stages,
+            self.policy,
+            self.requests,
+            self.spending,
+            starting=starting,
+        )
+        self.cancellations = Cancellations(
+            context,
+            self.run_table,
+            self.places,
+            self.requests,
+            self.spending,
+            self.engine if starting else None,
+        )
+        self.notifier = notifier(context, service.env_file) if starting else None
+        self.alarm_monitor: AlarmMonitor | None = None
+        if starting:
+            self.alarm_monitor = AlarmMonitor(
+                context,
+                self.run_table,
+                self.heartbeats,
+                self.outcomes,
+                env_file=service.env_file,
+                raised=None if self.notifier is None else self.notifier.raised,
+            )
+        self.lost_workers = LostWorkers(
+            context,
+            self.run_table,
+            self.heartbeats,
+            withdrawn=self.withdrawals.start_elsewhere,
+            stalled=None if self.alarm_monitor is None else self.alarm_monitor.is_stalled,
+            starting=starting,
+        )
+
+
+def _service(context: Context, *, needed: bool) -> Service:
+    """Read which service the runs get. A launcher that starts none can do without it."""
+    try:
+        return service_of(context.store, context.sweep)
+    except (NotFound, StoreError):
+        if needed:
+            raise
+        return Service()
+
+
+def _spending(context: Context, service: Service, attempts: AttemptUsage) -> Spending | None:
+    """What is watched of the budgets of a sweep and of its account; None where there is neither."""
+    budget, account = context.plan.budget, account_budget(context, service)
+    return None if budget is None and account is None else Spending(budget, attempts, account)
