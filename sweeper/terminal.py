@@ -9,6 +9,7 @@ from sweeper.sanitize import raw, sanitize, sanitize_json
 
 __all__ = [
     "complain",
+    "display_width",
     "duration",
     "in_colour",
     "number",
@@ -58,19 +59,19 @@ def _print_wide(
     columns: Sequence[str], rows: Sequence[Sequence[object]], numeric: Sequence[bool]
 ) -> None:
     texts = [list(columns), *([number(value) for value in row] for row in rows)]
-    widths = [max(map(_cells, column)) for column in zip(*texts, strict=True)]
+    widths = [max(map(display_width, column)) for column in zip(*texts, strict=True)]
     lines: list[str] = []
     for text in texts:
         cells: list[str] = []
         for value, width, right in zip(text, widths, numeric, strict=True):
-            blank = " " * (width - _cells(value))
+            blank = " " * (width - display_width(value))
             cells.append(blank + value if right else value + blank)
         lines.append("   ".join(cells).rstrip())
     lines.insert(1, "\u2500" * (sum(widths) + 3 * (len(widths) - 1)))
     print("\n".join(lines))
 
 
-def _cells(text: str) -> int:
+def display_width(text: str) -> int:
     """How many columns a terminal gives a text."""
     if text.isascii():
         return len(text)
