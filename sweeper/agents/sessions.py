@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
-from sweeper.agents.desk import Desk, Looked
+from sweeper.agents.desk import GridPreview, Workspace
 from sweeper.agents.grids import find_below
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, SweeperError, UsageError
 from sweeper.model.plan import Plan
@@ -100,10 +100,10 @@ class Talk(NamedTuple):
 
 
 class Sessions:
-    """The sessions of a desk's root. Raises `StoreError`."""
+    """The sessions of a workspace's root. Raises `StoreError`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace, self._store = workspace, workspace.store
 
     def open(self, spec: Spec, asked: Mapping[str, float]) -> Talk:
         """Start a session within the allowance, or find the one of that name and seed where it is
@@ -111,7 +111,7 @@ class Sessions:
         `UsageError`, and as `launch` does."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is no name: small letters, digits, '.', '_' and '-'")
-        if self._desk.store.is_remote:
+        if self._store.is_remote:
             raise UsageError(
                 "sessions want a root on this machine: `sweeper mcp --root sweeps` (what they "
                 "recorded can be copied elsewhere)"
@@ -127,25 +127,25 @@ class Sessions:
             if not known or (asked and self._waits(self.find(f"{plan.name}/{mine.name}"))):
                 self._launch(plan, asked)
         except SweeperError:
-            self._desk.store.remove(made)
+            self._store.remove(made)
             raise
         return self.see(self.find(f"{plan.name}/{mine.name}"))
 
     def _launch(self, plan: Plan, asked: Mapping[str, float]) -> None:
         from sweeper.launcher.launch_preview import survey
 
-        self._desk.launch(Looked(survey(plan, self._desk.store), {}), asked)
+        self._workspace.launch(GridPreview(survey(plan, self._store), {}), asked)
 
     def left(self) -> dict[str, float]:
         """What is left of the allowance."""
-        return self._desk.left()
+        return self._workspace.left()
 
     def _recorded(self, sweep: str) -> Plan | None:
         try:
-            found = read_plan(self._desk.store, sweep)
+            found = read_plan(self._store, sweep)
         except NotFound:
             return None
-        self._desk.require_ours(sweep)
+        self._workspace.require_ours(sweep)
         return found
 
     def _settings(self, spec: Spec, made: list[str]) -> dict[str, object]:
@@ -163,7 +163,7 @@ class Sessions:
             text = "".join(json.dumps(dict(one)) + "\n" for one in spec.problems)
             found["data"] = self._file(text.encode(), "jsonl", made)
         if spec.data is not None:
-            found["data"] = find_below(self._desk.grids, spec.data, (".jsonl",), "data")
+            found["data"] = find_below(self._workspace.grids, spec.data, (".jsonl",), "data")
         if spec.grading is not None:
             path = self._file(spec.grading.file, "py", made)
             found |= {"reward_function": f"{path}:score", "function_environment": "bubblewrap"}
@@ -174,9 +174,9 @@ class Sessions:
     def _file(self, data: bytes, kind: str, made: list[str]) -> str:
         path = f"{FILES}/{hashlib.sha256(data).hexdigest()[:16]}.{kind}"
         with suppress(AlreadyExists):
-            self._desk.store.create(path, data)
+            self._store.create(path, data)
             made.append(path)
-        return self._desk.store.local_path(path) or path
+        return self._store.local_path(path) or path
 
     def address(self, checkpoint: str, own: RecordedRun | None = None) -> str:
         """The address of weights: `tinker://...` itself, a checkpoint of `own` by its name, or the
@@ -188,7 +188,7 @@ class Sessions:
             known = ", ".join(str(r.get("name")) for r in own.checkpoint_records()) or "none"
             told = f"no checkpoint {checkpoint!r} of this session: there is {known}"
         else:
-            found = self._desk.registry.run(checkpoint)
+            found = self._workspace.registry.run(checkpoint)
             records, told = found.checkpoint_records(), f"{checkpoint} has no checkpoint"
         known = (one.get("state_path") for one in records)
         paths = [path for path in known if isinstance(path, str)]
@@ -198,13 +198,13 @@ class Sessions:
 
     def find(self, reference: str) -> Talk:
         """A session by the name of its run. Raises `NotFound`, `UsageError` for what is none."""
-        run = self._desk.registry.run(reference)
-        plan = read_plan(self._desk.store, run.sweep)
+        run = self._workspace.registry.run(reference)
+        plan = read_plan(self._store, run.sweep)
         kinds: dict[str | None, Kind] = {_RECIPES["sft"]: "sft", _RECIPES["grpo"]: "grpo"}
         kind = kinds.get(plan.recipe.module)
         if kind is None or not isinstance(run, SweepRun):
             raise UsageError(f"{run.sweep}/{run.name} is no session: init_sft, init_grpo begin one")
-        self._desk.require_ours(run.sweep)
+        self._workspace.require_ours(run.sweep)
         return Talk(run, kind, f"{run.sweep}/session/{run.id}")
 
     def see(self, talk: Talk) -> Talk:
@@ -222,23 +222,23 @@ class Sessions:
                 f"{now.name} is held: {held}. For a session: init_{now.kind} again, all alike, "
                 "with the tokens, usd or hours that it may use more; it does then what was ordered"
             )
-        if not read_status(Sweep(self._desk.store, now.run.sweep)).launcher:
+        if not read_status(Sweep(self._store, now.run.sweep)).launcher:
             from sweeper.launcher.launching import resume
 
             with suppress(AnotherLauncher):
-                resume(self._desk.store, now.run.sweep, wait=False)
+                resume(self._store, now.run.sweep, wait=False)
         return now
 
     def _waits(self, talk: Talk) -> str | None:
         """Why the last launcher has ended, though the session is not over; None if it has not."""
         if talk.run.is_finished:
             return None
-        found = read_status(Sweep(self._desk.store, talk.run.sweep))
+        found = read_status(Sweep(self._store, talk.run.sweep))
         return None if found.launcher else found.held
 
     def last(self, talk: Talk) -> int:
         """The number of the last order; 0 where there is none."""
-        names = self._desk.store.names(f"{talk.folder}/orders")
+        names = self._store.names(f"{talk.folder}/orders")
         return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
 
     def order(self, talk: Talk, order: Mapping[str, object]) -> int | None:
@@ -246,28 +246,28 @@ class Sessions:
         last = self.last(talk)
         if last and self.answer(talk, last) is None:
             return None
-        document = {"schema": 1, "time": timestamp(), "by": self._desk.by, **order}
+        document = {"schema": 1, "time": timestamp(), "by": self._workspace.by, **order}
         try:
-            self._desk.store.create(f"{talk.folder}/orders/{last + 1:06d}.json", encode(document))
+            self._store.create(f"{talk.folder}/orders/{last + 1:06d}.json", encode(document))
         except AlreadyExists:
             return None
         return last + 1
 
     def ordered(self, talk: Talk, number: int) -> dict[str, object]:
         """What was ordered. Raises `NotFound`."""
-        return _document(read_json(self._desk.store, f"{talk.folder}/orders/{number:06d}.json"))
+        return _document(read_json(self._store, f"{talk.folder}/orders/{number:06d}.json"))
 
     def answer(self, talk: Talk, number: int) -> dict[str, object] | None:
         """What came of an order; None while that is not known."""
         path = f"{talk.folder}/answers/{number:06d}.json"
         with suppress(NotFound):
-            return _document(read_json(self._desk.store, path))
+            return _document(read_json(self._store, path))
         return None
 
     def progress(self, talk: Talk) -> dict[str, object] | None:
         """Where its program is; None before it has begun."""
         with suppress(NotFound):
-            return _document(read_json(self._desk.store, f"{talk.folder}/progress.json"))
+            return _document(read_json(self._store, f"{talk.folder}/progress.json"))
         return None
 
 

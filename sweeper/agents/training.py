@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sweeper.agents.answers import NOTICE, Marker
 from sweeper.agents.arguments import Amount, Arguments
-from sweeper.agents.desk import Desk
+from sweeper.agents.desk import Workspace
 from sweeper.agents.sessions import Grading, Kind, Service, Sessions, Spec, Talk
 from sweeper.errors import UsageError
 from sweeper.metrics import as_float
@@ -152,8 +152,8 @@ class Sample(Arguments):
 class Training:
     """Tools that train in sessions. Each gives plain values and raises `SweeperError`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._sessions = Sessions(desk)
+    def __init__(self, workspace: Workspace) -> None:
+        self._sessions = Sessions(workspace)
 
     async def init_sft(self, ctx: Client, asked: NewSession) -> dict[str, object]:
         """Begin a session of supervised fine-tuning, to be trained by train_sft_step: a run of the
