@@ -198,11 +198,11 @@ def test_orders_come_one_by_one_and_who_comes_second_is_told_so(bench: Bench) ->
 
 def test_two_who_order_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second looks before the first has put its order there."""
-    talks = Sessions(bench.workspace), Sessions(bench.workspace)
-    talk = talks[0].find(S)
-    monkeypatch.setattr(talks[1], "last", lambda _: 0)
-    assert talks[0].order(talk, {"kind": "finish"}) == 1
-    assert talks[1].order(talk, {"kind": "train", "steps": 1}) is None
+    sessions_of_two = Sessions(bench.workspace), Sessions(bench.workspace)
+    session = sessions_of_two[0].find(S)
+    monkeypatch.setattr(sessions_of_two[1], "last", lambda _: 0)
+    assert sessions_of_two[0].order(session, {"kind": "finish"}) == 1
+    assert sessions_of_two[1].order(session, {"kind": "train", "steps": 1}) is None
     assert [one["kind"] for one in bench.asked()] == ["finish"]
 
 
