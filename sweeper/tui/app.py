@@ -21,7 +21,6 @@ from textual.widgets import Input
 from sweeper.errors import SweeperError
 from sweeper.tracking import link
 from sweeper.tui import actions
-from sweeper.tui.command_palette import OpenRun
 from sweeper.tui.list_model import SORTS, groupings
 from sweeper.tui.model import SweepView, best_run, stage_of
 from sweeper.tui.page_reader import PageReader
@@ -29,7 +28,7 @@ from sweeper.tui.panels import PageData
 from sweeper.tui.poller import Poller
 from sweeper.tui.run_page import RunPage
 from sweeper.tui.screen_model import Action, proposed
-from sweeper.tui.screens import Question, WatchScreen
+from sweeper.tui.screens import OpenRun, Question, WatchScreen
 from sweeper.tui.sweep_screen import SweepScreen
 from sweeper.tui.text import ASCII, UNICODE
 
