@@ -12,6 +12,7 @@ __all__ = [
     "display_width",
     "duration",
     "in_colour",
+    "is_screen",
     "number",
     "print_json",
     "print_table",
@@ -136,8 +137,6 @@ def print_json(document: Mapping[str, object]) -> int:
 
 def is_screen() -> bool:
     """Whether a person sits at a terminal on which any place can be written to."""
-    import os
-
     streams = (sys.stdin, sys.stdout, sys.stderr)
     # A stream may be None, or closed: then it is no terminal.
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):  # pyright: ignore[reportUnnecessaryComparison]
