@@ -6,8 +6,8 @@ import hmac
 import inspect
 import os
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
@@ -96,29 +96,32 @@ def _guarded(workspace: Workspace, function: Callable[..., object]) -> Callable[
 
         @functools.wraps(function)
         async def call_later(*args: object, **kwargs: object) -> object:
-            try:
+            with _errors_as(ToolError, workspace):
                 return workspace.answer(await function(*args, **kwargs))
-            except SweeperError as error:
-                raise ToolError(workspace.answer(str(error))) from None
 
         return call_later
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
-        try:
+        with _errors_as(ToolError, workspace):
             return workspace.answer(function(*args, **kwargs))
-        except SweeperError as error:
-            raise ToolError(workspace.answer(str(error))) from None
 
     return call
 
 
+@contextmanager
+def _errors_as(kind: type[Exception], workspace: Workspace) -> Generator[None]:
+    """Raise errors of sweeper as the protocol's own, without secrets."""
+    try:
+        yield
+    except SweeperError as error:
+        raise kind(workspace.answer(str(error))) from None
+
+
 def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
     def resource(find: Callable[[], str]) -> str:
-        try:
+        with _errors_as(ResourceError, workspace):
             return str(workspace.answer(find()[:_LONGEST]))
-        except SweeperError as error:
-            raise ResourceError(workspace.answer(str(error))) from None
 
     @server.resource("sweeper://grids", mime_type="text/plain")
     def grids() -> str:

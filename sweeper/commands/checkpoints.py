@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from sweeper import prices
 from sweeper.commands import arguments as shared
-from sweeper.commands.output import print_json_answer
+from sweeper.commands.output import confirmed, print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.fields.kinds import seconds
@@ -120,8 +120,7 @@ def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int
     if not arguments.yes:
         if not is_screen():
             raise UsageError(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}? Then say --yes")
-        print(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}? [y/N] ", end="", flush=True)
-        if input().strip().lower() not in ("y", "yes"):
+        if not confirmed(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}?"):
             raise UsageError("nothing was changed")
     done = 0
     try:

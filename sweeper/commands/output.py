@@ -1,5 +1,5 @@
-"""What several verbs print alike: JSON with what could not be read, pages, texts with several
-lines."""
+"""What several verbs print alike: JSON with what could not be read, questions, pages, texts
+with several lines."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,14 @@ from sweeper.results.problems import Problems, tell_problems
 from sweeper.sanitize import sanitize_lines
 from sweeper.terminal import print_json, say
 
-__all__ = ["excerpt", "page_of", "print_json_answer", "print_page_footer", "print_text"]
+__all__ = [
+    "confirmed",
+    "excerpt",
+    "page_of",
+    "print_json_answer",
+    "print_page_footer",
+    "print_text",
+]
 
 T = TypeVar("T")
 
@@ -19,6 +26,12 @@ def print_json_answer(document: Mapping[str, object], problems: Problems) -> int
     code."""
     print_json({**document, "problems": problems})
     return tell_problems(problems, told=True)
+
+
+def confirmed(question: str) -> bool:
+    """Ask the person at the terminal. Anything but `y` or `yes` is a no."""
+    print(f"{question} [y/N] ", end="", flush=True)
+    return input().strip().lower() in ("y", "yes")
 
 
 def page_of(items: Sequence[T], arguments: Namespace) -> Sequence[T]:
