@@ -15,9 +15,9 @@ from sweeper.terminal import complain, warn
 
 __all__ = ["main", "parser"]
 
-_MANY = ("overrides", "runs", "sweeps")
+_REPEATABLE = ("overrides", "runs", "sweeps")
 """Arguments that may stand any number of times."""
-_COLLECTED = 50_000
+_GC_THRESHOLD = 50_000
 """How many objects are made before Python looks for garbage. Its own number is so small that it
 looks dozens of times while modules load, which make none."""
 _EPILOG = """\
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from sweeper.commands.completion import complete
 
         complete(parser(os.environ.get("COMP_LINE", "").split()))
-    gc.set_threshold(_COLLECTED)
+    gc.set_threshold(_GC_THRESHOLD)
     with guarded():
         return _main(list(sys.argv[1:] if argv is None else argv))
 
@@ -79,11 +79,13 @@ def _parse(given: list[str]) -> argparse.Namespace:
     argparse does not offer for verbs: `launch grid.yaml --wait max_steps=5`."""
     top = parser(given)
     arguments, rest = top.parse_known_args(given)
-    many = next((name for name in _MANY if isinstance(getattr(arguments, name, None), list)), None)
-    if rest and (many is None or any(word.startswith("-") for word in rest)):
+    repeatable = next(
+        (name for name in _REPEATABLE if isinstance(getattr(arguments, name, None), list)), None
+    )
+    if rest and (repeatable is None or any(word.startswith("-") for word in rest)):
         top.error(f"unrecognized arguments: {' '.join(rest)}")
-    if many is not None:
-        getattr(arguments, many).extend(rest)
+    if repeatable is not None:
+        getattr(arguments, repeatable).extend(rest)
     return arguments
 
 
@@ -103,9 +105,9 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
     first = given[0] if given else None
     for name in (first,) if first in VERBS else VERBS:
         wanted = given is None or name in given
-        made = verbs.add_parser(name, help=VERBS[name], add_help=wanted)
+        verb = verbs.add_parser(name, help=VERBS[name], add_help=wanted)
         if wanted:
-            load(name).add_arguments(made)
+            load(name).add_arguments(verb)
     return top
 
 

@@ -9,8 +9,10 @@ from sweeper.sanitize import raw, sanitize, sanitize_json
 
 __all__ = [
     "complain",
+    "display_width",
     "duration",
     "in_colour",
+    "is_screen",
     "number",
     "print_json",
     "print_table",
@@ -58,19 +60,19 @@ def _print_wide(
     columns: Sequence[str], rows: Sequence[Sequence[object]], numeric: Sequence[bool]
 ) -> None:
     texts = [list(columns), *([number(value) for value in row] for row in rows)]
-    widths = [max(map(_cells, column)) for column in zip(*texts, strict=True)]
+    widths = [max(map(display_width, column)) for column in zip(*texts, strict=True)]
     lines: list[str] = []
     for text in texts:
         cells: list[str] = []
         for value, width, right in zip(text, widths, numeric, strict=True):
-            blank = " " * (width - _cells(value))
+            blank = " " * (width - display_width(value))
             cells.append(blank + value if right else value + blank)
         lines.append("   ".join(cells).rstrip())
     lines.insert(1, "\u2500" * (sum(widths) + 3 * (len(widths) - 1)))
     print("\n".join(lines))
 
 
-def _cells(text: str) -> int:
+def display_width(text: str) -> int:
     """How many columns a terminal gives a text."""
     if text.isascii():
         return len(text)
@@ -135,8 +137,6 @@ def print_json(document: Mapping[str, object]) -> int:
 
 def is_screen() -> bool:
     """Whether a person sits at a terminal on which any place can be written to."""
-    import os
-
     streams = (sys.stdin, sys.stdout, sys.stderr)
     # A stream may be None, or closed: then it is no terminal.
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):  # pyright: ignore[reportUnnecessaryComparison]

@@ -17,23 +17,23 @@ from sweeper.storage.requests import Requested
 from sweeper.storage.sweep_requests import user
 from sweeper.storage.sweeps import read_plan, read_states
 
-__all__ = ["Desk", "Looked"]
+__all__ = ["GridPreview", "Workspace"]
 
 
-class Looked(NamedTuple):
-    """A grid beside what is on record: `preview` of a launch of what has not been run, `reused` the
-    runs that have, in other sweeps."""
+class GridPreview(NamedTuple):
+    """A grid beside what is on record: `launch` previews a launch of what has not been run,
+    `reused` has the runs that have, in other sweeps."""
 
-    preview: LaunchPreview
+    launch: LaunchPreview
     reused: Mapping[str, Recorded]
 
     @property
     def starting(self) -> list[Run]:
         """The runs that a launch would start."""
-        return [one.run for one in self.preview.previews if one.attempt]
+        return [one.run for one in self.launch.previews if one.attempt]
 
 
-class Desk:
+class Workspace:
     """`root` is where sweeps lie, `grids` the folder of grids. Only sweeps that agents have
     launched are launched again, cancelled or retried. Raises `StoreError`."""
 
@@ -59,7 +59,7 @@ class Desk:
                 f"{sweep} was launched by a person: ask them, agents change only theirs"
             )
 
-    def look(self, grid: str, overrides: Sequence[str], *, again: bool) -> Looked:
+    def preview(self, grid: str, overrides: Sequence[str], *, again: bool) -> GridPreview:
         """Plan a grid, without the runs that have succeeded in other sweeps unless `again`. Raises
         `UsageError`."""
         planned = planned_for(self.grids, grid, overrides)
@@ -70,7 +70,7 @@ class Desk:
             reused = {run: one for run, one in found.items() if run not in on_record}
             left = tuple(run for run in planned.runs if run.id not in reused)
             planned = planned._replace(runs=left)
-        return Looked(survey(planned, self.store), reused)
+        return GridPreview(survey(planned, self.store), reused)
 
     def _recorded(self, sweep: str) -> set[str]:
         try:
@@ -78,13 +78,13 @@ class Desk:
         except NotFound:
             return set()
 
-    def launch(self, looked: Looked, asked: Mapping[str, float]) -> dict[str, float]:
-        """Launch what was looked at, within the allowance; `asked` are the tokens, dollars and
+    def launch(self, preview: GridPreview, asked: Mapping[str, float]) -> dict[str, float]:
+        """Launch what was previewed, within the allowance; `asked` are the tokens, dollars and
         hours that it may use at most. Gives what is left then. Raises `UsageError` beyond the
         allowance, and as `launch` does."""
         from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 
-        plan = looked.preview.plan
+        plan = preview.launch.plan
         if not self.limits.allows_any:
             raise UsageError(
                 "nothing may be launched: whoever starts this server sets how much, by --budget "
@@ -95,10 +95,10 @@ class Desk:
             if self._recorded(plan.name):
                 self.require_ours(plan.name)
             counted = {run for one in recorded if one.sweep == plan.name for run in one.runs}
-            new = [run.id for run in looked.starting if run.id not in counted]
+            new = [run.id for run in preview.starting if run.id not in counted]
             new += [f"to come: {k} {n}" for k, most in plan.unknown.items() for n in range(most)]
             left = allowance.used(self.store, recorded).left(self.limits)
-            caps = self._caps(looked, asked, left, len(new))
+            caps = self._caps(preview, asked, left, len(new))
             budget = self._budget(plan, caps, recorded)
             entry = allowance.reserve(self.store, plan.name, new, budget)
             try:
@@ -107,7 +107,7 @@ class Desk:
                 bounded = plan._replace(budget=limits) if caps else plan
                 launch_plan(LaunchRequest(bounded, self.root, wait=False), User())
             except SweeperError:
-                if not self._begun(plan.name):
+                if not self._has_started(plan.name):
                     allowance.retract(self.store, entry)
                 raise
         return self.left()
@@ -125,8 +125,7 @@ class Desk:
         with self._lock:
             left = self.left()
             if len(chosen) > left.get("runs", len(chosen)):
-                told = ", ".join(f"{name} {amount:g}" for name, amount in left.items())
-                raise UsageError(f"{len(chosen)} runs are more than is left: {told}")
+                raise UsageError(f"{len(chosen)} runs are more than is left: {_listed(left)}")
             self._require_room(sweep, left)
             again = [f"{run} again {secrets.token_hex(4)}" for run in chosen]
             entry = allowance.reserve(self.store, sweep, again, {}) if again else None
@@ -151,14 +150,13 @@ class Desk:
                 )
 
     def _caps(
-        self, looked: Looked, asked: Mapping[str, float], left: Mapping[str, float], new: int
+        self, preview: GridPreview, asked: Mapping[str, float], left: Mapping[str, float], new: int
     ) -> dict[str, float]:
         """How much the launch may use of each limit that there is. Raises `UsageError` for more
         than is left."""
-        told = ", ".join(f"{name} {amount:g}" for name, amount in left.items())
         if new > left.get("runs", new):
-            raise UsageError(f"{new} runs are more than is left: {told}")
-        expected = looked.preview.estimate
+            raise UsageError(f"{new} runs are more than is left: {_listed(left)}")
+        expected = preview.launch.estimate
         caps: dict[str, float] = {}
         for name in ("tokens", "usd", "hours"):
             if name not in left:
@@ -167,7 +165,7 @@ class Desk:
                 continue
             caps[name] = asked.get(name, left[name] if new else 0.0)  # to go on needs no more
             if caps[name] > left[name] or (new and left[name] <= 0):
-                raise UsageError(f"{caps[name]:g} {name} are more than is left: {told}")
+                raise UsageError(f"{caps[name]:g} {name} are more than is left: {_listed(left)}")
         guess = None if expected is None else expected.document()
         for name in ("tokens", "usd"):
             likely = None if guess is None else guess.get(name)
@@ -175,7 +173,7 @@ class Desk:
             if name in caps and expecting > caps[name]:
                 raise UsageError(
                     f"about {expecting:,.4g} {name} are to be expected, which is more than "
-                    f"{caps[name]:g}: fewer or shorter runs; left is {told}"
+                    f"{caps[name]:g}: fewer or shorter runs; left is {_listed(left)}"
                 )
         return caps
 
@@ -203,7 +201,7 @@ class Desk:
                     f"another launch has just taken what was left of {name}: try again"
                 )
 
-    def _begun(self, sweep: str) -> bool:
+    def _has_started(self, sweep: str) -> bool:
         try:
             return bool(read_states(self.store, sweep))
         except NotFound:
@@ -215,3 +213,8 @@ class Desk:
         from sweeper.storage.documents import strict
 
         return masked(strict(found))
+
+
+def _listed(left: Mapping[str, float]) -> str:
+    """`runs 3, tokens 1000`."""
+    return ", ".join(f"{name} {amount:g}" for name, amount in left.items())

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from sweeper.agents.answers import MOST, NOTICE, Marker, page
 from sweeper.agents.arguments import Cell, Either, Metric, Name, Number, RunName, Selectors, Size
-from sweeper.agents.desk import Desk
+from sweeper.agents.desk import Workspace
 from sweeper.results.selectors import pick
 
 __all__ = ["Reading"]
@@ -17,8 +17,8 @@ class Reading:
     """Tools that read what is recorded, and note what is thought of it. Each gives plain values and
     raises `SweeperError`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
 
     def runs(
         self,
@@ -31,7 +31,7 @@ class Reading:
         size: Size = 20,
     ) -> dict[str, object]:
         """A page of the runs of a sweep: state, value of its metric, settings, tags."""
-        found = self._desk.registry.sweep(sweep)
+        found = self._workspace.registry.sweep(sweep)
         chosen = page(pick(found.runs, selectors, None, where), number, size)
         kept = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
                 "wall_s", "config")  # fmt: skip
@@ -44,7 +44,7 @@ class Reading:
         one of a sweep with stages). Also writes the report."""
         from sweeper import analysis
 
-        report = analysis.analyze(self._desk.registry, sweep, metric=metric, pictures=False)
+        report = analysis.analyze(self._workspace.registry, sweep, metric=metric, pictures=False)
         document = report.document
         keys = ("cell", "n", "mean", "low", "high", "diverged", "told_apart", "p")
         told = document["verdict"]
@@ -67,7 +67,7 @@ class Reading:
         """Two sweeps cell by cell, or two cells (sweep/cell) seed by seed, with intervals."""
         from sweeper import analysis
 
-        found = analysis.versus(self._desk.registry, a, b, metric=metric)
+        found = analysis.versus(self._workspace.registry, a, b, metric=metric)
         document = found.document
         return {**document, "cells": document["cells"][:MOST], "text": found.text}
 
@@ -85,12 +85,12 @@ class Reading:
         from sweeper.agents.claims import check_claim
         from sweeper.noting import Noted, mark
 
-        found = check_claim(self._desk.registry, better, worse, metric)
+        found = check_claim(self._workspace.registry, better, worse, metric)
         words: dict[object, str] = {True: "holds", False: "does not hold", None: "is not shown"}
         word = words[found["holds"]]
         text = f"claim: {claim}\nchecked: it {word}: {found['because']}"
         sweep = better.partition("/")[0]
-        mark(sweep, Noted(text), root=self._desk.root, by=self._desk.by)
+        mark(sweep, Noted(text), root=self._workspace.root, by=self._workspace.by)
         return found
 
     def rollouts(
@@ -109,7 +109,7 @@ class Reading:
         from sweeper.results.rollouts import Words, read
         from sweeper.results.tables.rollouts import summary_files
 
-        found = self._desk.registry.run(run)
+        found = self._workspace.registry.run(run)
         known, _ = read(found, summary_files(found.files, found.folders()))
         words, marker = Words(found, known), Marker()
         kept = [one for one in known if search.lower() in words.text(one).lower()]
@@ -139,7 +139,7 @@ class Reading:
     ) -> dict[str, object]:
         """What a run answered at its last evaluations, question by question, with scores."""
         marker = Marker()
-        rows = self._desk.registry.item_rows(run)
+        rows = self._workspace.registry.item_rows(run)
         kept = [
             row for row in rows if not only_wrong or (row["score"] is not None and row["score"] < 1)
         ]
@@ -160,14 +160,14 @@ class Reading:
         self, run: RunName, lines: Annotated[int, Field(ge=1, le=200)] = 40
     ) -> dict[str, object]:
         """The last lines that a run printed, its errors among them."""
-        found = self._desk.registry.run(run)
+        found = self._workspace.registry.run(run)
         text = "\n".join(found.log_tail(lines))
         told = {"run": f"{found.sweep}/{found.name}", "state": found.state.value}
         return {"notice": NOTICE, **told, "log": Marker().mark(text, 20_000)}
 
     def checkpoints(self, run: RunName) -> dict[str, object]:
         """The checkpoints that a run has recorded, the last first."""
-        found = self._desk.registry.run(run)
+        found = self._workspace.registry.run(run)
         kept = ("attempt", "name", "batch", "epoch", "sampler_path", "state_path", "final")
         records = reversed(found.checkpoint_records())
         shown = [{key: one[key] for key in kept if key in one} for one in records]
@@ -188,7 +188,7 @@ class Reading:
         from sweeper.noting import Noted, mark
 
         noted = Noted(text, tag, untag, star)
-        found = mark(target, noted, root=self._desk.root, by=self._desk.by)
+        found = mark(target, noted, root=self._workspace.root, by=self._workspace.by)
         marker = Marker()
         kept = found._replace(
             notes=tuple(one._replace(text=marker.mark(one.text)) for one in found.notes[-MOST:])

@@ -20,7 +20,7 @@ from sweeper.agents.arguments import (
     Selectors,
     Size,
 )
-from sweeper.agents.desk import Desk, Looked
+from sweeper.agents.desk import GridPreview, Workspace
 from sweeper.results.runs import RecordedRun
 from sweeper.results.status import alarms_of, read_status
 from sweeper.results.sweeps import Sweep
@@ -50,32 +50,32 @@ class Running:
     """Tools that plan, launch, watch and stop. Each gives plain values and raises
     `SweeperError`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
 
     def plan(self, grid: Grid, overrides: Overrides = []) -> dict[str, object]:  # noqa: B006 - the protocol's default
         """What a launch of a grid would start and about what it costs, what of it has been run
         already, and what is left of the budget. Starts nothing. Mistakes in the grid are told with
         their lines. A grid that is not there is answered with those that are."""
-        looked = self._desk.look(grid, overrides, again=False)
-        plan = looked.preview.plan
-        names = [run.name for run in looked.starting]
-        expected = looked.preview.estimate
+        preview = self._workspace.preview(grid, overrides, again=False)
+        plan = preview.launch.plan
+        names = [run.name for run in preview.starting]
+        expected = preview.launch.estimate
         return {
             "sweep": plan.name,
             "runs_to_start": len(names),
             "runs_to_come": sum(plan.unknown.values()),
             "names": names[:20],
             "already_there": dict(
-                Counter(one.state.state.value for one in looked.preview.previews if not one.attempt)
+                Counter(one.state.state.value for one in preview.launch.previews if not one.attempt)
             ),
-            "reused": self._reused(looked),
+            "reused": self._reused(preview),
             "metric": None if plan.metric is None else plan.metric._asdict(),
             "seeds": len({run.seed for run in plan.runs}) if plan.runs else 0,
             "estimate": None if expected is None else expected.document(),
             "warnings": list(plan.warnings),
             "notes": list(plan.notes),
-            "budget_left": self._desk.left(),
+            "budget_left": self._workspace.left(),
         }
 
     def launch(self, asked: Launch) -> dict[str, object]:
@@ -85,25 +85,25 @@ class Running:
         sweep are not run again: `reused` has their results."""
         from sweeper.noting import Noted, mark
 
-        looked = self._desk.look(asked.grid, asked.overrides, again=asked.again)
-        name = looked.preview.plan.name
-        reused = self._reused(looked)
-        if not looked.preview.plan.runs:
+        preview = self._workspace.preview(asked.grid, asked.overrides, again=asked.again)
+        name = preview.launch.plan.name
+        reused = self._reused(preview)
+        if not preview.launch.plan.runs:
             return {"launched": False, "sweep": name, "reused": reused}
-        left = self._desk.launch(looked, asked.given("tokens", "usd", "hours"))
+        left = self._workspace.launch(preview, asked.given("tokens", "usd", "hours"))
         if asked.why.strip():
-            mark(name, Noted(asked.why), root=self._desk.root, by=self._desk.by)
-        started = len(looked.starting)
+            mark(name, Noted(asked.why), root=self._workspace.root, by=self._workspace.by)
+        started = len(preview.starting)
         told = {"launched": True, "sweep": name, "runs_started": started, "reused": reused}
         return {**told, "budget_left": left}
 
-    def _reused(self, looked: Looked) -> list[dict[str, object]]:
+    def _reused(self, preview: GridPreview) -> list[dict[str, object]]:
         """What the runs reached that have been run in other sweeps."""
         found: list[dict[str, object]] = []
         sweeps: dict[str, dict[str, RecordedRun]] = {}
-        for one in list(looked.reused.values())[:MOST]:
+        for one in list(preview.reused.values())[:MOST]:
             if one.sweep not in sweeps:
-                runs = self._desk.registry.sweep(one.sweep).runs
+                runs = self._workspace.registry.sweep(one.sweep).runs
                 sweeps[one.sweep] = {run.id: run for run in runs}
             record = sweeps[one.sweep][one.run].record()
             found.append({"run": f"{one.sweep}/{one.name}", "value": record["value"]})
@@ -118,10 +118,10 @@ class Running:
         """Where a sweep stands: its runs by state, what its launcher observes, whether it is over.
         Without a sweep a page of all of them."""
         if sweep is None:
-            found = self._desk.registry.sweep_records()
+            found = self._workspace.registry.sweep_records()
             newest = sorted(found, key=lambda one: one["created"] or "", reverse=True)
             return page(newest, number, size).under("sweeps")
-        return self._standing(self._desk.registry.sweep(sweep))
+        return self._standing(self._workspace.registry.sweep(sweep))
 
     def _standing(self, sweep: Sweep) -> dict[str, object]:
         found = read_status(sweep)
@@ -166,7 +166,7 @@ class Running:
 
     def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, object]:
         """What is wrong with the runs of a sweep, by what evidence, and what to do about it."""
-        found = self._desk.registry.sweep(sweep)
+        found = self._workspace.registry.sweep(sweep)
         marker = Marker()
         raised = [
             {"run": one.name, "rule": one.rule, "time": one.time, "key": one.key,
@@ -180,8 +180,10 @@ class Running:
         30 seconds at most, when some may still be stopping."""
         from sweeper.control import Requested, cancel
 
-        self._desk.require_ours(sweep)
-        task = asyncio.create_task(asyncio.to_thread(cancel, sweep, runs, root=self._desk.root))
+        self._workspace.require_ours(sweep)
+        task = asyncio.create_task(
+            asyncio.to_thread(cancel, sweep, runs, root=self._workspace.root)
+        )
         done: list[Requested] | None = None
         with contextlib.suppress(TimeoutError):
             done = await asyncio.wait_for(asyncio.shield(task), _CANCEL_SECONDS)
@@ -194,7 +196,7 @@ class Running:
     def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
         """Start runs again that failed, of a sweep that an agent has launched; []: all that failed.
         Each counts as one more run of the budget, and the sweep's own budget holds for them."""
-        done = self._desk.retry(sweep, runs)
+        done = self._workspace.retry(sweep, runs)
         return {"sweep": sweep, "runs": dict(Counter(one.why for one in done))}
 
 

@@ -6,8 +6,8 @@ import hmac
 import inspect
 import os
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
@@ -17,7 +17,7 @@ from mcp_types import ToolAnnotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sweeper.agents.answers import NOTICE, Marker
-from sweeper.agents.desk import Desk
+from sweeper.agents.desk import Workspace
 from sweeper.agents.grids import find_grid, grid_names
 from sweeper.agents.reading import Reading
 from sweeper.agents.running import Running
@@ -40,9 +40,9 @@ verdict, note.
 Believe the verdict, not a single run: seeds and intervals decide. {NOTICE}"""
 
 
-def every_tool(desk: Desk) -> list[Callable[..., object]]:
+def every_tool(workspace: Workspace) -> list[Callable[..., object]]:
     """The tools, in the order of the work."""
-    running, reading, training = Running(desk), Reading(desk), Training(desk)
+    running, reading, training = Running(workspace), Reading(workspace), Training(workspace)
     return [
         *(running.plan, running.launch, running.status, running.wait, running.alarms),
         *(running.cancel, running.retry, reading.runs, reading.verdict, reading.compare),
@@ -53,25 +53,25 @@ def every_tool(desk: Desk) -> list[Callable[..., object]]:
     ]
 
 
-def make_server(desk: Desk) -> "MCPServer[object]":
-    """The server over one desk."""
+def make_server(workspace: Workspace) -> "MCPServer[object]":
+    """The server over one workspace."""
     from sweeper import __version__
 
-    tools = [_tool(desk, function) for function in every_tool(desk)]
+    tools = [_tool(workspace, function) for function in every_tool(workspace)]
     server: MCPServer[object] = MCPServer(
         "sweeper", instructions=_ABOUT, version=__version__, tools=tools, log_level="ERROR"
     )
-    _add_resources(server, desk)
+    _add_resources(server, workspace)
     _add_prompts(server)
     return server
 
 
-def _tool(desk: Desk, function: Callable[..., object]) -> Tool:
+def _tool(workspace: Workspace, function: Callable[..., object]) -> Tool:
     """A function as a tool: its errors are answers, its answers hold no secret, and arguments that
     it does not know are refused. What it takes as `asked`, an object, are the tool's arguments."""
     name = function.__name__
     made = Tool.from_function(
-        _guarded(desk, function),
+        _guarded(workspace, function),
         name=name,
         description=inspect.getdoc(function),
         annotations=ToolAnnotations(
@@ -91,59 +91,62 @@ def _tool(desk: Desk, function: Callable[..., object]) -> Tool:
     return made
 
 
-def _guarded(desk: Desk, function: Callable[..., object]) -> Callable[..., object]:
+def _guarded(workspace: Workspace, function: Callable[..., object]) -> Callable[..., object]:
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def call_later(*args: object, **kwargs: object) -> object:
-            try:
-                return desk.answer(await function(*args, **kwargs))
-            except SweeperError as error:
-                raise ToolError(desk.answer(str(error))) from None
+            with _errors_as(ToolError, workspace):
+                return workspace.answer(await function(*args, **kwargs))
 
         return call_later
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
-        try:
-            return desk.answer(function(*args, **kwargs))
-        except SweeperError as error:
-            raise ToolError(desk.answer(str(error))) from None
+        with _errors_as(ToolError, workspace):
+            return workspace.answer(function(*args, **kwargs))
 
     return call
 
 
-def _add_resources(server: "MCPServer[object]", desk: Desk) -> None:
+@contextmanager
+def _errors_as(kind: type[Exception], workspace: Workspace) -> Generator[None]:
+    """Raise errors of sweeper as the protocol's own, without secrets."""
+    try:
+        yield
+    except SweeperError as error:
+        raise kind(workspace.answer(str(error))) from None
+
+
+def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
     def resource(find: Callable[[], str]) -> str:
-        try:
-            return str(desk.answer(find()[:_LONGEST]))
-        except SweeperError as error:
-            raise ResourceError(desk.answer(str(error))) from None
+        with _errors_as(ResourceError, workspace):
+            return str(workspace.answer(find()[:_LONGEST]))
 
     @server.resource("sweeper://grids", mime_type="text/plain")
     def grids() -> str:
         """The grids that may be planned and launched, a path a line."""
-        return resource(lambda: "\n".join(grid_names(desk.grids)))
+        return resource(lambda: "\n".join(grid_names(workspace.grids)))
 
     @server.resource("sweeper://grids/{name}", mime_type="application/yaml")
     def grid(name: str) -> str:
         """A grid, as it was written (its path with %2F for /)."""
-        return resource(lambda: _text(find_grid(desk.grids, name)))
+        return resource(lambda: _text(find_grid(workspace.grids, name)))
 
     @server.resource("sweeper://sweeps/{sweep}/grid", mime_type="application/yaml")
     def grid_of_sweep(sweep: str) -> str:
         """The grid of a sweep, as it was launched."""
-        return resource(lambda: desk.registry.sweep(sweep).plan.grid_text)
+        return resource(lambda: workspace.registry.sweep(sweep).plan.grid_text)
 
     @server.resource("sweeper://sweeps/{sweep}/report", mime_type="text/markdown")
     def report(sweep: str) -> str:
         """The report of a sweep, as text."""
-        return resource(lambda: _report(desk, sweep))
+        return resource(lambda: _report(workspace, sweep))
 
     @server.resource("sweeper://sweeps/{sweep}/notes", mime_type="text/plain")
     def notes(sweep: str) -> str:
         """What is noted of a sweep and of its runs."""
-        return resource(lambda: _notes(desk, sweep))
+        return resource(lambda: _notes(workspace, sweep))
 
     del grids, grid, grid_of_sweep, report, notes
 
@@ -153,17 +156,17 @@ def _text(path: str) -> str:
         return file.read(_LONGEST)
 
 
-def _report(desk: Desk, sweep: str) -> str:
+def _report(workspace: Workspace, sweep: str) -> str:
     from sweeper import analysis
 
-    made = analysis.analyze(desk.registry, sweep)
+    made = analysis.analyze(workspace.registry, sweep)
     return f"{NOTICE}\n\n{Marker().mark(_text(made.files['report.md']), _LONGEST)}"
 
 
-def _notes(desk: Desk, sweep: str) -> str:
+def _notes(workspace: Workspace, sweep: str) -> str:
     from sweeper.results.marks import marked
 
-    found = desk.registry.sweep(sweep)
+    found = workspace.registry.sweep(sweep)
     names = {run.id: run.name for run in found.runs}
     lines = [
         f"{note.time} {note.by}{f' on {run}' if run else ''}: {note.text}"
@@ -191,12 +194,12 @@ def _add_prompts(server: "MCPServer[object]") -> None:
     del research, diagnose
 
 
-def serve_stdio(desk: Desk) -> None:
+def serve_stdio(workspace: Workspace) -> None:
     """Serve whoever has started this process, until they hang up."""
-    make_server(desk).run("stdio")
+    make_server(workspace).run("stdio")
 
 
-def serve_http(desk: Desk, port: int, token: str, ready: Callable[[int], None]) -> None:
+def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int], None]) -> None:
     """Serve on the loopback interface whoever shows the token. `ready` gets the port. Raises
     `EnvironmentFailure` for a port that is taken."""
     import uvicorn
@@ -212,7 +215,7 @@ def serve_http(desk: Desk, port: int, token: str, ready: Callable[[int], None]) 
         security = TransportSecuritySettings(
             allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
         )
-        app = make_server(desk).streamable_http_app(transport_security=security)
+        app = make_server(workspace).streamable_http_app(transport_security=security)
         config = uvicorn.Config(_behind(app, token), log_level="error", lifespan="on")
         listener.listen(128)  # who hears of the port may come before the server looks
         ready(listener.getsockname()[1])

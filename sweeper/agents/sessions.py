@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
-from sweeper.agents.desk import Desk, Looked
+from sweeper.agents.desk import GridPreview, Workspace
 from sweeper.agents.grids import find_below
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, SweeperError, UsageError
 from sweeper.model.plan import Plan
@@ -27,7 +27,7 @@ from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.storage.documents import encode, read_json, timestamp
 from sweeper.storage.sweeps import read_plan
 
-__all__ = ["FILES", "Grading", "Kind", "Service", "Sessions", "Spec", "Talk"]
+__all__ = ["FILES", "Grading", "Kind", "Service", "Session", "Sessions", "Spec"]
 
 Kind = Literal["sft", "grpo"]
 Service = Literal["local", "tinker", "none"]
@@ -41,7 +41,7 @@ _METRICS = {
 }
 _LAUNCH = {"backend": "local", "retries": 2, "max_parallel": 8}
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,60}")
-_NOT_THEIRS = {
+_RESERVED = {
     "seed": "give `seed`",
     "data": "give `data` or `problems`",
     "load_checkpoint_path": "give `start_from`",
@@ -86,7 +86,7 @@ class Spec(NamedTuple):
     start_from: str | None = None
 
 
-class Talk(NamedTuple):
+class Session(NamedTuple):
     """A session: its run, and the folder of its orders, relative to the root."""
 
     run: SweepRun
@@ -100,60 +100,60 @@ class Talk(NamedTuple):
 
 
 class Sessions:
-    """The sessions of a desk's root. Raises `StoreError`."""
+    """The sessions of a workspace's root. Raises `StoreError`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace, self._store = workspace, workspace.store
 
-    def open(self, spec: Spec, asked: Mapping[str, float]) -> Talk:
+    def open(self, spec: Spec, asked: Mapping[str, float]) -> Session:
         """Start a session within the allowance, or find the one of that name and seed where it is
         at work; one that has spent its budget goes on with what is asked for now. Raises
         `UsageError`, and as `launch` does."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is no name: small letters, digits, '.', '_' and '-'")
-        if self._desk.store.is_remote:
+        if self._store.is_remote:
             raise UsageError(
                 "sessions want a root on this machine: `sweeper mcp --root sweeps` (what they "
                 "recorded can be copied elsewhere)"
             )
         before = self._recorded(f"agent-{spec.name}")
-        made: list[str] = []  # which a plan reads
+        created: list[str] = []  # which a plan reads
         try:
-            plan = _planned(spec, self._settings(spec, made), before)
+            plan = _planned(spec, self._settings(spec, created), before)
             (mine,) = (run for run in plan.runs if run.seed == spec.seed)
             known = before is not None and mine.id in {run.id for run in before.runs}
             if not known and spec.grading is not None:
                 _try_out(spec.grading)
-            if not known or (asked and self._waits(self.find(f"{plan.name}/{mine.name}"))):
+            if not known or (asked and self._held_reason(self.find(f"{plan.name}/{mine.name}"))):
                 self._launch(plan, asked)
         except SweeperError:
-            self._desk.store.remove(made)
+            self._store.remove(created)
             raise
-        return self.see(self.find(f"{plan.name}/{mine.name}"))
+        return self.ensure_running(self.find(f"{plan.name}/{mine.name}"))
 
     def _launch(self, plan: Plan, asked: Mapping[str, float]) -> None:
         from sweeper.launcher.launch_preview import survey
 
-        self._desk.launch(Looked(survey(plan, self._desk.store), {}), asked)
+        self._workspace.launch(GridPreview(survey(plan, self._store), {}), asked)
 
     def left(self) -> dict[str, float]:
         """What is left of the allowance."""
-        return self._desk.left()
+        return self._workspace.left()
 
     def _recorded(self, sweep: str) -> Plan | None:
         try:
-            found = read_plan(self._desk.store, sweep)
+            found = read_plan(self._store, sweep)
         except NotFound:
             return None
-        self._desk.require_ours(sweep)
+        self._workspace.require_ours(sweep)
         return found
 
-    def _settings(self, spec: Spec, made: list[str]) -> dict[str, object]:
-        """The recipe's settings. The files that they name are put into the root; `made` gets those
-        that were not there."""
+    def _settings(self, spec: Spec, created: list[str]) -> dict[str, object]:
+        """The recipe's settings. The files that they name are put into the root;
+        `created` gets those that were not there."""
         for key in spec.settings:
-            if key in _NOT_THEIRS:
-                raise UsageError(f"settings: {key} cannot be set: {_NOT_THEIRS[key]}")
+            if key in _RESERVED:
+                raise UsageError(f"settings: {key} cannot be set: {_RESERVED[key]}")
             if re.fullmatch("[a-z_]+", key) is None:
                 raise UsageError(f"settings: {key[:100]!r} is no setting")
         found = dict(spec.settings)
@@ -161,22 +161,22 @@ class Sessions:
             raise UsageError("give `problems` or `data`, not both")
         if spec.problems:
             text = "".join(json.dumps(dict(one)) + "\n" for one in spec.problems)
-            found["data"] = self._file(text.encode(), "jsonl", made)
+            found["data"] = self._file(text.encode(), "jsonl", created)
         if spec.data is not None:
-            found["data"] = find_below(self._desk.grids, spec.data, (".jsonl",), "data")
+            found["data"] = find_below(self._workspace.grids, spec.data, (".jsonl",), "data")
         if spec.grading is not None:
-            path = self._file(spec.grading.file, "py", made)
+            path = self._file(spec.grading.file, "py", created)
             found |= {"reward_function": f"{path}:score", "function_environment": "bubblewrap"}
         if spec.start_from is not None:
             found["load_checkpoint_path"] = self.address(spec.start_from)
         return found
 
-    def _file(self, data: bytes, kind: str, made: list[str]) -> str:
+    def _file(self, data: bytes, kind: str, created: list[str]) -> str:
         path = f"{FILES}/{hashlib.sha256(data).hexdigest()[:16]}.{kind}"
         with suppress(AlreadyExists):
-            self._desk.store.create(path, data)
-            made.append(path)
-        return self._desk.store.local_path(path) or path
+            self._store.create(path, data)
+            created.append(path)
+        return self._store.local_path(path) or path
 
     def address(self, checkpoint: str, own: RecordedRun | None = None) -> str:
         """The address of weights: `tinker://...` itself, a checkpoint of `own` by its name, or the
@@ -186,88 +186,88 @@ class Sessions:
         if own is not None and "/" not in checkpoint:
             records = [r for r in own.checkpoint_records() if r.get("name") == checkpoint]
             known = ", ".join(str(r.get("name")) for r in own.checkpoint_records()) or "none"
-            told = f"no checkpoint {checkpoint!r} of this session: there is {known}"
+            message = f"no checkpoint {checkpoint!r} of this session: there is {known}"
         else:
-            found = self._desk.registry.run(checkpoint)
-            records, told = found.checkpoint_records(), f"{checkpoint} has no checkpoint"
+            found = self._workspace.registry.run(checkpoint)
+            records, message = found.checkpoint_records(), f"{checkpoint} has no checkpoint"
         known = (one.get("state_path") for one in records)
         paths = [path for path in known if isinstance(path, str)]
         if not paths:
-            raise NotFound(told)
+            raise NotFound(message)
         return paths[-1]
 
-    def find(self, reference: str) -> Talk:
+    def find(self, reference: str) -> Session:
         """A session by the name of its run. Raises `NotFound`, `UsageError` for what is none."""
-        run = self._desk.registry.run(reference)
-        plan = read_plan(self._desk.store, run.sweep)
+        run = self._workspace.registry.run(reference)
+        plan = read_plan(self._store, run.sweep)
         kinds: dict[str | None, Kind] = {_RECIPES["sft"]: "sft", _RECIPES["grpo"]: "grpo"}
         kind = kinds.get(plan.recipe.module)
         if kind is None or not isinstance(run, SweepRun):
             raise UsageError(f"{run.sweep}/{run.name} is no session: init_sft, init_grpo begin one")
-        self._desk.require_ours(run.sweep)
-        return Talk(run, kind, f"{run.sweep}/session/{run.id}")
+        self._workspace.require_ours(run.sweep)
+        return Session(run, kind, f"{run.sweep}/session/{run.id}")
 
-    def see(self, talk: Talk) -> Talk:
+    def ensure_running(self, session: Session) -> Session:
         """How it is now; its launcher is started again where it is not over and has none. Raises
         `UsageError` for one that is over."""
-        now = self.find(talk.name)
+        now = self.find(session.name)
         if now.run.is_finished:
             why = f": {now.run.explained}" if now.run.explained else ""
             raise UsageError(
-                f"the session {talk.name} is over: it has {now.run.state.value}{why}. Begin "
+                f"the session {session.name} is over: it has {now.run.state.value}{why}. Begin "
                 "another (another name or seed), from a checkpoint of this one if it is to go on"
             )
-        if (held := self._waits(now)) is not None:
+        if (held := self._held_reason(now)) is not None:
             raise UsageError(
                 f"{now.name} is held: {held}. For a session: init_{now.kind} again, all alike, "
                 "with the tokens, usd or hours that it may use more; it does then what was ordered"
             )
-        if not read_status(Sweep(self._desk.store, now.run.sweep)).launcher:
+        if not read_status(Sweep(self._store, now.run.sweep)).launcher:
             from sweeper.launcher.launching import resume
 
             with suppress(AnotherLauncher):
-                resume(self._desk.store, now.run.sweep, wait=False)
+                resume(self._store, now.run.sweep, wait=False)
         return now
 
-    def _waits(self, talk: Talk) -> str | None:
+    def _held_reason(self, session: Session) -> str | None:
         """Why the last launcher has ended, though the session is not over; None if it has not."""
-        if talk.run.is_finished:
+        if session.run.is_finished:
             return None
-        found = read_status(Sweep(self._desk.store, talk.run.sweep))
+        found = read_status(Sweep(self._store, session.run.sweep))
         return None if found.launcher else found.held
 
-    def last(self, talk: Talk) -> int:
+    def last(self, session: Session) -> int:
         """The number of the last order; 0 where there is none."""
-        names = self._desk.store.names(f"{talk.folder}/orders")
+        names = self._store.names(f"{session.folder}/orders")
         return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
 
-    def order(self, talk: Talk, order: Mapping[str, object]) -> int | None:
+    def order(self, session: Session, order: Mapping[str, object]) -> int | None:
         """Order something, and give the order's number; None while another one is at work."""
-        last = self.last(talk)
-        if last and self.answer(talk, last) is None:
+        last = self.last(session)
+        if last and self.answer(session, last) is None:
             return None
-        document = {"schema": 1, "time": timestamp(), "by": self._desk.by, **order}
+        document = {"schema": 1, "time": timestamp(), "by": self._workspace.by, **order}
         try:
-            self._desk.store.create(f"{talk.folder}/orders/{last + 1:06d}.json", encode(document))
+            self._store.create(f"{session.folder}/orders/{last + 1:06d}.json", encode(document))
         except AlreadyExists:
             return None
         return last + 1
 
-    def ordered(self, talk: Talk, number: int) -> dict[str, object]:
+    def ordered(self, session: Session, number: int) -> dict[str, object]:
         """What was ordered. Raises `NotFound`."""
-        return _document(read_json(self._desk.store, f"{talk.folder}/orders/{number:06d}.json"))
+        return _document(read_json(self._store, f"{session.folder}/orders/{number:06d}.json"))
 
-    def answer(self, talk: Talk, number: int) -> dict[str, object] | None:
+    def answer(self, session: Session, number: int) -> dict[str, object] | None:
         """What came of an order; None while that is not known."""
-        path = f"{talk.folder}/answers/{number:06d}.json"
+        path = f"{session.folder}/answers/{number:06d}.json"
         with suppress(NotFound):
-            return _document(read_json(self._desk.store, path))
+            return _document(read_json(self._store, path))
         return None
 
-    def progress(self, talk: Talk) -> dict[str, object] | None:
+    def progress(self, session: Session) -> dict[str, object] | None:
         """Where its program is; None before it has begun."""
         with suppress(NotFound):
-            return _document(read_json(self._desk.store, f"{talk.folder}/progress.json"))
+            return _document(read_json(self._store, f"{session.folder}/progress.json"))
         return None
 
 
@@ -320,6 +320,6 @@ def _try_out(grading: Grading) -> None:
         except subprocess.TimeoutExpired:
             raise UsageError(f"grader: took more than {_TRY_SECONDS:g} s on its examples") from None
         if done.returncode:
-            said = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-            told = said.removeprefix("error: ").replace(f"{path}:score", "grader")
-            raise UsageError(told.replace("EXAMPLES", "examples"))
+            last = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+            message = last.removeprefix("error: ").replace(f"{path}:score", "grader")
+            raise UsageError(message.replace("EXAMPLES", "examples"))

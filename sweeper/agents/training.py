@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sweeper.agents.answers import NOTICE, Marker
 from sweeper.agents.arguments import Amount, Arguments
-from sweeper.agents.desk import Desk
-from sweeper.agents.sessions import Grading, Kind, Service, Sessions, Spec, Talk
+from sweeper.agents.desk import Workspace
+from sweeper.agents.sessions import Grading, Kind, Service, Session, Sessions, Spec
 from sweeper.errors import UsageError
 from sweeper.metrics import as_float
 from sweeper.model.json_values import list_of, table_of
@@ -20,8 +20,8 @@ from sweeper.model.json_values import list_of, table_of
 __all__ = ["Training"]
 
 _LOOK_SECONDS = 0.1
-_SEE_SECONDS = 2.0
-_TELL_SECONDS = 1.0
+_CHECK_SECONDS = 2.0
+_PROGRESS_SECONDS = 1.0
 
 
 class Problem(BaseModel):
@@ -47,7 +47,7 @@ Client = Context
 NewName = Annotated[
     str, Field(min_length=1, max_length=60, description="of the session: its sweep is agent-NAME")
 ]
-Session = Annotated[
+SessionName = Annotated[
     str, Field(min_length=1, max_length=600, description="as init_... named it: agent-NAME/seed=0")
 ]
 Settings = Annotated[
@@ -136,7 +136,7 @@ class NewGradedSession(NewSession):
 class Sample(Arguments):
     """What a session is to answer, and how long to wait for it."""
 
-    session: Session
+    session: SessionName
     prompts: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=20_000)]],
         Field(min_length=1, max_length=20),
@@ -152,8 +152,8 @@ class Sample(Arguments):
 class Training:
     """Tools that train in sessions. Each gives plain values and raises `SweeperError`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._sessions = Sessions(desk)
+    def __init__(self, workspace: Workspace) -> None:
+        self._sessions = Sessions(workspace)
 
     async def init_sft(self, ctx: Client, asked: NewSession) -> dict[str, object]:
         """Begin a session of supervised fine-tuning, to be trained by train_sft_step: a run of the
@@ -171,7 +171,7 @@ class Training:
     async def train_sft_step(
         self,
         ctx: Client,
-        session: Session,
+        session: SessionName,
         steps: Steps = 1,
         data: Given = [],  # noqa: B006
         seconds: Seconds = 120.0,
@@ -185,7 +185,7 @@ class Training:
     async def train_grpo_step(
         self,
         ctx: Client,
-        session: Session,
+        session: SessionName,
         steps: Steps = 1,
         data: Given = [],  # noqa: B006
         seconds: Seconds = 120.0,
@@ -206,7 +206,7 @@ class Training:
     async def save(
         self,
         ctx: Client,
-        session: Session,
+        session: SessionName,
         name: Annotated[
             str,
             Field(pattern="^[a-z][a-z0-9_.-]{0,40}$", description="as best; not final"),
@@ -222,7 +222,7 @@ class Training:
     async def load(
         self,
         ctx: Client,
-        session: Session,
+        session: SessionName,
         checkpoint: Annotated[
             str,
             Field(
@@ -236,14 +236,14 @@ class Training:
     ) -> dict[str, object]:
         """Go on from other weights, with their optimizer. Steps are counted on: what was trained
         before stays on record."""
-        talk = await asyncio.to_thread(self._sessions.find, session)
-        path = await asyncio.to_thread(self._sessions.address, checkpoint, talk.run)
+        live = await asyncio.to_thread(self._sessions.find, session)
+        path = await asyncio.to_thread(self._sessions.address, checkpoint, live.run)
         return await self._do(ctx, session, {"kind": "load", "path": path}, seconds, busy_seconds)
 
     async def finish(
         self,
         ctx: Client,
-        session: Session,
+        session: SessionName,
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
@@ -254,7 +254,7 @@ class Training:
     async def session(
         self,
         ctx: Client,
-        session: Session,
+        session: SessionName,
         order: Annotated[
             int | None, Field(ge=1, le=999_999, description="wait for its result; none: the last")
         ] = None,
@@ -262,48 +262,48 @@ class Training:
     ) -> dict[str, object]:
         """Where a session stands: what it is doing and how far that is, what came of an order, its
         checkpoints, what it has cost. Never busy."""
-        talk = await asyncio.to_thread(self._sessions.find, session)
-        last = await asyncio.to_thread(self._sessions.last, talk)
+        live = await asyncio.to_thread(self._sessions.find, session)
+        last = await asyncio.to_thread(self._sessions.last, live)
         number = last if order is None else order
         if number > last:
             raise UsageError(f"there is no order {number}: the last is {last}")
-        told = await asyncio.to_thread(self._standing, talk)
+        told = await asyncio.to_thread(self._standing, live)
         if not number:
             return {**told, "last_order": 0}
-        ordered = self._sessions.ordered(talk, number)
+        ordered = self._sessions.ordered(live, number)
         try:
-            found = await self._answer(ctx, talk, number, ordered, seconds)
+            found = await self._answer(ctx, live, number, ordered, seconds)
         except UsageError as error:
             found = {"order": number, "done": False, "error": str(error)}
         return {**told, "last_order": last, "result": {"kind": ordered.get("kind"), **found}}
 
-    def _standing(self, talk: Talk) -> dict[str, object]:
+    def _standing(self, live: Session) -> dict[str, object]:
         from sweeper import prices
         from sweeper.results.costs import spent
 
-        talk = self._sessions.find(talk.name)
+        live = self._sessions.find(live.name)
         kept = ("name", "batch", "state_path", "sampler_path", "final")
-        records = [*reversed(talk.run.checkpoint_records())][:20]
+        records = [*reversed(live.run.checkpoint_records())][:20]
         return {
-            "session": talk.name,
-            "kind": talk.kind,
-            "state": talk.run.state.value,
-            "over": talk.run.is_finished,
-            "attempts": talk.run.attempts,
-            "progress": self._sessions.progress(talk),
+            "session": live.name,
+            "kind": live.kind,
+            "state": live.run.state.value,
+            "over": live.run.is_finished,
+            "attempts": live.run.attempts,
+            "progress": self._sessions.progress(live),
             "checkpoints": [{key: one[key] for key in kept if key in one} for one in records],
-            "cost": spent(talk.run, prices.load()).record(),
+            "cost": spent(live.run, prices.load()).record(),
         }
 
     async def _open(self, ctx: Client, asked: NewSession, spec: Spec) -> dict[str, object]:
         amounts = asked.given("tokens", "usd", "hours")
-        talk = await asyncio.to_thread(self._sessions.open, spec, amounts)
+        live = await asyncio.to_thread(self._sessions.open, spec, amounts)
         deadline, begun = time.monotonic() + asked.seconds, time.monotonic()
-        while (progress := self._sessions.progress(talk)) is None and time.monotonic() < deadline:
-            await asyncio.to_thread(self._sessions.see, talk)
+        while (progress := self._sessions.progress(live)) is None and time.monotonic() < deadline:
+            await asyncio.to_thread(self._sessions.ensure_running, live)
             await ctx.report_progress(time.monotonic() - begun, None, "the session is starting")
             await asyncio.sleep(0.5)
-        told = {"session": talk.name, "sweep": talk.run.sweep, "ready": progress is not None}
+        told = {"session": live.name, "sweep": live.run.sweep, "ready": progress is not None}
         left = await asyncio.to_thread(self._sessions.left)
         return {**told, "progress": progress, "budget_left": left}
 
@@ -317,31 +317,31 @@ class Training:
         only: Kind | None = None,
     ) -> dict[str, object]:
         """Order something as soon as nothing else is at work, and wait for what comes of it."""
-        talk = await asyncio.to_thread(self._sessions.find, session)
-        if only is not None and talk.kind != only:
-            raise UsageError(f"{talk.name} is a session of {talk.kind}: train_{talk.kind}_step")
+        live = await asyncio.to_thread(self._sessions.find, session)
+        if only is not None and live.kind != only:
+            raise UsageError(f"{live.name} is a session of {live.kind}: train_{live.kind}_step")
         deadline = time.monotonic() + busy_seconds
         while True:
-            await asyncio.to_thread(self._sessions.see, talk)
-            number = await asyncio.to_thread(self._sessions.order, talk, order)
+            await asyncio.to_thread(self._sessions.ensure_running, live)
+            number = await asyncio.to_thread(self._sessions.order, live, order)
             if number is not None:
-                return await self._answer(ctx, talk, number, order, seconds)
+                return await self._answer(ctx, live, number, order, seconds)
             if time.monotonic() >= deadline:
-                raise UsageError(self._busy(talk))
+                raise UsageError(self._busy(live))
             await asyncio.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
 
-    def _busy(self, talk: Talk) -> str:
-        now = self._sessions.progress(talk) or {}
+    def _busy(self, live: Session) -> str:
+        now = self._sessions.progress(live) or {}
         doing, step = now.get("doing") or "an order", now.get("step")
         share = f" ({now['done']} of {now['steps']} steps)" if now.get("steps") else ""
         return (
-            f"{talk.name} is busy: {doing}{share}, at step {step}; ask again, or `session` how far"
+            f"{live.name} is busy: {doing}{share}, at step {step}; ask again, or `session` how far"
         )
 
     async def _answer(
         self,
         ctx: Client,
-        talk: Talk,
+        live: Session,
         number: int,
         order: Mapping[str, object],
         seconds: float,
@@ -349,35 +349,35 @@ class Training:
         """Wait for what came of an order, and tell the client now and then how far it is."""
         sessions = self._sessions
         deadline = time.monotonic() + seconds
-        seen = tells = 0.0
-        while (found := sessions.answer(talk, number)) is None:
+        checked = reported = 0.0
+        while (found := sessions.answer(live, number)) is None:
             now = time.monotonic()
             if now >= deadline:
-                return {"order": number, "done": False, "progress": sessions.progress(talk)}
-            if now - seen >= _SEE_SECONDS:
+                return {"order": number, "done": False, "progress": sessions.progress(live)}
+            if now - checked >= _CHECK_SECONDS:
                 try:
-                    await asyncio.to_thread(sessions.see, talk)
+                    await asyncio.to_thread(sessions.ensure_running, live)
                 except UsageError:
-                    if sessions.answer(talk, number) is None:  # it ended without one
+                    if sessions.answer(live, number) is None:  # it ended without one
                         raise
-                seen = time.monotonic()
-            if now - tells >= _TELL_SECONDS:
-                told = sessions.progress(talk) or {}
+                checked = time.monotonic()
+            if now - reported >= _PROGRESS_SECONDS:
+                told = sessions.progress(live) or {}
                 done = as_float(told.get("done")) or 0.0
-                message = f"{talk.name}: step {told.get('step', 0)}"
+                message = f"{live.name}: step {told.get('step', 0)}"
                 await ctx.report_progress(done, as_float(order.get("steps", 1)) or 0.0, message)
-                tells = now
+                reported = now
             await asyncio.sleep(_LOOK_SECONDS)
         if "error" in found:
             raise UsageError(str(found["error"]))
         if order["kind"] == "finish":
-            await self._until_over(talk, deadline)
+            await self._until_over(live, deadline)
         return {"done": True, **_shown(found)}
 
-    async def _until_over(self, talk: Talk, deadline: float) -> None:
+    async def _until_over(self, live: Session, deadline: float) -> None:
         """Wait for the run's end, after its last answer: then its sweep is judged as it stays."""
         while time.monotonic() < deadline:
-            now = await asyncio.to_thread(self._sessions.find, talk.name)
+            now = await asyncio.to_thread(self._sessions.find, live.name)
             if now.run.is_finished:
                 return
             await asyncio.sleep(0.5)

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
 from sweeper.monitor import Alarm, read, read_action
@@ -11,7 +12,7 @@ from sweeper.results.problems import tell_problems
 from sweeper.results.selectors import pick
 from sweeper.results.sweeps import Sweep
 from sweeper.storage.documents import SCHEMA
-from sweeper.terminal import print_json, print_table, say
+from sweeper.terminal import print_table, say
 
 __all__ = ["add_arguments", "run"]
 
@@ -36,8 +37,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         records = [_record(alarm, attempts[alarm.run], done.get(alarm)) for alarm in found]
         document = {"schema": SCHEMA, "sweep": sweep.name, "alarms": records}
-        print_json(document | {"problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer(document, registry.problems)
     if not found:
         say(f"{sweep.name}: no alarms")
         return tell_problems(registry.problems)

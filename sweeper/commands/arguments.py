@@ -4,7 +4,6 @@ it."""
 from argparse import ArgumentParser
 
 __all__ = [
-    "again",
     "grid",
     "json",
     "judge",
@@ -15,6 +14,7 @@ __all__ = [
     "some_runs",
     "trust",
     "wait",
+    "with_root",
 ]
 
 
@@ -93,9 +93,9 @@ def trust(verb: ArgumentParser) -> None:
     )
 
 
-def again(sweep: str, root: str | None) -> str:
-    """A sweep as it is typed for another verb."""
-    return sweep if root is None else f"{sweep} --root {root}"
+def with_root(sweep: str, root: str | None) -> str:
+    """A sweep, or a grid, as it is typed for another verb: with `--root` where that was given."""
+    return f"{sweep} --root {root}" if root else sweep
 
 
 def judge(verb: ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from sweeper import prices
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import confirmed, print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.fields.kinds import seconds
@@ -13,7 +14,7 @@ from sweeper.results.kept import KEEP, Kept
 from sweeper.results.problems import tell_problems
 from sweeper.results.rest import Service, of_sweeps
 from sweeper.results.runs import RecordedRun
-from sweeper.terminal import is_screen, print_json, print_table, say, warn
+from sweeper.terminal import is_screen, print_table, say, warn
 
 __all__ = ["add_arguments", "run"]
 
@@ -59,8 +60,7 @@ def run(arguments: Namespace) -> int:
              "spared": spared.get(one.path)}
             for run, name, one in found
         ]  # fmt: skip
-        print_json({"schema": 1, "checkpoints": listed, "problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer({"schema": 1, "checkpoints": listed}, registry.problems)
     _show(found, spared)
     never = arguments.ttl is not None and ttl is None  # which harms nobody
     meant = [one for _, _, one in found if never or one.path not in spared]
@@ -120,8 +120,7 @@ def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int
     if not arguments.yes:
         if not is_screen():
             raise UsageError(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}? Then say --yes")
-        print(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}? [y/N] ", end="", flush=True)
-        if input().strip().lower() not in ("y", "yes"):
+        if not confirmed(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}?"):
             raise UsageError("nothing was changed")
     done = 0
     try:

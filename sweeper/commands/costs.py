@@ -5,13 +5,14 @@ from argparse import ArgumentParser, Namespace
 from sweeper import prices
 from sweeper.commands import arguments as shared
 from sweeper.commands import costs_billing
+from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound
 from sweeper.model.usage import KINDS
 from sweeper.results.costs import Spent, by_cell, by_day, by_stage, chain, spent, together
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
-from sweeper.terminal import print_json, print_table
+from sweeper.terminal import print_table
 
 __all__ = ["add_arguments", "run"]
 
@@ -51,8 +52,7 @@ def run(arguments: Namespace) -> int:
         named = [{arguments.by: name, **one.record()} for name, one in rows]
         document = {"schema": 1, "by": arguments.by, "costs": named, "total": whole.record()}
         told = {"prices": {"date": table.date, "source": table.source}}
-        print_json(document | told | {"problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer(document | told, registry.problems)
     columns = (arguments.by, *KINDS, "steps", "dollars")
     print_table(columns, [_line(name, one) for name, one in (*rows, ("all", whole))])
     for line in _told(found, whole, table):

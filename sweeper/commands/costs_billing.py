@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from sweeper import prices
+from sweeper.commands.output import print_json_answer
 from sweeper.errors import UsageError
 from sweeper.model.usage import KINDS, Counts
 from sweeper.results.billing import Billed, billed, explained, since_first
@@ -14,7 +15,7 @@ from sweeper.results.registry import Registry
 from sweeper.results.rest import of_sweeps
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import Sweep
-from sweeper.terminal import print_json, print_table
+from sweeper.terminal import print_table
 
 __all__ = ["show"]
 
@@ -51,8 +52,7 @@ def show(
     if arguments.json:
         listed = [{arguments.by: name, **_record(*row)} for name, row in rows.items()]
         document = {"schema": 1, "by": arguments.by, "costs": listed, "total": _record(*whole)}
-        print_json(document | {"explained": told, "problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer(document | {"explained": told}, registry.problems)
     columns = (arguments.by, "tokens", "billed", "difference", "dollars", "billed dollars")
     print_table(columns, [_line(name, *row) for name, row in (*rows.items(), ("all", whole))])
     for line in ("", *told) if told else ("", "the two are the same, to the token"):

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import confirmed
 from sweeper.errors import UsageError
 from sweeper.noting import delete, size_of
 from sweeper.terminal import is_screen, say
@@ -25,8 +26,7 @@ def run(arguments: Namespace) -> int:
     if not arguments.yes:
         if not is_screen():
             raise UsageError(f"{what}: delete? Then say --yes; `sweeper archive` only hides it")
-        print(f"{what}: delete, for good? [y/N] ", end="", flush=True)
-        if input().strip().lower() not in ("y", "yes"):
+        if not confirmed(f"{what}: delete, for good?"):
             raise UsageError("nothing was deleted")
     delete(sweep, root=arguments.root)
     say(f"{what}: deleted; checkpoints of its runs that a service keeps are still there")

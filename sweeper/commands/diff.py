@@ -5,13 +5,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import UsageError
 from sweeper.results.objective import last_values
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import named
-from sweeper.terminal import print_json, print_table, setting
+from sweeper.terminal import print_table, setting
 
 __all__ = ["add_arguments", "run"]
 
@@ -45,9 +46,8 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         document = {"schema": 1, "runs": [run.record() for run in runs]}
         keyed = {"config": config, "state": _rows(states, True), "last_metrics": metrics}
-        told = {"problems": registry.problems}
-        print_json(document | {k: {key: v for key, *v in rows} for k, rows in keyed.items()} | told)
-        return tell_problems(registry.problems, told=True)
+        document |= {k: {key: v for key, *v in rows} for k, rows in keyed.items()}
+        return print_json_answer(document, registry.problems)
     for title, rows, shown in (("configuration", config, _set),
                                ("state", _rows(states, arguments.all), _shown),
                                ("last metrics", metrics, _shown)):  # fmt: skip

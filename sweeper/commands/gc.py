@@ -31,6 +31,7 @@ from typing import NamedTuple
 from sweeper import paths
 from sweeper.backends import every_backend
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.states import State
@@ -42,7 +43,7 @@ from sweeper.results.tables.rollouts import summary_files
 from sweeper.storage.files import Store, open_store, refuse_links
 from sweeper.storage.lock import is_held
 from sweeper.storage.sweeps import find_sweeps
-from sweeper.terminal import print_json, print_table, warn
+from sweeper.terminal import print_table, warn
 
 __all__ = ["add_arguments", "run"]
 
@@ -106,9 +107,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         items = [dict(zip(("path", "why", "size"), one, strict=True)) for one in shown]
         told = {"deleted": bool(arguments.delete), "items": items, "unsynced": unsynced}
-        told |= {"away": away, "problems": problems}
-        print_json({"schema": 1, **told})
-        return tell_problems(problems, told=True)
+        return print_json_answer({"schema": 1, **told, "away": away}, problems)
     for kept in away:
         warn(
             f"{kept['path']}: the environment of runs in {kept['folder']}, which is not there "

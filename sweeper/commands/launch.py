@@ -51,7 +51,7 @@ def run(arguments: Namespace) -> int:
         planned, arguments.root, arguments.wait, smoke=arguments.smoke, live=arguments.live
     )
     user = User(agreeing(arguments), tell=warn)
-    where = f"{planned.name} --root {arguments.root}" if arguments.root else planned.name
+    where = shared.with_root(planned.name, arguments.root)
     if not arguments.wait:
         launched = launch_plan(request, user)
         _tell_failed(_left_alone(launched.root, planned), where)
@@ -70,7 +70,7 @@ def run(arguments: Namespace) -> int:
         with showing(planned.name, root, plain=arguments.plain) as notify:
             launched = launch_plan(request, user._replace(notify=notify))
     except KeyboardInterrupt:
-        again = f"{arguments.grid} --root {arguments.root}" if arguments.root else arguments.grid
+        again = shared.with_root(arguments.grid, arguments.root)
         warn(f"interrupted; what runs goes on, `sweeper launch {again}` takes up the rest")
         return 130
     if launched.summary is None:

@@ -6,18 +6,16 @@ stamp, twice a second on a disk; which runs there are and their states are read 
 never for more than a twentieth of the time.
 """
 
-import itertools
-import json
 import re
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.name_colours import Colours
+from sweeper.commands.log_printer import LinePrinter, RunKey, run_key
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.model.states import ENDED, OPEN, Event
@@ -27,20 +25,18 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.sources import Files
-from sweeper.sanitize import raw, sanitize, sanitize_json
-from sweeper.terminal import in_colour, warn
+from sweeper.terminal import warn
 
 if TYPE_CHECKING:
     from sweeper.backends.base import Backend
 
-__all__ = ["add_arguments", "run", "text_of"]
+__all__ = ["add_arguments", "run"]
 
 _POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
 _LOOK_SECONDS = 1.0
 _SHARE = 20
 """Looking which runs there are takes at most one part in so many of the time."""
 
-_BATCH = 500
 _ROUNDS = 8
 _STANDS_SECONDS = 2.0
 """How long a line without an end is waited for; it may be a question, or a bar that has stopped."""
@@ -49,8 +45,6 @@ _IDLE_SECONDS = 3.0
 """How long nothing must be at work before it is over: one launcher may hand over to the next."""
 
 _OVER = ENDED | {Event.LOST}
-
-_Key = tuple[str, str, str]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -78,8 +72,8 @@ def run(arguments: Namespace) -> int:
             raise UsageError(f"--grep {arguments.grep!r}: {error}") from error
     if arguments.lines is not None and arguments.lines < 0:
         raise UsageError("--lines takes a count, 0 or more")
-    shown = _Shown(pattern, arguments.json)
-    reader = _Reader(arguments, shown)
+    printer = LinePrinter(pattern, arguments.json)
+    reader = _Reader(arguments, printer)
     if arguments.follow:
         reader.follow()
     else:
@@ -87,73 +81,17 @@ def run(arguments: Namespace) -> int:
     return tell_problems(reader.problems)
 
 
-class _Shown:
-    """Prints lines: with their run's name before them, in its colour, if there is more than one
-    run; only those in which `pattern` is found."""
-
-    def __init__(self, pattern: re.Pattern[str] | None, as_json: bool) -> None:
-        self._pattern = pattern
-        self._json = as_json
-        self._colours = Colours() if in_colour() and not as_json else None
-        self._names: dict[_Key, str] = {}
-        self._width = 0
-        self.count = 0
-
-    def know(self, runs: Iterable[RecordedRun]) -> None:
-        """Set the runs whose lines are shown."""
-        for run in runs:
-            self._names.setdefault(_key(run), sanitize(run.name))
-        if len({sweep for _, sweep, _ in self._names}) > 1:
-            for root, sweep, identity in self._names:
-                name = self._names[root, sweep, identity]
-                if not name.startswith(f"{sanitize(sweep)}/"):
-                    self._names[root, sweep, identity] = f"{sanitize(sweep)}/{name}"
-        self._width = max(map(len, self._names.values()), default=0)
-
-    def wanted(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """The lines that are to be shown."""
-        pattern = self._pattern
-        return (line for line in lines if pattern is None or pattern.search(text_of(line.data)))
-
-    def show(self, lines: Iterable[Line]) -> None:
-        """Print lines that are wanted."""
-        found = iter(lines)
-        while texts := [self._form(line) for line in itertools.islice(found, _BATCH)]:
-            self.count += len(texts)
-            raw(sys.stdout).write("".join(texts))  # which may have colours of ours
-
-    def _form(self, line: Line) -> str:
-        run = line.run
-        if self._json:
-            found = {"schema": 1, "sweep": run.sweep, "run": run.id, "name": run.name}
-            text = line.data.decode("utf-8", "replace")
-            return sanitize_json(json.dumps(found | {"attempt": line.attempt, "line": text})) + "\n"
-        if len(self._names) < 2:
-            return text_of(line.data) + "\n"
-        name = f"{self._names[_key(run)]:<{self._width}} |"
-        if self._colours is not None:
-            name = self._colours.paint(name, run)
-        return f"{name} {text_of(line.data)}".rstrip() + "\n"
-
-
-def text_of(data: bytes) -> str:
-    """A line as a terminal shows it in the end: what follows a carriage return overwrites what was
-    before it."""
-    data = data.rstrip(b"\r")
-    return sanitize(data[data.rfind(b"\r") + 1 :].decode("utf-8", "replace"))
-
-
 class _Reader:
     """The chosen runs, and how far their logs have been read."""
 
-    def __init__(self, arguments: Namespace, shown: _Shown) -> None:
+    def __init__(self, arguments: Namespace, printer: LinePrinter) -> None:
         self._arguments = arguments
-        self._shown = shown
+        self._printer = printer
         self._registry = open_registry(arguments, cache=False)
-        self._tails: dict[_Key, Tail] = {}
+        self._tails: dict[RunKey, Tail] = {}
         self._candidates: list[RecordedRun] = []
         self._removed: set[tuple[str, str]] = set()
-        self._asked: set[tuple[_Key, int]] = set()
+        self._asked: set[tuple[RunKey, int]] = set()
         self._idle_since: float | None = None
         self._backends = _Backends()
 
@@ -168,13 +106,13 @@ class _Reader:
         files = self._files()
         for tail in self._tails.values():
             try:
-                lines = self._shown.wanted(self._whole(tail, files[files_of(tail.run)]))
+                lines = self._printer.matching(self._whole(tail, files[files_of(tail.run)]))
                 if self._arguments.lines is not None:
                     lines = deque(lines, maxlen=self._arguments.lines)
-                self._shown.show(lines)
+                self._printer.print_lines(lines)
             except StoreError as error:
                 self.problems.unreadable(error)
-        if not self._shown.count and self._arguments.lines != 0:
+        if not self._printer.count and self._arguments.lines != 0:
             self._warn_of_silence()
 
     def follow(self) -> None:
@@ -204,7 +142,7 @@ class _Reader:
                 self._look()
                 looked = time.monotonic()
                 pause = max(_LOOK_SECONDS, _SHARE * (looked - begun))
-        if self._tails and not self._shown.count and self._arguments.lines is None:
+        if self._tails and not self._printer.count and self._arguments.lines is None:
             self._warn_of_silence()
 
     def _is_over(self) -> bool:
@@ -230,7 +168,7 @@ class _Reader:
         try:
             if not first:
                 self._forget_removed()
-            known = {_key(run) for run in self._candidates}
+            known = {run_key(run) for run in self._candidates}
             # What names no sweep any more would name others that begin alike.
             names = sorted({sweep for _, sweep, _ in known}) if self._removed else wanted.runs
             found = self._registry.choose(names, None, wanted.where)
@@ -239,18 +177,18 @@ class _Reader:
                 raise
             return  # somebody is removing them, or the store does not answer: as it was
         if self._removed:
-            found = [run for run in found if _key(run) in known]
+            found = [run for run in found if run_key(run) in known]
         self._candidates = found
         files: dict[tuple[str, str], Files] = {}
         for run in self._candidates:
-            tail = self._tails.get(_key(run))
+            tail = self._tails.get(run_key(run))
             if tail is not None:
                 tail.run = run
             elif not wanted.state or run.state.value in wanted.state:
                 place = files_of(run)
                 files.setdefault(place, Files(run.store, place[1]))
-                self._tails[_key(run)] = Tail(run, files[place])
-        self._shown.know(tail.run for tail in self._tails.values())
+                self._tails[run_key(run)] = Tail(run, files[place])
+        self._printer.add_runs(tail.run for tail in self._tails.values())
 
     def _forget_removed(self) -> None:
         """Follow no sweep whose plan is no more. Raises `NotFound` when none is left."""
@@ -292,26 +230,26 @@ class _Reader:
             elif self._ends(tail):
                 self._print_end(tail)
             elif tail.stands(_STANDS_SECONDS):
-                self._shown.show(self._shown.wanted(tail.finish()))
+                self._printer.print_lines(self._printer.matching(tail.finish()))
         return not busy
 
     def _print_some(self, tail: Tail, files: dict[tuple[str, str], Files]) -> bool:
         """Print some of what was added. Returns whether there was anything."""
         before = tail.offset
-        self._shown.show(self._shown.wanted(tail.read(files[files_of(tail.run)])))
+        self._printer.print_lines(self._printer.matching(tail.read(files[files_of(tail.run)])))
         return tail.offset != before
 
     def _ends(self, tail: Tail) -> bool:
         """Whether a log's attempt is over while there is more to come of the run."""
         run, attempt = tail.run, tail.attempt
-        if not tail.pending and (not tail.silent or (_key(run), attempt) in self._asked):
+        if not tail.pending and (not tail.silent or (run_key(run), attempt) in self._asked):
             return False
         if not isinstance(run, SweepRun):
             return True
         return any(n == attempt and event in _OVER for n, event in run.events)
 
     def _print_end(self, tail: Tail) -> None:
-        self._shown.show(self._shown.wanted([*tail.finish(), *self._kept(tail)]))
+        self._printer.print_lines(self._printer.matching([*tail.finish(), *self._kept(tail)]))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
         """Print the last lines that are there already, and continue after them."""
@@ -321,8 +259,8 @@ class _Reader:
             return
         lines: deque[Line] = deque(maxlen=count)
         for found in _chunks(tail, files):
-            lines.extend(self._shown.wanted(found))
-        self._shown.show(lines)
+            lines.extend(self._printer.matching(found))
+        self._printer.print_lines(lines)
 
     def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
         """What the newest attempt with any output has printed: all, or as much of the end as may be
@@ -337,7 +275,7 @@ class _Reader:
     def _kept(self, tail: Tail) -> Iterator[Line]:
         """What the backend has kept of an attempt of which the store has nothing. It is asked
         once."""
-        run, asked = tail.run, (_key(tail.run), tail.attempt)
+        run, asked = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.silent or not run.attempts or asked in self._asked:
             return
         self._asked.add(asked)
@@ -412,10 +350,6 @@ def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:
     while tail.offset != before:
         before = tail.offset
         yield list(tail.read(files))
-
-
-def _key(run: RecordedRun) -> _Key:
-    return run.root, run.sweep, run.id
 
 
 def _is_finished(run: RecordedRun) -> bool:

@@ -1,11 +1,13 @@
 """`sweeper ls`: runs and what they reached."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Set
 from difflib import get_close_matches
 from functools import partial
 from typing import NotRequired
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound
 from sweeper.labels import shown_marks
@@ -17,7 +19,7 @@ from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import save
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
-from sweeper.terminal import duration, print_json, print_table, say
+from sweeper.terminal import duration, print_table, say
 
 __all__ = ["add_arguments", "run"]
 
@@ -59,8 +61,7 @@ def run(arguments: Namespace) -> int:
             _refuse(key, runs)
     save(runs)
     if arguments.json:
-        print_json({"schema": 1, "runs": records, "problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer({"schema": 1, "runs": records}, registry.problems)
     columns = ["sweep", "run", "state", "attempts", "time", "metric", "value"]
     if all(record["metric"] is None for record in records):
         columns = columns[:-2]
@@ -92,9 +93,7 @@ def _by(key: str, runs: list[RecordedRun], problems: Problems, *, as_json: bool)
 
     known = {name for run in runs for name in run.config}
     if runs and key not in known:
-        near = get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"
-        raise NotFound(f"no run is given {key!r}; {hint}")
+        raise NotFound(f"no run is given {key!r}; {_hint(key, known)}")
     print_by(runs, key, problems, as_json=as_json)
     return tell_problems(problems, told=as_json)
 
@@ -122,6 +121,10 @@ def _refuse(key: str, runs: list[RecordedRun]) -> None:
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
     known = {name for history in histories for name in last_values(history.rows)}
     if known and key not in known:
-        near = get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"
-        raise NotFound(f"no run has recorded {key!r}; {hint}")
+        raise NotFound(f"no run has recorded {key!r}; {_hint(key, known)}")
+
+
+def _hint(key: str, known: Set[str]) -> str:
+    """Suggest the known key that is most like a wrong one, or list all of them."""
+    near = get_close_matches(key, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"

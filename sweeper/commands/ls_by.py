@@ -4,6 +4,7 @@ a key and a column for each stage, or sweep."""
 from collections import Counter
 from collections.abc import Sequence
 
+from sweeper.commands.status_table import counted
 from sweeper.grid.naming import canonical
 from sweeper.model.states import State
 from sweeper.results.runs import RecordedRun
@@ -34,7 +35,7 @@ def print_by(
     print_table(
         [key, *names],
         [
-            (setting(values[text]) if text else None, *(_told(cells.get(name)) for name in names))
+            (setting(values[text]) if text else None, *(_states(cells.get(name)) for name in names))
             for text, cells in rows.items()
         ],
     )
@@ -42,13 +43,13 @@ def print_by(
         say(f"{column}, {key}={setting(run.config.get(key))}: {run.explained}")
 
 
-def _told(cell: _Cell | None) -> str | None:
+def _states(cell: _Cell | None) -> str | None:
     """The states of a place's runs: with counts, where there are several."""
     if cell is None:
         return None
     if cell.total() == 1:
         return next(iter(cell))
-    return ", ".join(f"{count} {state}" for state, count in sorted(cell.items()))
+    return counted(cell)
 
 
 def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:

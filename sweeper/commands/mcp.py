@@ -48,13 +48,15 @@ def run(arguments: Namespace) -> int:
         raise EnvironmentFailure(
             f"the MCP SDK is missing ({error.name}): pip install 'sweeper[mcp]'"
         ) from error
-    from sweeper.agents.desk import Desk
+    from sweeper.agents.desk import Workspace
 
-    desk = Desk(arguments.root or default_root(), os.path.realpath(arguments.grids), limits)
+    workspace = Workspace(
+        arguments.root or default_root(), os.path.realpath(arguments.grids), limits
+    )
     if arguments.http is None:
         if sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
             warn("speaks MCP on stdin and stdout: a client starts it (docs/agents.md), or --http 0")
-        serve_stdio(desk)
+        serve_stdio(workspace)
         return 0
     token, place = os.environ.get(_TOKEN, ""), f"${_TOKEN}"
     if not token:
@@ -65,5 +67,5 @@ def run(arguments: Namespace) -> int:
     def ready(port: int) -> None:
         warn(f"http://127.0.0.1:{port}/mcp; the token (Authorization: Bearer) is in {place}")
 
-    serve_http(desk, arguments.http, token, ready)
+    serve_http(workspace, arguments.http, token, ready)
     return 0

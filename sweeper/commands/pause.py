@@ -24,5 +24,5 @@ def run(arguments: Namespace) -> int:
     runs = "what runs is stopped" if arguments.runs else "what runs goes on"
     also = "" if done.launcher else "; no launcher is at work"
     say(f"{done.sweep}: paused: nothing new is started, {runs}{also}")
-    say(f"`sweeper resume {shared.again(done.sweep, arguments.root)}` goes on")
+    say(f"`sweeper resume {shared.with_root(done.sweep, arguments.root)}` goes on")
     return 0

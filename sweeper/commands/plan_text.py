@@ -25,6 +25,7 @@ from sweeper.model.states import State
 from sweeper.results.stage_graph import graph, of_stage, size
 from sweeper.sanitize import sanitize
 from sweeper.storage.files import Store
+from sweeper.terminal import display_width, shortened
 
 __all__ = ["cut", "full", "short", "table", "terminal_width"]
 
@@ -129,38 +130,32 @@ def table(
 ) -> Iterator[str]:
     """The lines of a table. If it is wider than `width`, column `gives` is cut."""
     rows = [[sanitize(cell) for cell in row] for row in rows]
-    widths = [max(map(_columns, cells)) for cells in zip(columns, *rows, strict=True)]
+    widths = [max(map(display_width, cells)) for cells in zip(columns, *rows, strict=True)]
     if width is not None:
         others = sum(widths) - widths[gives] + len(_GAP) * (len(columns) - 1)
         widths[gives] = max(_LEAST, min(widths[gives], width - others))
     for row in (columns, *rows):
         cells = [cut(text, size) for text, size in zip(row, widths, strict=True)]
-        padded = (c + " " * (size - _columns(c)) for c, size in zip(cells, widths, strict=True))
+        padded = (
+            c + " " * (size - display_width(c)) for c, size in zip(cells, widths, strict=True)
+        )
         yield _GAP.join(padded).rstrip()
 
 
 def cut(text: str, width: int) -> str:
     """Cut a text to `width` columns. Its beginning and its end stay, where a run's name has its
     seed."""
-    if _columns(text) <= width:
+    if display_width(text) <= width:
         return text
     end = (width - 3) // 3
     begin = width - 3 - end
-    while _columns(text[:begin]) + _columns(text[len(text) - end :]) + 3 > width:
+    while display_width(text[:begin]) + display_width(text[len(text) - end :]) + 3 > width:
         begin, end = max(0, begin - 1), max(0, end - 1)
     return f"{text[:begin]}...{text[len(text) - end :]}"
 
 
 def _clipped(text: str, width: int | None) -> Iterator[str]:
     yield text if width is None else cut(text, width)
-
-
-def _columns(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width
-
-    return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
 
 
 def _act(preview: RunPreview, over: Collection[str]) -> str:
@@ -171,9 +166,8 @@ def _act(preview: RunPreview, over: Collection[str]) -> str:
 
 
 def _head(plan: Plan) -> str:
-    recipe = " ".join(plan.recipe.reference.split())
-    recipe = plural(len(plan.stages), "stage") if plan.stages else recipe
-    recipe = recipe if len(recipe) <= 60 else f"{recipe[:57]}..."
+    stages = plural(len(plan.stages), "stage") if plan.stages else None
+    recipe = stages or shortened(plan.recipe.reference)
     most = f"at most {plan.launch.max_parallel} at once"
     return (
         f"{plan.name}: {sanitize(recipe)} on {plan.launch.backend}, service {plan.service}, {most}"

@@ -4,6 +4,13 @@ from argparse import ArgumentParser, Namespace
 from typing import cast
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import (
+    excerpt,
+    page_of,
+    print_json_answer,
+    print_page_footer,
+    print_text,
+)
 from sweeper.commands.rollouts_export import export
 from sweeper.commands.rollouts_items import show_against, show_items
 from sweeper.commands.selection import open_registry
@@ -17,8 +24,7 @@ from sweeper.results.rollouts import Found, Words, read
 from sweeper.results.runs import RecordedRun
 from sweeper.results.tables.rollouts import SummaryFile, summary_files
 from sweeper.results.tables.summary_rows import COLUMNS
-from sweeper.sanitize import sanitize_lines
-from sweeper.terminal import number, print_json, print_table, say, warn
+from sweeper.terminal import number, print_table, say, warn
 
 __all__ = ["add_arguments", "run"]
 
@@ -83,15 +89,13 @@ def run(arguments: Namespace) -> int:
     if exported:
         export(run, kept, arguments.export, arguments.otlp)
         return tell_problems(registry.problems)
-    size = arguments.limit or max(len(kept), 1)
-    page = kept[(arguments.page - 1) * size : arguments.page * size]
+    page = page_of(kept, arguments)
     if skipped:
         warn(f"{skipped} lines of rollout summaries could not be read")
     if arguments.json:
         shown = [_document(one, words.of(one)) for one in page]
         document = {"schema": 1, "run": run.id, "count": len(kept), "skipped": skipped}
-        print_json(document | {"rollouts": shown, "problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer(document | {"rollouts": shown}, registry.problems)
     if arguments.full:
         for one in page:
             _print_conversation(one, words.of(one))
@@ -99,9 +103,7 @@ def run(arguments: Namespace) -> int:
         print_table((*_COLUMNS, "text"), [_line(one, words) for one in page])
         if any(words.of(one).whose == "order" for one in page):
             print(f"\n?: {WHOSE['order']}")
-    pages = -(-len(kept) // size)
-    print(f"\n{len(page)} of {len(kept)} rollouts", end="")
-    print(f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else "")
+    print_page_footer(kept, "rollouts", arguments)
     return tell_problems(registry.problems)
 
 
@@ -160,8 +162,8 @@ def _tags(one: Found) -> list[str]:
 
 def _line(one: Found, words: Words) -> list[object]:
     values = {**one.numbers, "name": one.file.name}
-    text = " ".join(sanitize_lines(_last_said(one, words.of(one))).split())
-    return [*(values.get(c) for c in _COLUMNS), text[:_LINE] + "..." * (len(text) > _LINE)]
+    text = excerpt(_last_said(one, words.of(one)), _LINE)
+    return [*(values.get(c) for c in _COLUMNS), text]
 
 
 def _last_said(one: Found, told: Told) -> str:
@@ -193,8 +195,5 @@ def _print_conversation(one: Found, told: Told) -> None:
     repeated = {*measured, "reward"} if told.whose == "trajectory" else set[str]()
     spoken = [said for said in told.shown() if said[0] not in repeated]
     for who, said in (*spoken, *((key, number(value)) for key, value in measured.items())):
-        lines = sanitize_lines(said).splitlines() or [""]
-        say(f"{who}: {lines[0]}")
-        for line in lines[1:]:
-            say(f"    {line}")
+        print_text(who, said)
     print()

@@ -3,13 +3,20 @@
 import math
 from argparse import Namespace
 
+from sweeper.commands.output import (
+    excerpt,
+    page_of,
+    print_json_answer,
+    print_page_footer,
+    print_text,
+)
 from sweeper.errors import NotFound
 from sweeper.model.run_record import ItemRow
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.sanitize import sanitize_lines
-from sweeper.terminal import number, print_json, print_table, say
+from sweeper.terminal import number, print_table, say
 
 __all__ = ["show_against", "show_items"]
 
@@ -27,20 +34,16 @@ def show_items(registry: Registry, run: RecordedRun, arguments: Namespace) -> in
     if arguments.best or arguments.worst:
         sign = -1.0 if arguments.best else 1.0
         kept.sort(key=lambda row: (row["score"] is None, sign * (row["score"] or 0.0)))
-    size = arguments.limit or max(len(kept), 1)
-    page = kept[(arguments.page - 1) * size : arguments.page * size]
+    page = page_of(kept, arguments)
     if arguments.json:
         document = {"schema": 1, "run": run.id, "count": len(kept), "items": page}
-        print_json(document | {"problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer(document, registry.problems)
     if arguments.full:
         for row in page:
             _print_whole(row)
     else:
         print_table(_COLUMNS, [[_short(row[column]) for column in _COLUMNS] for row in page])
-    pages = -(-len(kept) // size)
-    print(f"\n{len(page)} of {len(kept)} answers", end="")
-    print(f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else "")
+    print_page_footer(kept, "answers", arguments)
     return tell_problems(registry.problems)
 
 
@@ -57,15 +60,13 @@ def show_against(
         and all((row["score"] or 0.0) >= _SOLVED for row in mine)
         and all((row["score"] or 0.0) < _SOLVED for row in theirs)
     ]
-    size = arguments.limit or max(len(pairs), 1)
-    page = pairs[(arguments.page - 1) * size : arguments.page * size]
+    page = page_of(pairs, arguments)
     shared = len(solved.keys() & failed.keys())
     if arguments.json:
         items = [{"solved": mine, "failed": theirs} for mine, theirs in page]
         counts = {"count": len(pairs), "shared": shared}
         document = {"schema": 1, "run": run.id, "against": other.id, **counts, "items": items}
-        print_json(document | {"problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer(document, registry.problems)
     for mine, theirs in page if arguments.full else ():
         _print_whole(mine)
         say(f"{other.name}: {sanitize_lines(theirs['text'])}")
@@ -110,10 +111,7 @@ def _wanted(row: ItemRow, arguments: Namespace) -> bool:
 
 
 def _short(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    text = " ".join(sanitize_lines(value).split())
-    return text[:_SHOWN] + "..." * (len(text) > _SHOWN)
+    return excerpt(value, _SHOWN) if isinstance(value, str) else value
 
 
 def _print_whole(row: ItemRow) -> None:
@@ -124,8 +122,5 @@ def _print_whole(row: ItemRow) -> None:
         ("assistant", row["text"]),
         ("right", row["answer"]),
     ):
-        lines = sanitize_lines(said).splitlines() or [""]
-        say(f"{who}: {lines[0]}")
-        for line in lines[1:]:
-            say(f"    {line}")
+        print_text(who, said)
     print()

@@ -6,6 +6,7 @@ from typing import NotRequired, TypedDict
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.note import tell_marks
+from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
 from sweeper.model.mark import Marks
 from sweeper.model.run_record import RunRecord, Times
@@ -15,7 +16,7 @@ from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 from sweeper.storage.documents import dotted
-from sweeper.terminal import duration, number, print_json, print_table, say, setting
+from sweeper.terminal import duration, number, print_table, say, setting
 
 __all__ = ["add_arguments", "run"]
 
@@ -73,8 +74,7 @@ def run(arguments: Namespace) -> int:
     (noted,) = marks_by_run([run])
     document = _document(run, *noted)
     if arguments.json:
-        print_json({"schema": 1, **document, "problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer({"schema": 1, **document}, registry.problems)
     record = document["run"]
     reason = f" ({run.explained})" if run.explained else ""
     say(f"{run.sweep}/{run.name}  {run.id}  {record['state']}{reason}")

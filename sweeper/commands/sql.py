@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import cast
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
 from sweeper.results.problems import tell_problems
-from sweeper.terminal import print_json, print_table
+from sweeper.terminal import print_table
 
 __all__ = ["add_arguments", "run"]
 
@@ -32,8 +33,7 @@ def run(arguments: Namespace) -> int:
     shown = [[_plain(value) for value in row] for row in rows]
     if arguments.json:
         document = {"schema": 1, "columns": columns, "rows": shown}
-        print_json(document | {"problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer(document, registry.problems)
     if columns:
         print_table(columns, [[_cell(value) for value in row] for row in shown])
     return tell_problems(registry.problems)

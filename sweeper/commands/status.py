@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import counted, print_status
 from sweeper.errors import UsageError
@@ -11,7 +12,7 @@ from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.status import check_service, read_status
 from sweeper.storage.files import default_root
-from sweeper.terminal import print_json, print_table, shortened
+from sweeper.terminal import print_table, shortened
 
 __all__ = ["add_arguments", "run"]
 
@@ -55,8 +56,7 @@ def _status_of_all(arguments: Namespace) -> int:
     registry = open_registry(arguments, cache=False)
     found = registry.sweep_records("*" if arguments.archived else None)
     if arguments.json:
-        print_json({"schema": 1, "sweeps": found, "problems": registry.problems})
-        return tell_problems(registry.problems, told=True)
+        return print_json_answer({"schema": 1, "sweeps": found}, registry.problems)
     columns = ["sweep", "recipe", "runs", "states", "created"]
     rows = [
         [s["sweep"], shortened(s["recipe"], _RECIPE), s["runs"], counted(s["states"]), s["created"]]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
 
-__all__ = ["Change", "changes", "fitted", "follow", "words_of"]
+__all__ = ["Change", "changes", "describe", "fitted", "follow"]
 
 _SECONDS, _REMOTE_SECONDS = 1.0, 3.0
 _SHARE = 20
@@ -43,7 +43,7 @@ _BELOW = 8
 """How many lines of the terminal are kept for what stands below the table."""
 
 
-class Said(TypedDict):
+class RunStatus(TypedDict):
     """What is told of a run: its state, attempts, reason, and what the launcher observes."""
 
     state: str
@@ -63,7 +63,7 @@ def follow(arguments: Namespace) -> int:
     """Follow a sweep until nothing is at work on it."""
     registry = open_registry(arguments, cache=False)
     drawn = is_screen() and not arguments.json
-    told: _Told | None = None
+    reporter: _Reporter | None = None
     trouble, least, began = "", _SECONDS, False
     unread: set[str] = set()
     while True:
@@ -74,8 +74,8 @@ def follow(arguments: Namespace) -> int:
             if drawn:
                 _draw(sweep, seen, arguments)
             else:
-                told = told or _Told(arguments)
-                told.tell(sweep, seen)
+                reporter = reporter or _Reporter(arguments)
+                reporter.report(sweep, seen)
         except StoreError as error:
             if not began:
                 raise  # it never worked: say so at once
@@ -132,7 +132,7 @@ class Change:
     new), and sentences about the sweep."""
 
     def __init__(self) -> None:
-        self.runs: list[tuple[str, Said | None, Said]] = []
+        self.runs: list[tuple[str, RunStatus | None, RunStatus]] = []
         self.sentences: list[str] = []
 
     def __bool__(self) -> bool:
@@ -140,13 +140,16 @@ class Change:
 
 
 def changes(
-    before: dict[str, Said], after: dict[str, Said], seen: dict[str, object], now: dict[str, object]
+    before: dict[str, RunStatus],
+    after: dict[str, RunStatus],
+    seen: dict[str, object],
+    now: dict[str, object],
 ) -> Change:
     """Compare what was told of runs, and what the launcher had published, with the present."""
     found = Change()
-    for run, said in after.items():
-        if before.get(run) != said:
-            found.runs.append((run, before.get(run), said))
+    for run, status in after.items():
+        if before.get(run) != status:
+            found.runs.append((run, before.get(run), status))
     sentences = {
         "unreachable": ("the launcher waits: {}", "the launcher goes on"),
         "limit": (f"at most {{}} at once: {now.get('limit_why')}", "as many at once as before"),
@@ -161,24 +164,24 @@ def changes(
     return found
 
 
-class _Told:
-    """What has been told so far."""
+class _Reporter:
+    """Prints what is new since the look before, and remembers what has been printed."""
 
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
-        self._said: dict[str, Said] = {}
-        self._seen: dict[str, object] = {}
+        self._printed: dict[str, RunStatus] = {}
+        self._published: dict[str, object] = {}
         self._alarms: set[tuple[str, int, str]] = set()
         self._began = False
         self._counts: Counter[str] = Counter()
 
-    def tell(self, sweep: "Sweep", status: Status) -> None:
-        """Tell what is new."""
+    def report(self, sweep: "Sweep", status: Status) -> None:
+        """Print what is new."""
         runs, at_work = current(sweep.runs), status.at_work
         seen = status.published()
         wanted = self._wanted(runs)
-        said = {run.id: _say(run, dict(status.observed)) for run in wanted}
-        change = changes(self._said, said, self._seen, seen)
+        statuses = {run.id: _run_status(run, dict(status.observed)) for run in wanted}
+        change = changes(self._printed, statuses, self._published, seen)
         alarms = [
             alarm
             for alarm in alarms_of(sweep, wanted)
@@ -194,7 +197,7 @@ class _Told:
             if not self._began or (not at_work and counts != self._counts):
                 _line(f"{sweep.name}: {counted(counts)}")
                 self._counts = counts
-        self._began, self._said, self._seen = True, said, seen
+        self._began, self._printed, self._published = True, statuses, seen
 
     def _wanted(self, runs: Sequence["RecordedRun"]) -> list["RecordedRun"]:
         """The runs that are asked for. One that was in a state that is asked for stays among
@@ -204,7 +207,7 @@ class _Told:
         if not states:
             return chosen
         now = {run.id for run in pick(chosen, (), states)}
-        return [run for run in chosen if run.id in now or run.id in self._said]
+        return [run for run in chosen if run.id in now or run.id in self._printed]
 
     def _write_lines(
         self,
@@ -216,8 +219,8 @@ class _Told:
     ) -> None:
         names = {run.id: run.name for run in runs}
         if self._began:
-            for run, before, said in change.runs:
-                _line(f"{names[run]}  {words_of(before, said)}")
+            for run, before, status in change.runs:
+                _line(f"{names[run]}  {describe(before, status)}")
             for sentence in change.sentences if at_work else ():
                 _line(f"{sweep.name}: {sentence}")
         for alarm in alarms:
@@ -246,7 +249,7 @@ class _Told:
         print(sanitize_json(json.dumps(strict(document), allow_nan=False)))
 
 
-def _say(run: "RecordedRun", observed: dict[str, str]) -> Said:
+def _run_status(run: "RecordedRun", observed: dict[str, str]) -> RunStatus:
     ended = run.state.value in ("failed", "cancelled", "preempted", "lost")
     return {
         "state": run.state.value,
@@ -256,17 +259,17 @@ def _say(run: "RecordedRun", observed: dict[str, str]) -> Said:
     }
 
 
-def words_of(before: Said | None, said: Said) -> str:
+def describe(before: RunStatus | None, status: RunStatus) -> str:
     """Describe a run's state: `running (attempt 2)`, `failed (oom)`, `running: paused: rate
     limit`."""
-    text = str(said["state"])
+    text = str(status["state"])
     about: list[str] = []
-    if said["reason"]:
-        about.append(str(said["reason"]))
-    if said["attempts"] > 1 and (before is None or before["attempts"] != said["attempts"]):
-        about.append(f"attempt {said['attempts']}")
+    if status["reason"]:
+        about.append(str(status["reason"]))
+    if status["attempts"] > 1 and (before is None or before["attempts"] != status["attempts"]):
+        about.append(f"attempt {status['attempts']}")
     text += f" ({', '.join(about)})" if about else ""
-    return f"{text}: {said['observed']}" if said["observed"] else text
+    return f"{text}: {status['observed']}" if status["observed"] else text
 
 
 def _line(text: str) -> None:

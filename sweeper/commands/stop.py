@@ -22,5 +22,5 @@ def run(arguments: Namespace) -> int:
         say(f"{done.sweep}: no launcher is at work")
         return 0
     say(f"{done.sweep}: its launcher has ended; what runs goes on, and nothing new is started")
-    say(f"`sweeper resume {shared.again(done.sweep, arguments.root)}` starts one again")
+    say(f"`sweeper resume {shared.with_root(done.sweep, arguments.root)}` starts one again")
     return 0

@@ -21,7 +21,6 @@ from textual.widgets import Input
 from sweeper.errors import SweeperError
 from sweeper.tracking import link
 from sweeper.tui import actions
-from sweeper.tui.command_palette import OpenRun
 from sweeper.tui.list_model import SORTS, groupings
 from sweeper.tui.model import SweepView, best_run, stage_of
 from sweeper.tui.page_reader import PageReader
@@ -29,7 +28,7 @@ from sweeper.tui.panels import PageData
 from sweeper.tui.poller import Poller
 from sweeper.tui.run_page import RunPage
 from sweeper.tui.screen_model import Action, proposed
-from sweeper.tui.screens import Question, WatchScreen
+from sweeper.tui.screens import OpenRun, Question, WatchScreen
 from sweeper.tui.sweep_screen import SweepScreen
 from sweeper.tui.text import ASCII, UNICODE
 
@@ -47,7 +46,7 @@ UNTOUCHED_SECONDS = 10.0
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """Describe an error in a sentence: the view goes on, even after a bug of ours."""
     if isinstance(error, SweeperError | OSError):
         return str(error)
@@ -88,17 +87,17 @@ class WatchApp(App[int]):
         self.sweep_screen = SweepScreen(view, self._glyphs, "quit" if guest is None else "close")
         self._page: RunPage | None = None
         self._reader: PageReader | None = None
-        self._place: object = None
-        self._pressed = time.monotonic()
-        self._touched = False
+        self._reader_key: object = None
+        self._last_key_time = time.monotonic()
+        self._any_key_pressed = False
         self._looking = False
-        self._again = False
+        self._look_again = False
 
     def get_default_screen(self) -> SweepScreen:
         return self.sweep_screen
 
     def on_mount(self) -> None:
-        self._pressed = time.monotonic()  # nobody can press a key before
+        self._last_key_time = time.monotonic()  # nobody can press a key before
         self.set_class(self._plain, "ascii")
         loop = self._own_loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -113,12 +112,12 @@ class WatchApp(App[int]):
     def _look(self) -> None:
         """Look at the sweep in a thread, since a store may be slow and keys must not wait."""
         if self._looking:
-            self._again = True
+            self._look_again = True
             return
-        self._looking, self._again = True, False
-        threading.Thread(target=self._looked, daemon=True).start()
+        self._looking, self._look_again = True, False
+        threading.Thread(target=self._look_in_thread, daemon=True).start()
 
-    def _looked(self) -> None:
+    def _look_in_thread(self) -> None:
         view: SweepView | None = None
         data: PageData | None = None
         problem = ""
@@ -128,10 +127,10 @@ class WatchApp(App[int]):
         except Exception as error:
             if _DEBUG:
                 raise
-            problem = _said(error)
-        self._hand_over(self._seen, view, data, problem)
+            problem = _describe(error)
+        self._call_on_app(self._take_result, view, data, problem)
 
-    def _hand_over(self, do: Callable[..., None], *found: object) -> None:
+    def _call_on_app(self, do: Callable[..., None], *found: object) -> None:
         """Call something of the view's from a thread; the view may be closed by now."""
         with suppress(RuntimeError):
             self._own_loop.call_soon_threadsafe(self.call_later, do, *found)
@@ -142,18 +141,18 @@ class WatchApp(App[int]):
         if run is None:
             self._reader = None
             return None
-        if self._reader is None or self._place != (run.id, run.attempt, run.state):
+        if self._reader is None or self._reader_key != (run.id, run.attempt, run.state):
             address = link(self._poller.sweep.plan, run.id)
             links = () if address is None else (f"W&B: {address}",)
             handle = self._poller.run
             own = handle(run.id)
             metric = None if own.metric is None else own.metric["name"]
             self._reader = PageReader(own, metric, handle, links)
-            self._place = (run.id, run.attempt, run.state)
+            self._reader_key = (run.id, run.attempt, run.state)
         rivals = [one for one in view.runs if not view.stages or stage_of(one) == stage_of(run)]
         return self._reader.read(best_run(rivals, run.id))
 
-    def _seen(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
+    def _take_result(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
         """Show what a look has found, and see that there is a next look whatever goes wrong
         here."""
         self._looking = False
@@ -165,9 +164,9 @@ class WatchApp(App[int]):
         except Exception as error:
             if _DEBUG:
                 raise
-            self.tell(_said(error), "bad")
+            self.tell(_describe(error), "bad")
         finally:
-            self._go_on()
+            self._schedule_next_look()
 
     @property
     def _screens(self) -> list[WatchScreen]:
@@ -181,13 +180,13 @@ class WatchApp(App[int]):
         for screen in self._screens:
             screen.see(view)
 
-    def _go_on(self) -> None:
+    def _schedule_next_look(self) -> None:
         """Close the view, or look again after a while."""
-        if self._is_left():
+        if self._should_close():
             self.exit(0)
             return
         pause = self._every
-        if self._again:
+        if self._look_again:
             pause = 0.0
         elif self.view.loading:
             pause = _LOADING_SECONDS
@@ -195,12 +194,12 @@ class WatchApp(App[int]):
             pause = max(self._every, _ENDED_SECONDS)
         self.set_timer(max(pause, 0.001), self._look)
 
-    def _is_left(self) -> bool:
+    def _should_close(self) -> bool:
         """Whether the view should close, because nobody looks at it any more."""
         if self._guest is not None and os.getppid() != self._guest:
             return True
-        idle = time.monotonic() - self._pressed
-        most = LINGER_SECONDS if self._touched else UNTOUCHED_SECONDS
+        idle = time.monotonic() - self._last_key_time
+        most = LINGER_SECONDS if self._any_key_pressed else UNTOUCHED_SECONDS
         return self._leaves and self.view.ended and idle > most
 
     # The user
@@ -213,7 +212,7 @@ class WatchApp(App[int]):
         typing never goes to the wrong widget.
         """
         if isinstance(event, events.Key) and not event.is_forwarded:
-            self._pressed, self._touched = time.monotonic(), True
+            self._last_key_time, self._any_key_pressed = time.monotonic(), True
             if event.key == "ctrl+c":
                 self.exit(130)
                 return
@@ -297,25 +296,25 @@ class WatchApp(App[int]):
         cancel = action.kind == "cancel"
         self.tell("asked to stop; waiting ..." if cancel else "asking ...", "dim")
         do = actions.cancel if cancel else actions.retry
-        self._behind(lambda: do(self._poller.sweep, action.runs))
+        self._run_in_thread(lambda: do(self._poller.sweep, action.runs))
 
-    def _behind(self, action: Callable[[], str]) -> None:
+    def _run_in_thread(self, action: Callable[[], str]) -> None:
         """Run an action in a thread, and show the sentence that it returns."""
 
         def act() -> None:
             try:
-                said, style = action(), "good"
+                sentence, style = action(), "good"
             except Exception as error:
                 if _DEBUG:
                     raise
-                said, style = _said(error), "bad"
-            self._hand_over(self._told, said, style)
+                sentence, style = _describe(error), "bad"
+            self._call_on_app(self._show_outcome, sentence, style)
 
         # Nobody waits for its end when the view is closed: what was asked for stays on record.
         threading.Thread(target=act, daemon=True).start()
 
-    def _told(self, said: str, style: str) -> None:
-        self.tell(said, style)
+    def _show_outcome(self, sentence: str, style: str) -> None:
+        self.tell(sentence, style)
         self._look()
 
     def action_jump(self) -> None:

@@ -239,11 +239,9 @@ class Poller:
         """Read the alarms of each run's newest attempt: what was wrong with an earlier one is
         over."""
         found: dict[str, list[Alarm]] = {}
-
-        def tell(error: StoreError) -> None:
-            problems.append(str(error))
-
-        for one in read_alarms(self._store, self._layout, self._alarms, tell):
+        for one in read_alarms(
+            self._store, self._layout, self._alarms, lambda error: problems.append(str(error))
+        ):
             if one.attempt < self._states.known.get(one.run, _PLANNED).opened:
                 continue
             text = f"{one.message}; {one.advice}" if one.advice else one.message
@@ -252,11 +250,11 @@ class Poller:
 
     def _read_marks(self, problems: list[str]) -> Marked:
         """Read what was noted of the sweep and its runs."""
-
-        def tell(error: StoreError) -> None:
-            problems.append(str(error))
-
-        return by_subject(read_marks(self._store, self._name, tell, self._marks))
+        return by_subject(
+            read_marks(
+                self._store, self._name, lambda error: problems.append(str(error)), self._marks
+            )
+        )
 
     # What was there before
 

@@ -1,11 +1,14 @@
-"""What the screens of the view have in common: a line of notices above the keys, and questions."""
+"""What the screens of the view have in common: a line of notices above the keys, questions, and a
+search for runs."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
+from textual.command import Hit, Hits, Provider
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, HelpPanel, KeyPanel, Markdown, Static
 
@@ -13,7 +16,7 @@ from sweeper.sanitize import sanitize
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.text import Glyphs, Line, as_text, trimmed
 
-__all__ = ["Lines", "Question", "WatchScreen"]
+__all__ = ["Lines", "OpenRun", "Question", "WatchScreen"]
 
 
 class Lines(Static):
@@ -105,6 +108,18 @@ class WatchScreen(Screen[None]):
 
     def focus_usual(self) -> None:
         """Give the focus to the widget that usually has it."""
+
+
+class OpenRun(Provider):
+    """Opens the page of a run by a part of its name, from the command palette."""
+
+    async def search(self, query: str) -> Hits:
+        screen, matcher = self.screen, self.matcher(query)
+        for run in screen.view.runs if isinstance(screen, WatchScreen) else ():
+            name = f"open {sanitize(run.name)}"
+            if (score := matcher.match(name)) > 0:
+                open_it = partial(self.app.run_action, f"open({run.id!r})")
+                yield Hit(score, matcher.highlight(name), open_it, help=run.shown_state)
 
 
 class Question(ModalScreen[bool]):

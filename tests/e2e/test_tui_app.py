@@ -271,9 +271,9 @@ def test_only_what_has_changed_is_drawn(drive: Any, monkeypatch: pytest.MonkeyPa
             assert time.monotonic() < deadline
             drawn = runs.drawn
             updates.clear()
-            on.app._seen(VIEW, None, "")
+            on.app._take_result(VIEW, None, "")
             await on.pilot.pause(0.2)
-        on.app._seen(VIEW._replace(runs=(*RUNS[:3], RUNS[3]._replace(step=1.0))), None, "")
+        on.app._take_result(VIEW._replace(runs=(*RUNS[:3], RUNS[3]._replace(step=1.0))), None, "")
         await on.until(lambda _: updates)
         assert runs.drawn <= drawn + 2  # it, and its group
 
@@ -291,9 +291,9 @@ def test_what_cannot_be_drawn_is_said_and_looked_at_again(
     async def script(on: Driven) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(on.app.sweep_screen.list.model, "see", fails)
-            on.app._seen(VIEW._replace(held="x"), None, "")
+            on.app._take_result(VIEW._replace(held="x"), None, "")
             await on.see("a bug of ours: ZeroDivisionError: x")
-        on.app._seen(VIEW._replace(held="y"), None, "")
+        on.app._take_result(VIEW._replace(held="y"), None, "")
         await on.see("held: y")
 
     drive(script)

@@ -17,7 +17,7 @@ from sweeper import control, noting
 from sweeper.agents import allowance
 from sweeper.agents.allowance import Limits, read_limits
 from sweeper.agents.answers import Marker, masked
-from sweeper.agents.desk import Desk
+from sweeper.agents.desk import Workspace
 from sweeper.agents.server import _behind, make_server, token_of
 from sweeper.agents.skill import NAME, skill_text
 from sweeper.errors import UsageError
@@ -61,8 +61,8 @@ class Bench:
         self.sweep.run({"lr": 3}, 0, [{"step": 1, "test/nll": 0.5}])
         self.sweep.save()
 
-    def desk(self, limits: Limits = NONE) -> Desk:
-        return Desk(str(self.root), str(self.grids), limits)
+    def workspace(self, limits: Limits = NONE) -> Workspace:
+        return Workspace(str(self.root), str(self.grids), limits)
 
     def launch(self, request: Any, _: Any) -> None:
         """In the place of a launch: it is put on record, and nothing starts."""
@@ -74,7 +74,7 @@ class Bench:
         """The results of calls over one connection."""
 
         async def drive() -> list[Any]:
-            async with Client(make_server(self.desk(limits))) as client:
+            async with Client(make_server(self.workspace(limits))) as client:
                 return [await client.call_tool(name, given) for name, given in calls]
 
         return asyncio.run(drive())
@@ -186,7 +186,7 @@ def test_hostile_and_wrong_calls_get_a_clear_error_and_nothing_runs(bench: Bench
 
 def test_every_tool_says_what_it_takes(bench: Bench) -> None:
     async def listed() -> Any:
-        async with Client(make_server(bench.desk())) as client:
+        async with Client(make_server(bench.workspace())) as client:
             return (await client.list_tools()).tools
 
     tools = asyncio.run(listed())
@@ -206,13 +206,13 @@ def test_nothing_is_launched_without_a_budget_and_never_more_than_it(bench: Benc
 
     assert "nothing may be launched" in launch(Limits()).content[0].text
     assert "6 runs are more than is left: runs 5" in launch(Limits(runs=5)).content[0].text
-    assert allowance.entries(bench.desk().store) == [] and not bench.launched
+    assert allowance.entries(bench.workspace().store) == [] and not bench.launched
     answer = launch(Limits(runs=8, tokens=1000)).structured_content
     assert (answer["runs_started"], answer["budget_left"]) == (6, {"runs": 2.0, "tokens": 0.0})
     assert noting.note("mine", root=str(bench.root)).notes[0].text == "to see"
     assert [len(request.plan.runs) for request in bench.launched] == [6]
     assert bench.launched[0].plan.budget.tokens == 1000
-    assert bench.desk(Limits(runs=8, tokens=1000)).left() == {"runs": 2.0, "tokens": 0.0}
+    assert bench.workspace(Limits(runs=8, tokens=1000)).left() == {"runs": 2.0, "tokens": 0.0}
     answer = launch(Limits(runs=8, tokens=1000)).structured_content  # as after a kill: it goes on
     assert (answer["launched"], bench.launched.pop().plan.budget.tokens) == (True, 1000)
     assert answer["budget_left"] == {"runs": 2.0, "tokens": 0.0}
@@ -239,7 +239,7 @@ def test_each_limit_holds_and_is_told(bench: Bench, name: str) -> None:
 def test_a_retry_counts_as_one_more_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.sweep.run({"lr": 9}, 0, "", "failed", reason="error")
     bench.sweep.save()
-    allowance.reserve(bench.desk().store, "s", ["a"], {})
+    allowance.reserve(bench.workspace().store, "s", ["a"], {})
     asked: list[Any] = []
     monkeypatch.setattr(control, "retry_runs", lambda _, runs: asked.append(runs) or [])
     limits = Limits(runs=2)
@@ -247,7 +247,7 @@ def test_a_retry_counts_as_one_more_run(bench: Bench, monkeypatch: pytest.Monkey
     (second,) = bench.ask(limits, ("retry", {"sweep": "s"}))
     assert second.is_error and "1 runs are more than is left: runs 0" in second.content[0].text
     assert len(asked) == 1
-    allowance.reserve(bench.desk().store, "s", [], {"tokens": 900.0})
+    allowance.reserve(bench.workspace().store, "s", [], {"tokens": 900.0})
     (third,) = bench.ask(Limits(runs=9, tokens=500), ("retry", {"sweep": "s"}))
     assert "may use 900 tokens more by its own budget, and 500 are left" in third.content[0].text
 
@@ -256,23 +256,23 @@ def test_two_who_launch_at_once_stay_within_the_budget(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two servers: what one of them looked at before the other had put its launch on record."""
-    first, second = bench.desk(Limits(runs=8)), bench.desk(Limits(runs=8))
-    looked = first.look("mine.yaml", [], again=True)
+    first, second = bench.workspace(Limits(runs=8)), bench.workspace(Limits(runs=8))
+    preview = first.preview("mine.yaml", [], again=True)
     reserve = allowance.reserve
 
     def late(*given: Any) -> Any:
         monkeypatch.setattr(allowance, "reserve", reserve)
-        second.launch(second.look("mine.yaml", ["lr=[5,6]"], again=True), {})
+        second.launch(second.preview("mine.yaml", ["lr=[5,6]"], again=True), {})
         return reserve(*given)
 
     monkeypatch.setattr(allowance, "reserve", late)
     with pytest.raises(UsageError, match="another launch has just taken"):
-        first.launch(looked, {})
+        first.launch(preview, {})
     assert len(bench.launched) == 1 and first.left() == {"runs": 2}
 
 
 def test_what_has_been_run_is_returned_and_not_run_again(bench: Bench, written: Any) -> None:
-    plan = bench.desk().look("mine.yaml", [], again=True).preview.plan
+    plan = bench.workspace().preview("mine.yaml", [], again=True).launch.plan
     done = written.Written(bench.root, "earlier")
     for run in plan.runs[:3]:
         done.run({"lr": 1}, run.seed, [{"step": 1, "test/nll": 1.5}])
@@ -336,7 +336,7 @@ def test_a_wait_ends_when_something_changes_or_the_time_is_up(bench: Bench, writ
     busy.save()
 
     async def drive() -> tuple[Any, Any]:
-        async with Client(make_server(bench.desk())) as client:
+        async with Client(make_server(bench.workspace())) as client:
             out = await client.call_tool("wait", {"sweep": "busy", "seconds": 0})
             mark = out.structured_content["changed"]
             waiting = asyncio.create_task(
@@ -359,7 +359,7 @@ def test_the_verdict_and_the_resources(bench: Bench) -> None:
     assert found["text"].startswith("s: ") and found["kind"] == "unproven"
 
     async def read() -> list[str]:
-        async with Client(make_server(bench.desk())) as client:
+        async with Client(make_server(bench.workspace())) as client:
             with pytest.raises(MCPError, match="Unknown resource"):
                 await client.read_resource("sweeper://grids/..%2Foutside.yaml")
             with pytest.raises(MCPError, match="no sweep"):
@@ -412,7 +412,7 @@ def test_http_is_for_who_has_the_token(tmp_path: Path) -> None:
 
 
 def test_the_registry_knows_no_ledger(bench: Bench) -> None:
-    allowance.reserve(bench.desk().store, "x", ["a"], {})
+    allowance.reserve(bench.workspace().store, "x", ["a"], {})
     assert Registry(str(bench.root)).sweep_names() == ["s"]
 
 

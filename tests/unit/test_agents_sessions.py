@@ -13,7 +13,7 @@ from mcp import Client
 
 from sweeper.agents import allowance, sessions
 from sweeper.agents.allowance import Limits
-from sweeper.agents.desk import Desk
+from sweeper.agents.desk import Workspace
 from sweeper.agents.server import make_server
 from sweeper.agents.sessions import Sessions
 from sweeper.environments import missing
@@ -51,9 +51,9 @@ class Bench:
             sweep.save()
             if name == "agent-old":
                 self.run = run
-        self.desk = Desk(str(self.root), str(self.grids), Limits(runs=5, tokens=1000))
+        self.workspace = Workspace(str(self.root), str(self.grids), Limits(runs=5, tokens=1000))
         for name in ("agent-old", "agent-grid"):
-            allowance.reserve(self.desk.store, name, ["a"], {})
+            allowance.reserve(self.workspace.store, name, ["a"], {})
         self.folder = self.root / "agent-old" / "session" / self.run
 
     def launch(self, request: Any, _: Any) -> None:
@@ -71,7 +71,7 @@ class Bench:
 
     def ask(self, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
         async def drive() -> list[Any]:
-            async with Client(make_server(self.desk)) as client:
+            async with Client(make_server(self.workspace)) as client:
                 return [await client.call_tool(name, given) for name, given in calls]
 
         return asyncio.run(drive())
@@ -198,11 +198,11 @@ def test_orders_come_one_by_one_and_who_comes_second_is_told_so(bench: Bench) ->
 
 def test_two_who_order_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second looks before the first has put its order there."""
-    talks = Sessions(bench.desk), Sessions(bench.desk)
-    talk = talks[0].find(S)
-    monkeypatch.setattr(talks[1], "last", lambda _: 0)
-    assert talks[0].order(talk, {"kind": "finish"}) == 1
-    assert talks[1].order(talk, {"kind": "train", "steps": 1}) is None
+    sessions_of_two = Sessions(bench.workspace), Sessions(bench.workspace)
+    session = sessions_of_two[0].find(S)
+    monkeypatch.setattr(sessions_of_two[1], "last", lambda _: 0)
+    assert sessions_of_two[0].order(session, {"kind": "finish"}) == 1
+    assert sessions_of_two[1].order(session, {"kind": "train", "steps": 1}) is None
     assert [one["kind"] for one in bench.asked()] == ["finish"]
 
 
@@ -307,7 +307,7 @@ def test_a_wait_tells_the_client_how_far_it_is(bench: Bench) -> None:
         bench.answer(1, step=3)
 
     async def drive(hear: Callable[..., Any]) -> Any:
-        async with Client(make_server(bench.desk)) as client:
+        async with Client(make_server(bench.workspace)) as client:
             asked = {"session": S, "steps": 3, "seconds": 60}
             return await client.call_tool("train_grpo_step", asked, progress_callback=hear)
 

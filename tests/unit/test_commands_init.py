@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli import main
-from sweeper.commands import init
+from sweeper.commands import init_fields, init_text
 from sweeper.fields.nodes import Problems, plain, read_yaml
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
@@ -51,9 +51,8 @@ RECIPE = Recipe(
 )
 
 
-def fields() -> list[init.Field]:
-    ours = frozenset({"log_path", "behavior_if_log_dir_exists"})
-    return list(init.fields_of(TAKES, ours))
+def fields() -> list[init_fields.Field]:
+    return init_fields.fields_of(RECIPE)
 
 
 def test_the_fields_are_those_that_a_grid_can_give() -> None:
@@ -72,8 +71,8 @@ def test_the_fields_are_those_that_a_grid_can_give() -> None:
 
 
 def test_the_text_reads_back() -> None:
-    guess = init.Guess(("opt.lr", [3e-5, 1e-4, 3e-4]), {"kind": "a"}, [])
-    text = init.grid_text("toy", RECIPE, fields(), guess, given={}, out="-")
+    guess = init_fields.Guess(("opt.lr", [3e-5, 1e-4, 3e-4]), {"kind": "a"}, [])
+    text = init_text.grid_text("toy", RECIPE, fields(), guess, given={}, out="-")
     assert max(map(len, text.splitlines())) <= 100
     grid = parse_grid(text, "toy.yaml")
     assert {key: setting.value for key, setting in grid.base.items()} == {"kind": "a"}
@@ -88,7 +87,7 @@ def test_a_comment_taken_in_is_the_default() -> None:
     """Without its `# `, each line gives the field what it has anyway."""
     for field in fields():
         if field.default is not None:
-            line = next(iter(init._comment(field))).replace("# ", "", 1)
+            line = next(iter(init_text._comment(field))).replace("# ", "", 1)
             problems = Problems()
             root = read_yaml(line, "x", problems)
             assert not problems
@@ -125,10 +124,10 @@ def test_editors_are_told_of_the_schema_where_it_is_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert init._schema_below("grids/x.yaml") is None
-    (tmp_path / init.SCHEMA).touch()
-    assert init._schema_below("grids/x.yaml") == "../grid.schema.json"
-    assert init._schema_below("/elsewhere/x.yaml") is None
+    assert init_text._schema_below("grids/x.yaml") is None
+    (tmp_path / init_text.SCHEMA).touch()
+    assert init_text._schema_below("grids/x.yaml") == "../grid.schema.json"
+    assert init_text._schema_below("/elsewhere/x.yaml") is None
 
 
 def test_a_full_disk_is_not_the_users_mistake(

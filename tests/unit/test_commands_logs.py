@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.cause import cause, last_line
 from sweeper.commands import logs
-from sweeper.commands.logs import text_of
+from sweeper.commands.log_printer import text_of
 from sweeper.commands.name_colours import BASIC, MANY, assign
 from sweeper.errors import NotFound
 from sweeper.model.states import Event

@@ -19,6 +19,7 @@ from sweeper.scheduler.job_builder import asked_by
 from sweeper.storage.documents import encode
 from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.terminal import display_width
 
 GRID = {
     "name": "toys",
@@ -179,7 +180,7 @@ def test_it_fits_a_terminal(
     path.write_text(json.dumps(grid))
     assert main(["plan", str(path), "--root", str(tmp_path)]) == 0
     lines = screen.getvalue().splitlines()
-    assert max(map(plan_text._columns, lines)) <= 80
+    assert max(map(display_width, lines)) <= 80
     assert "\x1b" not in screen.getvalue()
     # Both ends of a name are there: the axis, and the seed.
     assert any(line.startswith("a_rather") and ",seed=1 " in line for line in lines)
@@ -189,7 +190,7 @@ def test_it_fits_a_terminal(
 def test_a_cut_text_fits(width: int) -> None:
     for sample in ("x" * 100, "漢" * 50, "ab漢" * 20, "short"):
         cut = plan_text.cut(sample, width)
-        assert plan_text._columns(cut) <= width
+        assert display_width(cut) <= width
         assert cut == sample or "..." in cut
 
 

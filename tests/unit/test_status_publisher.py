@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.commands.status_follow import changes, fitted, words_of
+from sweeper.commands.status_follow import changes, describe, fitted
 from sweeper.model.states import Event
 from sweeper.storage.layout import token
 
@@ -89,11 +89,11 @@ def test_only_what_changed_is_told() -> None:
 
 
 def test_words() -> None:
-    assert words_of(None, _said("running")) == "running"
-    assert words_of(_said("failed"), _said("running", 2)) == "running (attempt 2)"
-    assert words_of(_said("running"), _said("failed", reason="oom")) == "failed (oom)"
+    assert describe(None, _said("running")) == "running"
+    assert describe(_said("failed"), _said("running", 2)) == "running (attempt 2)"
+    assert describe(_said("running"), _said("failed", reason="oom")) == "failed (oom)"
     paused = _said("running", 2, observed="paused: 429")
-    assert words_of(_said("running", 2), paused) == "running: paused: 429"
+    assert describe(_said("running", 2), paused) == "running: paused: 429"
 
 
 def test_a_log_that_nobody_can_write_ends_no_launcher(running: Any) -> None:

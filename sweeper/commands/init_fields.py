@@ -1,0 +1,151 @@
+"""The fields of a recipe that a grid can set, and a guess of what a starter grid should set."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from sweeper.fields.nodes import scalar
+from sweeper.grid.overrides import flow
+from sweeper.model.json_values import table_of
+from sweeper.recipe.reference import Recipe, RunProcess, inspect
+
+__all__ = ["Field", "Guess", "as_yaml", "fields_of", "guess_settings", "seed_field"]
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:-]*(?<!:)\Z")
+_CHOICES = re.compile(r"Literal\[(.*)\]")
+_PLACEHOLDERS: Mapping[str, object] = {"str": "FILL ME IN", "int": 1, "float": 0.1, "bool": False}
+
+
+class Field(NamedTuple):
+    """A field of a recipe's config by its dotted key. `default` is YAML, None where there is no
+    plain one; `choices` are the values of a Literal."""
+
+    key: str
+    type: str
+    default: str | None
+    doc: str
+    required: bool
+    choices: tuple[object, ...]
+    value: object
+
+
+class Guess(NamedTuple):
+    """What a starter grid sets: an axis, and what the recipe needs. `lacks` are sentences about
+    what else it needs."""
+
+    axis: tuple[str, list[object]] | None
+    needed: dict[str, object]
+    lacks: list[str]
+
+
+def fields_of(recipe: Recipe) -> list[Field]:
+    """The fields that a grid can set, without those that sweeper sets itself."""
+    ours = frozenset({recipe.log_path_field or "log_path", "behavior_if_log_dir_exists"})
+    return list(_fields(recipe.takes, ours))
+
+
+def _fields(
+    takes: Mapping[str, Mapping[str, object]],
+    ours: frozenset[str],
+    above: str = "",
+    needed: bool = True,
+) -> Iterator[Field]:
+    """Yield the fields without `ours`, those of nested configs by dotted keys. What a nested
+    config needs is required where that config is (`needed`)."""
+    for name, about in takes.items():
+        key = f"{above}{name}"
+        if key in ours:
+            continue
+        required = needed and bool(about.get("required"))
+        inside = {key: table_of(one) for key, one in table_of(about.get("fields")).items()}
+        if inside:
+            yield from _fields(inside, ours, f"{key}.", required)
+            continue
+        default = flow(about["default"]) if "default" in about else None
+        value = about.get("default")
+        if isinstance(value, str):
+            default = as_yaml(value)
+        choices = _choices(str(about["type"]))
+        doc = " ".join(str(about.get("doc", "")).split())
+        yield Field(key, str(about["type"]), default, doc, required, choices, value)
+
+
+def guess_settings(reference: str, fields: list[Field], python: str | None) -> Guess:
+    """Guess what to set; each value is tried on the recipe."""
+    needed: dict[str, object] = {}
+    for field in fields:
+        if field.required and field.key != seed_field(fields):
+            value = field.choices[0] if field.choices else _PLACEHOLDERS.get(field.type)
+            if value is not None:
+                needed[field.key] = value
+    candidates = [(f.key, values) for f in _in_order(fields) if (values := _values(f))][:12]
+    tries = [(key, {**needed, key: value}) for key, values in candidates for value in values]
+    configs = [needed, *(config for _, config in tries)]
+    problems = inspect(reference, configs, RunProcess(python)).problems
+    bad = {tries[p.number - 1][0] for p in problems if p.number}
+    axis = next((found for found in candidates if found[0] not in bad), None)
+    if axis is not None:
+        needed.pop(axis[0], None)
+    return Guess(axis, needed, [p.message for p in problems if not (p.number or p.lacking)])
+
+
+def _in_order(fields: list[Field]) -> list[Field]:
+    """Sort fields by how likely they are to be swept."""
+
+    def rank(field: Field) -> tuple[int, int]:
+        last = field.key.rpartition(".")[2]
+        named = ("learning_rate", "lr")
+        order = 0 if last in named else 1 if last.endswith(named) else 2
+        kinds = ("float", "int")
+        kind = 3 if field.choices else 4 if field.type not in kinds else kinds.index(field.type)
+        return order, kind
+
+    seed = seed_field(fields)
+    return sorted((field for field in fields if field.key != seed), key=rank)
+
+
+def _values(field: Field) -> list[object]:
+    """Values of a field worth comparing, its default among them; none for a field without any."""
+    value = field.value
+    if len(field.choices) > 1:
+        return list(field.choices)
+    if field.type == "bool":
+        return [False, True]
+    if type(value) is float and value > 0:
+        return [float(f"{value / 3:.1g}"), value, float(f"{value * 3:.1g}")]
+    if type(value) is int and value > 1:
+        return [value, 2 * value]
+    return []
+
+
+def _choices(annotation: str) -> tuple[object, ...]:
+    """The values of `Literal['a', 'b']`, read as data; none for another type."""
+    from ast import literal_eval
+
+    match = _CHOICES.search(annotation)
+    if match is None:
+        return ()
+    try:
+        found = literal_eval(f"({match.group(1)},)")
+    except (ValueError, SyntaxError):
+        return ()
+    return tuple(found) if all(type(v) in (str, int, bool) for v in found) else ()
+
+
+def seed_field(fields: list[Field]) -> str | None:
+    """The field that takes the seed."""
+    integers = [field.key for field in fields if field.type in ("int", "int | None")]
+    if "seed" in integers:
+        return "seed"
+    return next((key for key in integers if key.endswith("_seed")), None)
+
+
+def as_yaml(value: object) -> str:
+    """Write a value as YAML, strings without quotes where they need none."""
+    if isinstance(value, str) and _PLAIN.match(value) and scalar(value) == value:
+        return value
+    if isinstance(value, float) and 0 < abs(value) < 1e-2:
+        mantissa, _, exponent = f"{value:e}".partition("e")
+        short = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+        return short if float(short) == value else flow(value)
+    return flow(value)

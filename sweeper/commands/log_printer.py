@@ -1,0 +1,81 @@
+"""Prints lines of logs: as text, with the run's name before each, or as JSON."""
+
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+
+from sweeper.commands.name_colours import Colours
+from sweeper.results.logs import Line
+from sweeper.results.runs import RecordedRun
+from sweeper.sanitize import raw, sanitize, sanitize_json
+from sweeper.terminal import in_colour
+
+__all__ = ["LinePrinter", "RunKey", "run_key", "text_of"]
+
+_BATCH = 500
+
+RunKey = tuple[str, str, str]
+"""What tells runs of any sweeps apart: root, sweep, id."""
+
+
+def run_key(run: RecordedRun) -> RunKey:
+    """The key of a run."""
+    return run.root, run.sweep, run.id
+
+
+class LinePrinter:
+    """Prints lines: with their run's name before them, in its colour, if there is more than one
+    run; only those in which `pattern` is found."""
+
+    def __init__(self, pattern: re.Pattern[str] | None, as_json: bool) -> None:
+        self._pattern = pattern
+        self._json = as_json
+        self._colours = Colours() if in_colour() and not as_json else None
+        self._names: dict[RunKey, str] = {}
+        self._width = 0
+        self.count = 0
+
+    def add_runs(self, runs: Iterable[RecordedRun]) -> None:
+        """Add runs whose lines are shown."""
+        for run in runs:
+            self._names.setdefault(run_key(run), sanitize(run.name))
+        if len({sweep for _, sweep, _ in self._names}) > 1:
+            for root, sweep, identity in self._names:
+                name = self._names[root, sweep, identity]
+                if not name.startswith(f"{sanitize(sweep)}/"):
+                    self._names[root, sweep, identity] = f"{sanitize(sweep)}/{name}"
+        self._width = max(map(len, self._names.values()), default=0)
+
+    def matching(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """The lines that are to be shown."""
+        pattern = self._pattern
+        return (line for line in lines if pattern is None or pattern.search(text_of(line.data)))
+
+    def print_lines(self, lines: Iterable[Line]) -> None:
+        """Print lines."""
+        found = iter(lines)
+        while texts := [self._format(line) for line in itertools.islice(found, _BATCH)]:
+            self.count += len(texts)
+            raw(sys.stdout).write("".join(texts))  # which may have colours of ours
+
+    def _format(self, line: Line) -> str:
+        run = line.run
+        if self._json:
+            found = {"schema": 1, "sweep": run.sweep, "run": run.id, "name": run.name}
+            text = line.data.decode("utf-8", "replace")
+            return sanitize_json(json.dumps(found | {"attempt": line.attempt, "line": text})) + "\n"
+        if len(self._names) < 2:
+            return text_of(line.data) + "\n"
+        name = f"{self._names[run_key(run)]:<{self._width}} |"
+        if self._colours is not None:
+            name = self._colours.paint(name, run)
+        return f"{name} {text_of(line.data)}".rstrip() + "\n"
+
+
+def text_of(data: bytes) -> str:
+    """A line as a terminal shows it in the end: what follows a carriage return overwrites what was
+    before it."""
+    data = data.rstrip(b"\r")
+    return sanitize(data[data.rfind(b"\r") + 1 :].decode("utf-8", "replace"))
