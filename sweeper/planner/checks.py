@@ -65,10 +65,8 @@ def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Pro
     once. Mistakes that may only follow from the others are left out."""
     if grid.recipe is None or points is None:
         return
-    seed_field = grid.seeds.field if grid.seeds else "seed"
     try:
-        configs = [point.config for point in points]
-        found = _inspect(grid, seed_field, configs, validate=True).problems
+        found = _inspect(grid, [point.config for point in points], validate=True).problems
     except RecipeError as error:
         _tell(grid, error, problems)
         return
@@ -82,21 +80,18 @@ def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Pro
 def fields_of(grid: Grid) -> Mapping[str, object]:
     """The fields that a grid's recipe takes; none where it cannot be asked, which `check` tells."""
     try:
-        seed_field = grid.seeds.field if grid.seeds else "seed"
-        return _inspect(grid, seed_field, [], validate=True).recipe.takes
+        return _inspect(grid, [], validate=True).recipe.takes
     except RecipeError:
         return {}
 
 
-def _inspect(
-    grid: Grid, seed_field: str | None, configs: Sequence[Mapping[str, object]], *, validate: bool
-) -> Inspected:
+def _inspect(grid: Grid, configs: Sequence[Mapping[str, object]], *, validate: bool) -> Inspected:
     launch = grid.launch
     return inspect(
         grid.recipe if grid.recipe is not None else list(grid.command or ()),
         configs,
         RunProcess(launch.python, launch.cwd, launch.env),
-        FilledFields(launch.log_path_field, seed_field, launch.metrics_dir),
+        FilledFields(launch.log_path_field, grid.seed_field, launch.metrics_dir),
         validate=validate,
     )
 
@@ -111,7 +106,7 @@ class _Check:
 
     def __init__(self, expanded: Expanded, runs: Sequence[Run], problems: Problems) -> None:
         self.expanded, self.runs, self.problems = expanded, runs, problems
-        self.grid, self.seed_field = expanded.grid, expanded.seed_field
+        self.grid = expanded.grid
         self.warnings: list[str] = []
         self.lacks: list[Problem] = []
         self.notes: tuple[str, ...] = ()
@@ -139,12 +134,12 @@ class _Check:
         grid = self.grid
         field = grid.launch.log_path_field or "log_path"
         ours = {field, "behavior_if_log_dir_exists"} if grid.command is None else set(RUN_KEYS)
-        ours.discard(self.seed_field or "")
+        ours.discard(grid.seed_field or "")
         for setting in grid.every_setting():
             for key in setting.given:
                 if key in ours:
                     self.problems.add(setting.places[key], f"{key} is set by sweeper")
-                if grid.seeds is not None and key == self.seed_field:
+                if grid.seeds is not None and key == grid.seed_field:
                     self.problems.add(setting.places[key], f"{key} is given by seeds already")
 
     def _repeats(self) -> None:
@@ -164,7 +159,7 @@ class _Check:
         grid = self.grid
         configs = [run.config for run in self.runs] if validate else []
         try:
-            inspected = _inspect(grid, self.seed_field, configs, validate=validate)
+            inspected = _inspect(grid, configs, validate=validate)
         except RecipeError as error:
             _tell(grid, error, self.problems)
             return None

@@ -30,11 +30,10 @@ class Point(NamedTuple):
 
 class Expanded(NamedTuple):
     """An expanded grid: the points of `grid`, in which an axis over the seed has become its
-    `seeds`. `seed_field` is the field that takes the seed; `warnings` are for people."""
+    `seeds`. `warnings` are for people."""
 
     grid: Grid
     points: tuple[Point, ...]
-    seed_field: str | None
     warnings: tuple[str, ...]
 
     def point_of(self, run: int) -> Point:

@@ -19,7 +19,6 @@ from sweeper.grid.dotted_keys import Reach, assign
 from sweeper.grid.excluding import Exclusion
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import BrokenReference, Resolver
-from sweeper.grid.seeds import Seeds
 from sweeper.planner.points import Point, Row, place_of
 
 __all__ = ["MAX_RUNS", "MAX_WORK", "Product", "count_points"]
@@ -48,21 +47,15 @@ class _TooMuch(Exception):
 
 
 class Product:
-    """Makes the points of a grid. `late` is the field that takes the seed, `replicates` how many
-    runs each point becomes. Mistakes are noted, and `cut_short` says whether points are missing
-    because of them. Oddities go into `warnings`, which are complete once the last point is
-    taken."""
+    """Makes the points of a grid; `replicates` is how many runs each of them becomes. Mistakes are
+    noted, and `cut_short` says whether points are missing because of them. Oddities go into
+    `warnings`, which are complete once the last point is taken."""
 
     def __init__(
-        self,
-        grid: Grid,
-        problems: Problems,
-        warnings: list[str],
-        *,
-        late: str | None = "seed",
-        replicates: int = 1,
+        self, grid: Grid, problems: Problems, warnings: list[str], *, replicates: int = 1
     ) -> None:
-        self.grid, self.problems, self.warnings, self.late = grid, problems, warnings, late
+        self.grid, self.problems, self.warnings = grid, problems, warnings
+        self.seed_field = grid.seed_field
         self.resolver = Resolver()
         self._limit, self._replicates = MAX_RUNS // replicates, replicates
         self._count = self._work = 0
@@ -212,7 +205,7 @@ class Product:
             if key in self._referring:
                 before = self.resolver.work
                 try:
-                    text = self.resolver.text(config, key, self._referring, self.late)
+                    text = self.resolver.text(config, key, self._referring, self.seed_field)
                     self._charge(self.resolver.work - before)
                 except BrokenReference as error:
                     self._tell_broken(condition.place, f"if: {key}", error, config)
@@ -239,7 +232,7 @@ class Product:
         if not self._referring:
             return Point(config, rows)
         raw, before = dict(config), self.resolver.work
-        pending, broken = self.resolver.resolve(config, self._referring, self.late)
+        pending, broken = self.resolver.resolve(config, self._referring, self.seed_field)
         for key, error in broken:
             place = place_of(self.grid, Point(raw, rows), key) or self.grid.places["base"]
             self._tell_broken(place, key, error, raw)
@@ -252,9 +245,9 @@ class Product:
         self._charge(made + grown + _ASKED * len(pending) * self._replicates)
         return Point(config, chosen, pending)
 
-    def with_runs(self, point: Point, seeds: Seeds | None) -> Point:
+    def with_runs(self, point: Point) -> Point:
         """Add to a point the configurations of its runs, with what waited for the seed resolved."""
-        field = self.late
+        seeds, field = self.grid.seeds, self.seed_field
         if seeds is None or field is None:
             if not point.pending:
                 return point
@@ -278,7 +271,9 @@ class Product:
         for key, setting in settings.items():
             if setting.refers:
                 try:
-                    value = self.resolver.fill(config, setting.value, self._referring, self.late)
+                    value = self.resolver.fill(
+                        config, setting.value, self._referring, self.seed_field
+                    )
                 except BrokenReference as error:  # the key is given once more, and holds that value
                     self._tell_broken(setting.place, key, error, config)
                     continue
@@ -312,7 +307,7 @@ class Product:
             unknown = [key for key in when.conditions if key not in before]
             for key in unknown:
                 place = when.conditions[key].place
-                if key == self.late and self.grid.seeds is not None:
+                if key == self.seed_field and self.grid.seeds is not None:
                     self.problems.add(place, f"if: {key} is the seed, and no cell's own")
                 elif key in self._known:
                     self.problems.add(place, f"if: {key[:60]!r} is given only further down")
