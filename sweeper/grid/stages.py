@@ -14,7 +14,7 @@ from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.grid import seeds
 from sweeper.grid.metric import METRIC
 from sweeper.grid.overrides import Override
-from sweeper.grid.taking import FROM, Taking, read_from
+from sweeper.grid.taking import FROM, Taking, read_from, stages_before
 from sweeper.model.taking import LATE, PARENT
 
 __all__ = [
@@ -208,7 +208,7 @@ def check_graph(
     names = [stage.name for stage in stages]
     for stage in stages:
         for taking in stage.takings:
-            for take, place in zip(taking.source.takes, taking.places, strict=True):
+            for take, place in taking.placed_takes():
                 where = f"stages.{stage.name}.from"
                 if take.stage == stage.name:
                     problems.add(place, f"{where}: a stage cannot take from itself")
@@ -217,18 +217,13 @@ def check_graph(
                     told = f"{where}: there is no stage {take.stage[:60]!r}{near}"
                     problems.add(place, told)
                 elif take.chooses and not metrics[take.stage]:
-                    how = "top" if take.how == "top" else take.how
-                    told = f"{where}: take {how} needs a metric, and stages.{take.stage} has none"
-                    problems.add(place, told)
-    circle = _circle({stage.name: _before(stage) for stage in stages})
+                    told = f"take {take.how} needs a metric, and stages.{take.stage} has none"
+                    problems.add(place, f"{where}: {told}")
+    circle = _circle({stage.name: stages_before(stage.takings) for stage in stages})
     if circle:
         first = next(stage for stage in stages if stage.name == circle[0])
         place = first.takings[0].place
         problems.add(place, f"stages take from each other in a circle: {' -> '.join(circle)}")
-
-
-def _before(stage: StageNode) -> list[str]:
-    return [take.stage for taking in stage.takings for take in taking.source.takes]
 
 
 def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
@@ -255,7 +250,7 @@ def ordered(stages: Sequence[StageNode]) -> Iterator[StageNode]:
     done: set[str] = set()
     left = list(stages)
     while left:
-        ready = next((s for s in left if all(name in done for name in _before(s))), None)
+        ready = next((s for s in left if done.issuperset(stages_before(s.takings))), None)
         if ready is None:
             return
         left.remove(ready)

@@ -1,11 +1,12 @@
 """`from` of a stage: which runs of the stages before it its own go on from."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.model.taking import Source, Take
 
-__all__ = ["FROM", "Taking", "read_from"]
+__all__ = ["FROM", "Taking", "read_from", "stages_before"]
 
 _MOST = 1000
 _SOURCES = 20
@@ -55,6 +56,15 @@ class Taking(NamedTuple):
     source: Source
     place: Place
     places: tuple[Place, ...] = ()
+
+    def placed_takes(self) -> Iterator[tuple[Take, Place]]:
+        """Each take with its place."""
+        return zip(self.source.takes, self.places, strict=True)
+
+
+def stages_before(takings: Iterable[Taking]) -> list[str]:
+    """The stages that are taken from."""
+    return [take.stage for taking in takings for take in taking.source.takes]
 
 
 def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:

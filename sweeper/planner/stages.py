@@ -10,7 +10,8 @@ from sweeper.fields.kinds import hint, nearest
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid, StageGrid
 from sweeper.grid.blocks import Setting
-from sweeper.model.growth import Growth, grow, grown
+from sweeper.grid.taking import stages_before
+from sweeper.model.growth import Growth, Taken, grow, grown
 from sweeper.model.names import shorten
 from sweeper.model.plan import Baseline, Expected, Plan, Run, Stage
 from sweeper.model.recipe import Recipe
@@ -26,6 +27,14 @@ __all__ = ["NO_RECIPE", "baseline_of", "check_stages_left", "with_stages"]
 _MODEL = "model_name"
 _GOES_ON = {_MODEL: _MODEL, "load_checkpoint_path": "checkpoint.state"}
 """The fields that make a recipe go on from others' weights, and what of a parent they get."""
+
+
+def _nothing_chosen(_choice: Choice) -> None:
+    return None
+
+
+def _the_first(choice: Choice) -> Sequence[str]:
+    return choice.candidates[: choice.take.number]
 
 
 class _Stage(NamedTuple):
@@ -64,8 +73,8 @@ class _Planning:
     def all(self) -> Plan:
         """Plan every stage, those first that others take from."""
         for stage in self.grid.stages:
-            before = {take.stage for t in stage.takings for take in t.source.takes}
-            if before <= self.done.keys():  # else its parents have mistakes, which come first
+            before = set(stages_before(stage.takings))
+            if self.done.keys() >= before:  # else its parents have mistakes, which come first
                 with suppress(GridError):  # told with those of the others
                     self._add(stage)
         if not self.problems:
@@ -83,7 +92,7 @@ class _Planning:
             notes=tuple(dict.fromkeys(self.notes)),
             expected=tuple(self.expected),
         )
-        return grown(plan, lambda _: None)
+        return grown(plan, _nothing_chosen)
 
     def _roots(self) -> Iterator[Run]:
         return (run for done in self.done.values() if not done.grid.takings for run in done.runs)
@@ -171,19 +180,18 @@ class _Planning:
             self.problems.add(stage.grid.baseline.place, f"stages.{stage.name}.baseline: {told}")
         return None
 
-    def _grown(self, *stages: Stage) -> Growth:
-        """These stages, nothing being chosen yet."""
+    def _grown(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
+        """The runs of these stages, as far as they are known by what is `chosen`."""
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._roots()))
-        return grow(plan, lambda _: None)
+        return grow(plan, chosen)
 
     def _specimens(self, stage: Stage) -> tuple[Run, ...]:
         """The runs of a stage as they would be with the first of their parents."""
         sources = [source for source in stage.sources if not source.base] or stage.sources
         stages = (*self._first_sources(stage), stage._replace(sources=sources[:1]))
-        recipe = stages[0].recipe
-        plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._roots()))
-        runs = [run for run in grow(plan, _the_first).runs if run.stage == stage.name]
+        growth = self._grown(*stages, chosen=_the_first)
+        runs = [run for run in growth.runs if run.stage == stage.name]
         return tuple(runs[: len(stage.runs)])
 
     def _first_sources(self, stage: Stage) -> Iterator[Stage]:
@@ -232,7 +240,7 @@ class _Planning:
         takes = done.stage.recipe.takes
         if all(key in run.config for run in done.runs) or "default" in takes.get(key, {}):
             return None
-        if done.stage.recipe.kind != "command" and not takes:  # it was not asked
+        if _was_not_asked(done.stage.recipe):
             return None
         known = [*LATE, *takes, *(k for run in done.runs[:1] for k in run.config)]
         some = any(key in run.config for run in done.runs)
@@ -256,7 +264,7 @@ class _Planning:
         """Whether there is what a stage takes, as far as that is known."""
         good = True
         for taking in stage.takings:
-            for take, place in zip(taking.source.takes, taking.places, strict=True):
+            for take, place in taking.placed_takes():
                 told = self._missing(take)
                 if told is not None:
                     self.problems.add(place, f"stages.{stage.name}.from: {told}")
@@ -293,8 +301,8 @@ class _Planning:
 
     def _has_model(self) -> bool:
         roots = [done for done in self.done.values() if not done.grid.takings]
-        if any(r.stage.recipe.kind != "command" and not r.stage.recipe.takes for r in roots):
-            return True  # it was not asked
+        if any(_was_not_asked(done.stage.recipe) for done in roots):
+            return True
         return any(
             _MODEL in run.config or "default" in done.stage.recipe.takes.get(_MODEL, {})
             for done in roots
@@ -346,8 +354,9 @@ class _Planning:
         return next(stage.place for stage in self.grid.stages if stage.name == name)
 
 
-def _the_first(choice: Choice) -> Sequence[str]:
-    return choice.candidates[: choice.take.number]
+def _was_not_asked(recipe: Recipe) -> bool:
+    """Whether a recipe's fields are unknown; a command has none."""
+    return recipe.kind != "command" and not recipe.takes
 
 
 def _called(run: Run, stage: str) -> Run:
