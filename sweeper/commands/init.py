@@ -18,9 +18,9 @@ from sweeper.fields.nodes import scalar
 from sweeper.fields.sections import Field as Option
 from sweeper.fields.sections import Nested
 from sweeper.grid.overrides import flow
-from sweeper.grid.reading import is_name
 from sweeper.limits import crowding
 from sweeper.model.json_values import table_of
+from sweeper.model.names import is_sweep_name
 from sweeper.recipe.reference import Recipe, RunProcess, inspect
 
 __all__ = ["SCHEMA", "Field", "add_arguments", "fields_of", "grid_text", "run"]
@@ -399,7 +399,7 @@ def _name(reference: str) -> str:
         name = os.path.splitext(os.path.basename(head))[0]
     else:
         name = head.rpartition(".")[2]
-    return name if is_name(name) else "sweep"
+    return name if is_sweep_name(name) else "sweep"
 
 
 def _schema_below(out: str) -> str | None:

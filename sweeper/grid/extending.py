@@ -13,6 +13,7 @@ from functools import reduce
 from typing import NamedTuple
 
 from sweeper.errors import GridError
+from sweeper.fields.kinds import wrong
 from sweeper.fields.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, plain, read_yaml
 from sweeper.grid.dotted_keys import Reach, leaves
 
@@ -110,7 +111,7 @@ def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
 def _target(node: Node, path: str, problems: Problems) -> str:
     """The path that an `extends` names, counted from the folder of the file it stands in."""
     if not isinstance(node.value, str):
-        problems.add(node.place, f"extends is {kind(node)}; it takes the path of another grid")
+        wrong(node, "extends", "the path of another grid", problems)
         raise Stop
     if not node.value or "\0" in node.value:
         problems.add(node.place, "extends takes the path of another grid")

@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.fields.kinds import hint, nearest
+from sweeper.fields.kinds import hint, nearest, whole
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.grid import seeds
 from sweeper.grid.metric import METRIC
 from sweeper.grid.overrides import Override
 from sweeper.grid.taking import FROM, Taking, read_from, stages_before
+from sweeper.model.names import STAGE_NAME
 from sweeper.model.taking import LATE, PARENT
 
 __all__ = [
@@ -38,7 +39,6 @@ IN_STAGE = (
 LAUNCH = "launch"
 
 MAX_STAGES = 50
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}\Z")
 _RESERVED = frozenset({PARENT, "stage", "take", "base", "launch", "random", "seeds", "stages"})
 _REFERENCE = re.compile(r"(\$?)\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
 
@@ -72,7 +72,7 @@ def stages_schema(sections: Mapping[str, object]) -> dict[str, object]:
         "additionalProperties": False,
         "properties": {**sections, PARENT: of},
     }
-    names = {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,39}$", "not": {"enum": sorted(_RESERVED)}}
+    names = {"pattern": whole(STAGE_NAME), "not": {"enum": sorted(_RESERVED)}}
     return {
         "type": "object",
         "minProperties": 1,
@@ -114,7 +114,7 @@ def read_stages(node: Node, problems: Problems) -> list[StageNode]:
     names = list(node.entries)
     found: list[StageNode] = []
     for name, (place, item) in node.entries.items():
-        if not _NAME.match(name) or name in _RESERVED:
+        if not re.fullmatch(STAGE_NAME, name) or name in _RESERVED:
             told = "a letter, then letters, digits and '_', at most 40"
             told = "the word means something else" if name in _RESERVED else told
             problems.add(place, f"stages: {name[:60]!r} cannot name a stage ({told})")

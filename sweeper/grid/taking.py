@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.fields.kinds import wrong
+from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.model.taking import Source, Take
 
 __all__ = ["FROM", "Taking", "read_from", "stages_before"]
@@ -87,8 +88,7 @@ def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
 def _read_source(node: Node, where: str, problems: Problems) -> Taking | None:
     entries = node.entries
     if not entries:
-        told = f"{where} is {kind(node)}; it takes {{stage: ..., take: ...}}, or a list of these"
-        problems.add(node.place, told)
+        wrong(node, where, "{stage: ..., take: ...}, or a list of these", problems)
         return None
     if "base" in entries:
         if len(entries) > 1 or entries["base"][1].value is not True:
@@ -123,7 +123,7 @@ def _read_one(
         return None
     name = entries["stage"][1]
     if not isinstance(name.value, str):
-        problems.add(name.place, f"{where}.stage is {kind(name)}; it takes the name of a stage")
+        wrong(name, f"{where}.stage", "the name of a stage", problems)
         return None
     take = _read_take(name.value, entries["take"][1], where, problems)
     return None if take is None else Taking(Source((take,)), node.place, (name.place,))
@@ -136,7 +136,7 @@ def _read_take(stage: str, node: Node, where: str, problems: Problems) -> Take |
         return Take(stage, "run", run=node.value)
     top = (node.entries or {}).get("top")
     if top is None or len(node.entries or {}) != 1:
-        problems.add(node.place, f"{where}: take is {kind(node)}; it takes {_HOW}")
+        wrong(node, f"{where}: take", _HOW, problems)
         return None
     count = top[1].value
     if type(count) is not int or not 1 <= count <= _MOST:
