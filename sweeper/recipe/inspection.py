@@ -169,9 +169,9 @@ def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | 
 
 
 def sibling(name: str) -> ModuleType:
-    """A module from this file's folder, which is not on the module path."""
+    """A module from this file's folder, which is not on the module path; always the same one."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-    return _from_file(f"sweeper_{name}", path)
+    return sys.modules.get(f"sweeper_{name}") or _from_file(f"sweeper_{name}", path)
 
 
 def _from_file(name: str, path: str) -> ModuleType:
