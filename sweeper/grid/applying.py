@@ -122,7 +122,7 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     whens = tuple(_rebuilt(when, _part(when).without(key)) for when in grid.whens)
     grid = grid._replace(whens=tuple(when for when in whens if when.keys or when.random))
     if change.action == "axis":
-        return _apply_axis(grid, change, problems)
+        return _rebuilt(grid, _with_axis(_part(grid), change, problems))
     grid = _rebuilt(grid, _part(grid).without(key))._replace(
         include=tuple(_cut(entry, key) for entry in grid.include),
         dropped=grid.dropped | {key},
@@ -147,10 +147,6 @@ def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
         return _rebuilt(when, part._replace(base={**part.base, **_settings(change, problems)}))
     part = part._replace(base=_cut(part.base, change.key))
     return _rebuilt(when, _with_axis(part, change, problems))
-
-
-def _apply_axis(grid: Grid, change: Override, problems: Problems) -> Grid:
-    return _rebuilt(grid, _with_axis(_part(grid), change, problems))
 
 
 def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:

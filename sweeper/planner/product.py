@@ -13,13 +13,13 @@ from typing import NamedTuple
 from sweeper.fields.kinds import MAX_HINTS, hint, nearest
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
-from sweeper.grid.blocks import Block, Setting
+from sweeper.grid.blocks import Setting
 from sweeper.grid.conditions import When
 from sweeper.grid.dotted_keys import Reach, assign
 from sweeper.grid.excluding import Exclusion
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import BrokenReference, Resolver
-from sweeper.planner.points import Point, Row, place_of
+from sweeper.planner.points import Point, Row, place_of, rows_of
 
 __all__ = ["MAX_RUNS", "MAX_WORK", "Product", "count_points"]
 
@@ -62,7 +62,7 @@ class Product:
         self.cut_short = False
         self._base = {key: setting.value for key, setting in grid.base.items()}
         self._fixed = {key: setting.value for key, setting in grid.fixed.items()}
-        self._blocks = [_rows(block) for block in grid.blocks]
+        self._blocks = [rows_of(block) for block in grid.blocks]
         self._known = _keys(grid, grid.whens)
         self._held: set[int] = set()
         self._told: set[tuple[Place, str, str]] = set()
@@ -136,7 +136,7 @@ class Product:
                 assign(config, key, setting.given)
             for key, value in self._fixed.items():
                 assign(config, key, {key: value})
-            yield self._resolved(config, (_row(entry),))
+            yield self._resolved(config, (Row.of(entry),))
 
     def _expanded(self) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
         """Yield the points of the axes, those under conditions among them."""
@@ -364,8 +364,8 @@ class _When(NamedTuple):
         reach = Reach(when.keys)
         return cls(
             when,
-            _row(when.base),
-            [_rows(block) for block in when.blocks],
+            Row.of(when.base),
+            [rows_of(block) for block in when.blocks],
             tuple(k for k in known if reach.touches(k)),
             frozenset(
                 number
@@ -373,20 +373,6 @@ class _When(NamedTuple):
                 if any(map(reach.touches, other.keys))
             ),
         )
-
-
-def _rows(block: Block) -> tuple[Row, ...]:
-    keys = list(block.axes)
-    return tuple(
-        _row(dict(zip(keys, s, strict=True))) for s in zip(*block.axes.values(), strict=True)
-    )
-
-
-def _row(settings: dict[str, Setting]) -> Row:
-    given: dict[str, object] = {}
-    for setting in settings.values():
-        given.update(setting.given)
-    return Row(settings, given, any(setting.refers for setting in settings.values()))
 
 
 def _referring(grid: Grid) -> dict[str, None]:

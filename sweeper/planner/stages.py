@@ -378,9 +378,5 @@ def baseline_of(
     return Baseline(cell=runs[cell * each].cell) if cell is not None and each else None
 
 
-NO_RECIPE = Recipe(
-    reference="", kind="module", module=None, file=None, config_class=None, command=None,
-    python="", cwd="", on_path=False, log_path_field=None, seed_field=None, behavior_field=False,
-    takes={}, forms={},
-)  # fmt: skip
+NO_RECIPE = Recipe(reference="", kind="module")
 """In the place of a recipe that was not asked yet."""
