@@ -65,8 +65,8 @@ class Product:
         self._blocks = [rows_of(block) for block in grid.blocks]
         self._known = _keys(grid, grid.whens)
         self._held: set[int] = set()
-        self._told: set[tuple[Place, str, str]] = set()
-        self._rivals_told: set[tuple[int, int]] = set()
+        self._broken_noted: set[tuple[Place, str, str]] = set()
+        self._rivals_noted: set[tuple[int, int]] = set()
         self._referring = _referring(grid)
         self._whens = list(self._usable_whens())
         self._rules = list(self._usable_rules())
@@ -81,10 +81,10 @@ class Product:
         if math.prod(sizes) <= min(self._limit, MAX_WORK // (each + 1)):
             return False
         try:
-            for config, _ in self._expanded():
+            for config, _ in self._unresolved_points():
                 self._charge(self._cost(config))
         except _TooMuch as error:
-            self._tell_too_much(error)
+            self._add_too_much(error)
             return True
         return False
 
@@ -101,7 +101,7 @@ class Product:
                 " counts as 8 in each cell)"
             )
 
-    def _tell_too_much(self, error: _TooMuch) -> None:
+    def _add_too_much(self, error: _TooMuch) -> None:
         self.cut_short = True
         self.problems.add(self.grid.places["when" if self._whens else "grid"], str(error))
 
@@ -110,17 +110,17 @@ class Product:
         others, included cells last."""
         exclusion = Exclusion(self._rules)
         try:
-            for config, rows in self._expanded():
+            for config, rows in self._unresolved_points():
                 self._charge(self._cost(config))
                 point = self._resolved(config, rows)
                 if not exclusion.takes(point.config):
                     yield point
-                if (self._told or self._rivals_told) and self._count > _ENOUGH:
+                if (self._broken_noted or self._rivals_noted) and self._count > _ENOUGH:
                     self.cut_short = True
                     return
             yield from self._included()
         except _TooMuch as error:
-            self._tell_too_much(error)
+            self._add_too_much(error)
             return
         for number, rule in enumerate(self._rules):
             if number not in exclusion.used:
@@ -138,7 +138,7 @@ class Product:
                 assign(config, key, {key: value})
             yield self._resolved(config, (Row.of(entry),))
 
-    def _expanded(self) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
+    def _unresolved_points(self) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
         """Yield the points of the axes, those under conditions among them."""
         if not self._blocks and self.grid.include:
             return
@@ -152,7 +152,7 @@ class Product:
             for row in rows:
                 config.update(row.given)
             config.update(self._fixed)
-            self._spend(1)
+            self._add_to_count(1)
             if self._whens:
                 yield from self._under_conditions(0, config, rows, ())
             else:
@@ -171,9 +171,9 @@ class Product:
             self._held.add(index)
             rival = next((other for other in held if other in when.rivals), None)
             if rival is not None:  # go on without it: each branch gives a point, and is counted
-                if (rival, index) not in self._rivals_told:
-                    self._rivals_told.add((rival, index))
-                    self._tell_rivals(self._whens[rival].when, when.when)
+                if (rival, index) not in self._rivals_noted:
+                    self._rivals_noted.add((rival, index))
+                    self._add_rivals(self._whens[rival].when, when.when)
                 continue
             held = (*held, index)
             config = dict(config)
@@ -184,7 +184,7 @@ class Product:
                 rows = (*rows, when.base)
             if when.blocks:
                 # Each of them becomes a point at least: no need to make them to see it.
-                self._spend(math.prod(map(len, when.blocks)) - 1)
+                self._add_to_count(math.prod(map(len, when.blocks)) - 1)
                 for chosen in itertools.product(*when.blocks):
                     branch = dict(config)
                     for row in chosen:
@@ -193,7 +193,7 @@ class Product:
                 return
         yield config, rows
 
-    def _spend(self, points: int) -> None:
+    def _add_to_count(self, points: int) -> None:
         self._count += points
         if self._count > self._limit:
             raise _TooMuch(f"more than {self._limit} cells; a sweep has at most {MAX_RUNS} runs")
@@ -208,7 +208,7 @@ class Product:
                     text = self.resolver.text(config, key, self._referring, self.seed_field)
                     self._charge(self.resolver.work - before)
                 except BrokenReference as error:
-                    self._tell_broken(condition.place, f"if: {key}", error, config)
+                    self._add_broken(condition.place, f"if: {key}", error, config)
                     return False
             else:
                 text = canonical(config[key])
@@ -216,7 +216,7 @@ class Product:
                 return False
         return True
 
-    def _tell_rivals(self, one: When, other: When) -> None:
+    def _add_rivals(self, one: When, other: When) -> None:
         reach = Reach(one.keys)
         for key in other.keys:
             if reach.touches(key):
@@ -235,7 +235,7 @@ class Product:
         pending, broken = self.resolver.resolve(config, self._referring, self.seed_field)
         for key, error in broken:
             place = place_of(self.grid, Point(raw, rows), key) or self.grid.places["base"]
-            self._tell_broken(place, key, error, raw)
+            self._add_broken(place, key, error, raw)
         if broken:
             return Point(raw, rows)
         chosen = tuple(self._resolved_row(row, raw) if row.refers else row for row in rows)
@@ -263,7 +263,7 @@ class Product:
         _, broken = self.resolver.resolve(config, point.pending, None)
         for key, error in broken:
             place = place_of(self.grid, point, key) or self.grid.places["base"]
-            self._tell_broken(place, key, error, config)
+            self._add_broken(place, key, error, config)
         return config
 
     def _resolved_row(self, row: Row, config: dict[str, object]) -> Row:
@@ -275,17 +275,17 @@ class Product:
                         config, setting.value, self._referring, self.seed_field
                     )
                 except BrokenReference as error:  # the key is given once more, and holds that value
-                    self._tell_broken(setting.place, key, error, config)
+                    self._add_broken(setting.place, key, error, config)
                     continue
                 settings[key] = setting._replace(value=value)
         return row._replace(settings=settings)
 
-    def _tell_broken(
+    def _add_broken(
         self, place: Place, what: str, error: BrokenReference, config: Mapping[str, object]
     ) -> None:
         told = (place, what, str(error))
-        if told not in self._told:
-            self._told.add(told)
+        if told not in self._broken_noted:
+            self._broken_noted.add(told)
             near = "" if error.missing is None else hint(error.missing, config, self.problems)
             self.problems.add(place, f"{what}: {error}{near}")
 
@@ -295,7 +295,7 @@ class Product:
         for rule in self.grid.exclude:
             unknown = [key for key in rule if key not in self._known]
             for key in unknown:
-                self._tell_unknown("exclude", "there is no axis", key, rule[key].place, self._known)
+                self._add_unknown("exclude", "there is no axis", key, rule[key].place, self._known)
             if not unknown:
                 yield rule
 
@@ -312,13 +312,13 @@ class Product:
                 elif key in self._known:
                     self.problems.add(place, f"if: {key[:60]!r} is given only further down")
                 else:
-                    self._tell_unknown("if", "the grid gives no", key, place, before)
+                    self._add_unknown("if", "the grid gives no", key, place, before)
             if not unknown:
                 yield _When.of(when, usable, self._known)
                 usable.append(when)
             before = _keys(self.grid, self.grid.whens[: number + 1])
 
-    def _tell_unknown(
+    def _add_unknown(
         self, section: str, what: str, key: str, place: Place, known: Iterable[str]
     ) -> None:
         if Reach(self.grid.dropped).touches(key):
