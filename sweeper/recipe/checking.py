@@ -295,7 +295,7 @@ class Checker(typing.Generic[Made]):
         """The nearest field beside a nested one that does not exist."""
         first, *rest = key.split(".")
         above = annotations_at(self.source.annotation(first), rest[:-1])
-        classes = [typing.get_origin(m) or m for a in above for m in _members(a)]
+        classes = [typing.get_origin(m) or m for a in above for m in members_of(a)]
         beside = [name for cls in classes if chz.is_chz(cls) for name in chz.chz_fields(cls)]
         inside = key.rpartition(".")[0]
         return _nearest(key, [f"{inside}.{name}" for name in beside])
@@ -352,7 +352,7 @@ def annotations_at(annotation: object, path: list[str]) -> list[object]:
     if not path:
         return [annotation]
     found: list[object] = []
-    for member in _members(annotation):
+    for member in members_of(annotation):
         origin = typing.get_origin(member) or member
         arguments = typing.get_args(member)
         if chz.is_chz(origin):
@@ -380,7 +380,7 @@ def _parameter(origin: object, name: str) -> list[object]:
     return [hints[name]] if name in hints else []
 
 
-def _members(annotation: object) -> list[object]:
+def members_of(annotation: object) -> list[object]:
     """The members of a union, else the type itself."""
     if type(annotation).__name__ == "UnionType" or typing.get_origin(annotation) is typing.Union:
         return [a for a in typing.get_args(annotation) if a is not type(None)]
@@ -389,7 +389,7 @@ def _members(annotation: object) -> list[object]:
 
 def takes_object(annotation: object) -> bool:
     """Whether a value here would be the name of a chz class."""
-    return any(chz.is_chz(typing.get_origin(m) or m) for m in _members(annotation))
+    return any(chz.is_chz(typing.get_origin(m) or m) for m in members_of(annotation))
 
 
 def takes_code(annotation: object) -> bool:

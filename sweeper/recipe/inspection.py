@@ -413,13 +413,9 @@ def describe(
 
 def _nested(annotation: object) -> type[object] | None:
     """The one chz class that an annotation allows, None where there is none or a choice."""
-    import types
-    import typing
-
     import chz
 
-    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    members = typing.get_args(annotation) if union else (annotation,)
+    members: list[object] = sibling("checking").members_of(annotation)
     classes = [member for member in members if isinstance(member, type) and chz.is_chz(member)]
     return classes[0] if len(classes) == 1 else None
 
