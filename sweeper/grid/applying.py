@@ -111,10 +111,10 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     keys = dict.fromkeys([*outside, *inside])
     section = key.partition(".")[0]
     if not touches(section, keys) and (section == "random" or key == "seeds"):
-        to_section = _apply_to_random if section == "random" else _apply_to_section
+        to_section = _apply_to_random if section == "random" else _apply_to_seeds
         return to_section(grid, change, problems)
     if grid.seeds is not None and key == grid.seeds.field:
-        return _apply_to_seeds(grid, change, problems)
+        return _apply_to_seed_field(grid, change, problems)
     if change.action == "drop" and not touches(key, keys):
         problems.add(change.place, f"there is no {key!r} to drop{nearest(key, keys)}")
     if change.action != "drop" and touches(key, inside) and not touches(key, outside):
@@ -203,7 +203,7 @@ def _apply_to_random(grid: Grid, change: Override, problems: Problems) -> Grid:
     return grid
 
 
-def _apply_to_section(grid: Grid, change: Override, problems: Problems) -> Grid:
+def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
     """The grid with its section `seeds` as an override says; the field stays unless it is given."""
     if change.action == "drop":
         if grid.seeds is None:
@@ -215,7 +215,7 @@ def _apply_to_section(grid: Grid, change: Override, problems: Problems) -> Grid:
     return grid._replace(seeds=seeds)
 
 
-def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
+def _apply_to_seed_field(grid: Grid, change: Override, problems: Problems) -> Grid:
     """The same by the field that takes the seed."""
     if change.action == "drop":
         return grid._replace(seeds=None)

@@ -8,7 +8,7 @@ from sweeper.fields.sections import Field, Nested, Section
 from sweeper.model.metric import FAILED, MOST_LAST, Metric
 from sweeper.model.names import SWEEP_NAME, is_sweep_name
 
-__all__ = ["METRIC", "made"]
+__all__ = ["METRIC", "metric_of"]
 
 
 class _WordOr:
@@ -90,6 +90,6 @@ METRIC = Section(
 )
 
 
-def made(found: dict[str, Any]) -> Metric | None:
+def metric_of(found: dict[str, Any]) -> Metric | None:
     """Of what was read; None without a name and a goal."""
     return Metric(**METRIC.defaults() | found) if found.keys() >= {"name", "goal"} else None

@@ -21,7 +21,7 @@ from sweeper.grid.conditions import When, check_whens
 from sweeper.grid.declaration import SECTION
 from sweeper.grid.extending import GridText, decoded, extended, read_text
 from sweeper.grid.launch import StageLaunch, read_stage_launch
-from sweeper.grid.metric import made
+from sweeper.grid.metric import metric_of
 from sweeper.grid.model import Grid, StageGrid
 from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
 from sweeper.grid.sampling import MAX_DRAWN, draw
@@ -116,17 +116,17 @@ def _from_root(root: Node, text: str, path: str, overrides: Overrides, problems:
     grid = _grid(reading, _name(reading, stem))
     if reading.given("stages") is None:
         _check_program(reading)
-        grid = _applied(grid, changes, problems)
+        grid = _with_changes(grid, changes, problems)
     else:
         grid = _with_stages(grid, reading, changes)
     return grid._replace(text=text, path=path, extends=sources, overrides=texts)
 
 
-def _applied(grid: Grid, changes: Sequence[Override], problems: Problems) -> Grid:
+def _with_changes(grid: Grid, changes: Sequence[Override], problems: Problems) -> Grid:
     """The grid as the command line leaves it, with what is drawn."""
     for change in changes:
         grid = apply(grid, change, problems)
-    grid = _drawn(grid, problems)
+    grid = _with_drawn_values(grid, problems)
     _check(grid, problems)
     return grid
 
@@ -158,7 +158,7 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
     if node.launch is not None:
         places["launch"] = node.launch.place
     found = found._replace(launch=launch, places=places)
-    found = _applied(found, changes, above.problems)
+    found = _with_changes(found, changes, above.problems)
     return StageGrid(node.name, node.place, found, node.takings, node.references, own.values)
 
 
@@ -197,7 +197,7 @@ def _grid(reading: Reading, name: str) -> Grid:
         fixed={},
         dropped=frozenset(),
         seeds=found.get("seeds"),
-        metric=made(metric),
+        metric=metric_of(metric),
         secrets=secrets,
         launch=found.get("launch", Launch()),
         wandb=found.get("wandb"),
@@ -254,7 +254,7 @@ def _check(grid: Grid, problems: Problems) -> None:
         problems.add(grid.places["grid"], f"more than {MAX_AXES} axes")
 
 
-def _drawn(grid: Grid, problems: Problems) -> Grid:
+def _with_drawn_values(grid: Grid, problems: Problems) -> Grid:
     """The grid with the values of its `random` sections drawn, as axes that move together."""
     notes: list[str] = []
     drawing = [owner.random for owner in (grid, *grid.whens) if owner.random is not None]
