@@ -5,6 +5,7 @@ included cells. A list makes an axis where one stood, else a new one. What only 
 its condition in both cases.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 from sweeper.fields.kinds import nearest
@@ -20,6 +21,7 @@ from sweeper.grid.seeds import read_seeds
 __all__ = ["apply", "apply_to_launch"]
 
 _Owner = TypeVar("_Owner", Grid, When)
+_Given = TypeVar("_Given")
 
 
 class _Part(NamedTuple):
@@ -234,18 +236,19 @@ def _rebuilt(owner: _Owner, part: _Part) -> _Owner:
     return owner._replace(base=part.base, blocks=part.blocks, random=part.random)
 
 
-def _cut(entry: dict[str, Setting], key: str) -> dict[str, Setting]:
-    return {k: setting for k, setting in entry.items() if not touches(key, (k,))}
+def _cut(entries: Mapping[str, _Given], key: str) -> dict[str, _Given]:
+    """The entries without a key and those below it."""
+    return {k: given for k, given in entries.items() if not touches(key, (k,))}
 
 
 def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
     """The blocks with the axis `key`, and those below it, taken out."""
-    left = ({k: s for k, s in block.axes.items() if not touches(key, (k,))} for block in blocks)
+    left = (_cut(block.axes, key) for block in blocks)
     return tuple(Block(axes) for axes in left if axes)
 
 
 def _undrawn(random: Random | None, key: str) -> Random | None:
     if random is None or not touches(key, random.axes):
         return random
-    axes = {k: drawn for k, drawn in random.axes.items() if not touches(key, (k,))}
+    axes = _cut(random.axes, key)
     return random._replace(axes=axes) if axes else None

@@ -41,6 +41,11 @@ class GridBaseline(NamedTuple):
     cell: dict[str, Setting] | None = None
     sweep: str | None = None
 
+    @property
+    def is_base_model(self) -> bool:
+        """Whether the base model is what is compared with."""
+        return self.cell is None and self.sweep is None
+
 
 def _read(node: Node, where: str, problems: Problems) -> GridBaseline | None:
     entries = node.entries

@@ -46,7 +46,7 @@ def plan(
     planned = _without_runs(grid)
     if grid.stages:
         return with_stages(grid, planned, problems, validate=validate)
-    if grid.baseline is not None and grid.baseline.cell is None and grid.baseline.sweep is None:
+    if grid.baseline is not None and grid.baseline.is_base_model:
         told = "baseline: only a stage that takes from others has a base model to compare with"
         problems.add(grid.baseline.place, told)
     expanded, baseline = expand_with_baseline(grid, problems)

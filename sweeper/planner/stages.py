@@ -159,9 +159,8 @@ class _Planning:
         self, stage: StageGrid, expanded: Expanded, runs: Sequence[Run], cell: int | None
     ) -> Baseline | None:
         asked = stage.grid.baseline
-        if asked is None or asked.sweep is not None:
-            return baseline_of(stage.grid, expanded, runs, cell)
-        if asked.cell is not None and not stage.takings:
+        in_grid = asked is not None and asked.cell is not None and not stage.takings
+        if asked is None or asked.sweep is not None or in_grid:
             return baseline_of(stage.grid, expanded, runs, cell)
         told = "the base model is one of those that it takes from: from: [..., {base: true}]"
         if asked.cell is not None:
@@ -172,8 +171,8 @@ class _Planning:
     def _compares_with_base(self, stage: StageGrid) -> bool:
         """Whether a stage is to be compared with the base model, which it takes."""
         asked = stage.grid.baseline
-        base = asked is not None and asked.sweep is None and asked.cell is None
-        return base and any(taking.source.base for taking in stage.takings)
+        takes_base = any(taking.source.base for taking in stage.takings)
+        return asked is not None and asked.is_base_model and takes_base
 
     def _base_baseline(self, stage: StageGrid, made: Stage) -> Baseline | None:
         """The cell of the runs that have the base model, which must be one."""
