@@ -126,10 +126,10 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
     a grid that is to go on with it must have the new name. Raises `NotFound`, `UsageError` for a
     name that is none or that another sweep has, `EnvironmentFailure` where something is at work or
     the store cannot move folders."""
-    from sweeper.grid.reading import is_name
+    from sweeper.model.names import is_sweep_name
 
     store = _store(sweep, root)
-    if not is_name(name):
+    if not is_sweep_name(name):
         raise UsageError(f"{name[:80]!r} is no name: letters, digits, '.', '_', '-', at most 100")
     top, to = store.local_path(sweep), store.local_path(name)
     if top is None or to is None:

@@ -12,8 +12,8 @@ from sweeper.atomic import atomic_create
 from sweeper.commands.init_fields import fields_of, guess_settings
 from sweeper.commands.init_text import grid_text
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.grid.reading import is_name
 from sweeper.limits import crowding
+from sweeper.model.names import is_sweep_name
 from sweeper.recipe.reference import RunProcess, inspect
 
 __all__ = ["add_arguments", "run"]
@@ -116,4 +116,4 @@ def _name(reference: str) -> str:
         name = os.path.splitext(os.path.basename(head))[0]
     else:
         name = head.rpartition(".")[2]
-    return name if is_name(name) else "sweep"
+    return name if is_sweep_name(name) else "sweep"

@@ -31,6 +31,8 @@ __all__ = [
     "hint",
     "nearest",
     "seconds",
+    "unread",
+    "whole",
     "wrong",
 ]
 
@@ -75,6 +77,12 @@ def hint(word: str, known: Iterable[str], problems: Problems) -> str:
 def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
     """Note that a value is not what the field takes."""
     problems.add(node.place, f"{where} is {kind(node)}; it takes {expected}")
+
+
+def unread(node: Node, where: str, problems: Problems) -> Node:
+    """The node itself: as the reader of a `Shape`, for what is read later."""
+    del where, problems
+    return node
 
 
 def whole(pattern: str) -> str:

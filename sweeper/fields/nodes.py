@@ -135,14 +135,11 @@ def scalar(text: str) -> object:
     """
     if text in _SPECIAL:
         return _SPECIAL[text]
-    if _INT.match(text):
+    decimal = _INT.match(text)
+    if decimal or _BASED.match(text):
         if len(text) > MAX_DIGITS:
             raise ValueError(f"an integer of {len(text)} digits; {MAX_DIGITS} are allowed")
-        return int(text)
-    if _BASED.match(text):
-        if len(text) > MAX_DIGITS:
-            raise ValueError(f"an integer of {len(text)} digits; {MAX_DIGITS} are allowed")
-        return int(text, 0)
+        return int(text) if decimal else int(text, 0)
     if _FLOAT.match(text):
         return float(text)
     return text
@@ -359,11 +356,8 @@ class _Reader:
             key = self._node(inner, events, depth + 1)
             item = self._node(next(events), events, depth + 1)
             if not isinstance(key.value, str):
-                what = (
-                    f"key {shown(key.value)}"
-                    if not isinstance(key.value, list | dict)
-                    else ("a list or mapping as key")
-                )
+                nested = isinstance(key.value, list | dict)
+                what = "a list or mapping as key" if nested else f"key {shown(key.value)}"
                 self.problems.add(key.place, f"{what}: keys are strings; quote it")
             elif key.value in entries:
                 first = entries[key.value][0]

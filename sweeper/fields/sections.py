@@ -4,8 +4,8 @@ each."""
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from sweeper.fields.kinds import Kind, hint
-from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.fields.kinds import Kind, hint, wrong
+from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.model.json_values import list_of
 
 __all__ = ["Field", "Nested", "Reading", "Section", "or_null"]
@@ -114,7 +114,7 @@ class Section:
         reading = Reading(self, node, name, problems)
         if node.entries is None:
             if node.value is not None:
-                problems.add(node.place, f"{name} is {kind(node)}; it takes a mapping")
+                wrong(node, name, "a mapping", problems)
             return reading
         for key, (place, item) in node.entries.items():
             field = self.fields.get(key) or others(key)

@@ -15,8 +15,9 @@ model       a grid, as read
 extending   files, and what one takes over from another
 overrides   what the command line says
 applying    what that changes
-reading     all of it together: the declaration of a whole grid, and its reader
-schema      the same as a JSON Schema
+declaration all of these sections together
+reading     the reader of a whole grid
+json_schema the same as a JSON Schema
 """
 
 from sweeper.grid.extending import GridText

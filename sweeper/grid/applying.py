@@ -5,6 +5,7 @@ included cells. A list makes an axis where one stood, else a new one. What only 
 its condition in both cases.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 from sweeper.fields.kinds import nearest
@@ -20,6 +21,7 @@ from sweeper.grid.seeds import read_seeds
 __all__ = ["apply", "apply_to_launch"]
 
 _Owner = TypeVar("_Owner", Grid, When)
+_Given = TypeVar("_Given")
 
 
 class _Part(NamedTuple):
@@ -111,10 +113,10 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     keys = dict.fromkeys([*outside, *inside])
     section = key.partition(".")[0]
     if not touches(section, keys) and (section == "random" or key == "seeds"):
-        to_section = _apply_to_random if section == "random" else _apply_to_section
+        to_section = _apply_to_random if section == "random" else _apply_to_seeds
         return to_section(grid, change, problems)
     if grid.seeds is not None and key == grid.seeds.field:
-        return _apply_to_seeds(grid, change, problems)
+        return _apply_to_seed_field(grid, change, problems)
     if change.action == "drop" and not touches(key, keys):
         problems.add(change.place, f"there is no {key!r} to drop{nearest(key, keys)}")
     if change.action != "drop" and touches(key, inside) and not touches(key, outside):
@@ -122,7 +124,7 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     whens = tuple(_rebuilt(when, _part(when).without(key)) for when in grid.whens)
     grid = grid._replace(whens=tuple(when for when in whens if when.keys or when.random))
     if change.action == "axis":
-        return _apply_axis(grid, change, problems)
+        return _rebuilt(grid, _with_axis(_part(grid), change, problems))
     grid = _rebuilt(grid, _part(grid).without(key))._replace(
         include=tuple(_cut(entry, key) for entry in grid.include),
         dropped=grid.dropped | {key},
@@ -147,10 +149,6 @@ def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
         return _rebuilt(when, part._replace(base={**part.base, **_settings(change, problems)}))
     part = part._replace(base=_cut(part.base, change.key))
     return _rebuilt(when, _with_axis(part, change, problems))
-
-
-def _apply_axis(grid: Grid, change: Override, problems: Problems) -> Grid:
-    return _rebuilt(grid, _with_axis(_part(grid), change, problems))
 
 
 def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
@@ -207,7 +205,7 @@ def _apply_to_random(grid: Grid, change: Override, problems: Problems) -> Grid:
     return grid
 
 
-def _apply_to_section(grid: Grid, change: Override, problems: Problems) -> Grid:
+def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
     """The grid with its section `seeds` as an override says; the field stays unless it is given."""
     if change.action == "drop":
         if grid.seeds is None:
@@ -219,7 +217,7 @@ def _apply_to_section(grid: Grid, change: Override, problems: Problems) -> Grid:
     return grid._replace(seeds=seeds)
 
 
-def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
+def _apply_to_seed_field(grid: Grid, change: Override, problems: Problems) -> Grid:
     """The same by the field that takes the seed."""
     if change.action == "drop":
         return grid._replace(seeds=None)
@@ -238,18 +236,19 @@ def _rebuilt(owner: _Owner, part: _Part) -> _Owner:
     return owner._replace(base=part.base, blocks=part.blocks, random=part.random)
 
 
-def _cut(entry: dict[str, Setting], key: str) -> dict[str, Setting]:
-    return {k: setting for k, setting in entry.items() if not touches(key, (k,))}
+def _cut(entries: Mapping[str, _Given], key: str) -> dict[str, _Given]:
+    """The entries without a key and those below it."""
+    return {k: given for k, given in entries.items() if not touches(key, (k,))}
 
 
 def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
     """The blocks with the axis `key`, and those below it, taken out."""
-    left = ({k: s for k, s in block.axes.items() if not touches(key, (k,))} for block in blocks)
+    left = (_cut(block.axes, key) for block in blocks)
     return tuple(Block(axes) for axes in left if axes)
 
 
 def _undrawn(random: Random | None, key: str) -> Random | None:
     if random is None or not touches(key, random.axes):
         return random
-    axes = {k: drawn for k, drawn in random.axes.items() if not touches(key, (k,))}
+    axes = _cut(random.axes, key)
     return random._replace(axes=axes) if axes else None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sweeper.backends import backend_type, every_backend
 from sweeper.backends.base import BackendType
 from sweeper.errors import UsageError
-from sweeper.fields.kinds import Integer
+from sweeper.fields.kinds import Integer, wrong
 from sweeper.fields.nodes import Node, Problems, kind
 from sweeper.fields.sections import Field, Nested, Section, or_null
 from sweeper.grid.by_run import overrides_of
@@ -88,10 +88,7 @@ def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
         ((name, (_, inner)),) = item.entries.items()
         inner = Node({}, item.place) if inner.value is None else inner
     else:
-        told = (
-            f"{where} is {kind(item)}; it takes one backend: NAME, or {{NAME: {{OPTION: VALUE}}}}"
-        )
-        problems.add(item.place, told)
+        wrong(item, where, "one backend: NAME, or {NAME: {OPTION: VALUE}}", problems)
         return None
     try:
         found = backend_type(name.replace("_", "-"))

@@ -1,15 +1,17 @@
 """The section `baseline`: what the best is compared with in the end."""
 
+import re
 from typing import NamedTuple
 
-from sweeper.fields.kinds import Shape
-from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.fields.kinds import Shape, whole, wrong
+from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field
 from sweeper.grid.blocks import VALUES, Setting, read_settings
+from sweeper.model.names import STAGE_NAME, SWEEP_NAME
 
 __all__ = ["BASELINE", "GridBaseline"]
 
-_SWEEP = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z][A-Za-z0-9_]{0,39})?$"
+_SWEEP = f"{SWEEP_NAME}(/{STAGE_NAME})?"
 _TAKES = "{cell: {...}}, {sweep: NAME} or base"
 _CELL: dict[str, object] = {**VALUES, "type": "object"}
 _SCHEMA: dict[str, object] = {
@@ -25,7 +27,7 @@ _SCHEMA: dict[str, object] = {
             "type": "object",
             "additionalProperties": False,
             "required": ["sweep"],
-            "properties": {"sweep": {"type": "string", "pattern": _SWEEP}},
+            "properties": {"sweep": {"type": "string", "pattern": whole(_SWEEP)}},
         },
     ]
 }
@@ -39,24 +41,27 @@ class GridBaseline(NamedTuple):
     cell: dict[str, Setting] | None = None
     sweep: str | None = None
 
+    @property
+    def is_base_model(self) -> bool:
+        """Whether the base model is what is compared with."""
+        return self.cell is None and self.sweep is None
+
 
 def _read(node: Node, where: str, problems: Problems) -> GridBaseline | None:
-    import re
-
     entries = node.entries
     if node.value == "base":
         return GridBaseline(node.place)
     if entries is None or len(entries) != 1 or not entries.keys() <= {"cell", "sweep"}:
-        problems.add(node.place, f"{where} is {kind(node)}; it takes {_TAKES}")
+        wrong(node, where, _TAKES, problems)
         return None
     [(key, (_, item))] = entries.items()
     if key == "sweep":
-        if not isinstance(item.value, str) or not re.match(_SWEEP, item.value):
+        if not isinstance(item.value, str) or not re.fullmatch(_SWEEP, item.value):
             problems.add(item.place, f"{where}.sweep takes the name of a sweep, or sweep/stage")
             return None
         return GridBaseline(node.place, sweep=item.value)
     if item.entries is None:
-        problems.add(item.place, f"{where}.cell is {kind(item)}; it takes values over base")
+        wrong(item, f"{where}.cell", "values over base", problems)
         return None
     return GridBaseline(node.place, read_settings(item, f"{where}.cell", problems))
 

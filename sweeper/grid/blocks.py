@@ -8,7 +8,8 @@ value as a whole.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from sweeper.fields.nodes import MAX_DEPTH, Node, Place, Problems, kind, plain
+from sweeper.fields.kinds import wrong
+from sweeper.fields.nodes import MAX_DEPTH, Node, Place, Problems, plain
 from sweeper.grid.dotted_keys import FIELD, Taken, is_key, leaves
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import faults, refers
@@ -17,6 +18,7 @@ __all__ = [
     "AXES",
     "AXIS",
     "ENTRIES",
+    "MAX_ENTRIES",
     "NAMES",
     "VALUES",
     "ZIP",
@@ -31,7 +33,7 @@ __all__ = [
     "read_zip",
 ]
 
-
+MAX_ENTRIES = 10_000
 NAMES = {"pattern": f"^{FIELD}$"}
 VALUES: dict[str, object] = {"type": ["object", "null"], "propertyNames": NAMES}
 AXIS: dict[str, object] = {"type": "array", "minItems": 1, "uniqueItems": True}
@@ -99,7 +101,7 @@ def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Set
 def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str, Setting]]:
     """A list of such mappings (`include`, `exclude`)."""
     if node.items is None:
-        problems.add(node.place, f"{section} is {kind(node)}; it takes a list of mappings")
+        wrong(node, section, "a list of mappings", problems)
     entries: list[dict[str, Setting]] = []
     for item in node.items or ():
         entry = read_settings(item, section, problems)
@@ -109,7 +111,9 @@ def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str,
             problems.add(item.place, f"{section} has an empty mapping")
         elif item.value is None:
             problems.add(item.place, f"{section} has nothing where a mapping is due")
-    return entries
+    if len(entries) > MAX_ENTRIES:
+        problems.add(node.place, f"{section} has more than {MAX_ENTRIES} entries")
+    return entries[:MAX_ENTRIES]
 
 
 def read_axes(node: Node, section: str, problems: Problems) -> list[Block]:
@@ -124,7 +128,7 @@ def read_axes(node: Node, section: str, problems: Problems) -> list[Block]:
 def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
     """The `zip` section: a block for each mapping, its axes of one length."""
     if node.items is None:
-        problems.add(node.place, f"{section} is {kind(node)}; it takes a list of mappings of axes")
+        wrong(node, section, "a list of mappings of axes", problems)
     blocks: list[Block] = []
     for item in node.items or ():
         axes: dict[str, tuple[Setting, ...]] = {}
@@ -149,9 +153,7 @@ def read_axis(
     """The values of one axis, none twice if they are to be `unique`; empty when something is
     wrong with it."""
     if node.items is None:
-        problems.add(
-            node.place, f"axis {key!r} is {kind(node)}; it takes a list (one value: put it in base)"
-        )
+        wrong(node, f"axis {key!r}", "a list (one value: put it in base)", problems)
         return ()
     if not node.items:
         problems.add(place, f"axis {key!r} has no values")
@@ -187,7 +189,7 @@ def fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, 
     if node.value is None:
         return
     if node.entries is None:
-        problems.add(node.place, f"{section} is {kind(node)}; it takes a mapping")
+        wrong(node, section, "a mapping", problems)
         return
     for key, (place, item) in node.entries.items():
         if is_key(key):

@@ -3,8 +3,8 @@ over what the section says of all."""
 
 from collections.abc import Callable, Mapping, Sequence
 
-from sweeper.fields.kinds import Shape
-from sweeper.fields.nodes import Node, Problems, kind
+from sweeper.fields.kinds import Shape, unread, wrong
+from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Section
 from sweeper.grid.blocks import read_settings
 from sweeper.grid.naming import canonical
@@ -16,23 +16,17 @@ OVERRIDES = "overrides"
 _CONDITION = {"type": "object", "minProperties": 1}
 
 
-def _as_it_stands(node: Node, where: str, problems: Problems) -> Node:
-    del where, problems
-    return node
-
-
 class _Overrides:
     """A list of mappings of the section's own fields, with what a run has to have under `if`."""
 
     def __init__(self, section: Section) -> None:
-        condition = Field("if", Shape(_CONDITION, _as_it_stands), "The keys and values.")
+        condition = Field("if", Shape(_CONDITION, unread), "The keys and values.")
         self._section = section.extended(condition)
 
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
         """Each as a document has it: `if` as lists of values, any of which is meant."""
         if node.items is None:
-            told = f"{where} is {kind(node)}; it takes a list of mappings with an if"
-            problems.add(node.place, told)
+            wrong(node, where, "a list of mappings with an if", problems)
             return None
         found: list[dict[str, object]] = []
         for item in node.items:

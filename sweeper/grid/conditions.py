@@ -9,8 +9,8 @@ An entry's condition is asked of each cell that the entries before it have left.
 
 from typing import NamedTuple, cast
 
-from sweeper.fields.kinds import Shape
-from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.fields.kinds import Shape, wrong
+from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Section
 from sweeper.grid.blocks import (
     AXES,
@@ -58,12 +58,11 @@ class When(NamedTuple):
 
 def read_whens(node: Node, where: str, problems: Problems) -> tuple[When, ...]:
     """Read the section."""
-    del where
     if node.items is None:
-        problems.add(node.place, f"when is {kind(node)}; it takes a list of mappings with an if")
+        wrong(node, where, "a list of mappings with an if", problems)
         return ()
     if len(node.items) > MAX_WHENS:
-        problems.add(node.place, f"when has {len(node.items)} entries; at most {MAX_WHENS}")
+        problems.add(node.place, f"{where} has {len(node.items)} entries; at most {MAX_WHENS}")
         return ()
     return tuple(filter(None, (_read_one(item, problems) for item in node.items)))
 

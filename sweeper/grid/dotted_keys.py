@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sweeper.fields.nodes import Node
 
-__all__ = ["FIELD", "Reach", "Taken", "assign", "is_key", "leaves", "touches"]
+__all__ = ["FIELD", "Reach", "Taken", "assign", "is_key", "is_key_below", "leaves", "touches"]
 
 _ANY = r"[A-Za-z0-9_][A-Za-z0-9_-]*"
 FIELD = rf"[A-Za-z_][A-Za-z0-9_-]*(\.{_ANY})*"
@@ -18,6 +18,11 @@ _PART = re.compile(rf"{_ANY}(\.{_ANY})*\Z")
 def is_key(text: str) -> bool:
     """Whether a field of a configuration may be called that."""
     return _KEY.match(text) is not None
+
+
+def is_key_below(text: str) -> bool:
+    """Whether it may stand in a key after a dot."""
+    return _PART.match(text) is not None
 
 
 def touches(key: str, keys: Iterable[str]) -> bool:
@@ -38,7 +43,7 @@ def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> 
 def leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
     """A node as dotted keys: `opt: {lr: 1}` as `opt.lr: 1`."""
     entries = node.entries
-    if entries and all(_PART.match(part) for part in entries):
+    if entries and all(map(is_key_below, entries)):
         for part, (_, item) in entries.items():
             yield from leaves(f"{key}.{part}", item)
     else:

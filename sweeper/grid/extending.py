@@ -8,10 +8,12 @@ name as a grid is. The name is never taken over.
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from typing import NamedTuple
 
 from sweeper.errors import GridError
+from sweeper.fields.kinds import wrong
 from sweeper.fields.nodes import MAX_BYTES, Node, Place, Problems, Stop, kind, plain, read_yaml
 from sweeper.grid.dotted_keys import Reach, leaves
 
@@ -88,10 +90,7 @@ def extended(
         left -= len(text.encode())
         sources.append(Source(path, text))
         layers.append(layer)
-    merged = layers.pop()
-    while layers:
-        merged = _merge(merged, layers.pop())
-    return merged, tuple(sources)
+    return reduce(_merge, reversed(layers)), tuple(sources)
 
 
 def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
@@ -105,17 +104,14 @@ def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
             problems.add(Place(path), "a grid is a mapping")
             raise problems.error()
         layers.append(layer)
-    merged = layers.pop()
-    while layers:
-        merged = _merge(merged, layers.pop())
-    entries = merged.entries or {}
+    entries = reduce(_merge, reversed(layers)).entries or {}
     return {key: plain(item) for key, (_, item) in entries.items() if key != "extends"}
 
 
 def _target(node: Node, path: str, problems: Problems) -> str:
     """The path that an `extends` names, counted from the folder of the file it stands in."""
     if not isinstance(node.value, str):
-        problems.add(node.place, f"extends is {kind(node)}; it takes the path of another grid")
+        wrong(node, "extends", "the path of another grid", problems)
         raise Stop
     if not node.value or "\0" in node.value:
         problems.add(node.place, "extends takes the path of another grid")
@@ -159,7 +155,7 @@ def _merge(under: Node, over: Node) -> Node:
     below, above = dict(under.entries or {}), over.entries or {}
     below.pop("name", None)
     below.pop("extends", None)
-    values = {key for key, _ in _flat(_entries(above, "base"))}
+    values = {key for key, _, _ in _leaves(_entries(above, "base"))}
     axes = _axes(above)
     if values or axes:
         below = _without(below, values, axes, above)
@@ -170,66 +166,54 @@ def _merge(under: Node, over: Node) -> Node:
     for key, (place, node) in above.items():
         if key == "base" and node.entries is not None and key in below:
             merged[key] = (place, _merge_base(below[key][1], node))
-        elif key == "stages" and node.entries is not None and key in below:
-            merged[key] = (place, _merge_stages(below[key][1], node))
-        elif key == "from":
-            merged[key] = (place, node)
-        elif key in below and node.entries is not None and below[key][1].entries is not None:
+        elif key != "from" and key in below and _are_mappings(below[key][1], node):
             merged[key] = (place, _merge_section(below[key][1], node, key))
         else:
             merged[key] = (place, node)
     return Node(merged, over.place)
 
 
-def _merge_stages(under: Node, over: Node) -> Node:
-    """Two graphs: a stage of both is a grid put over another, and where it comes from is said by
-    one of them."""
-    merged: Entries = dict(under.entries or {})
-    for name, (place, node) in (over.entries or {}).items():
-        below = merged.get(name)
-        if node.value is None and below is not None:
-            del merged[name]
-        elif node.entries is not None and below is not None and below[1].entries is not None:
-            merged[name] = (place, _merge(below[1], node))
-        else:
-            merged[name] = (place, node)
-    return Node(merged, over.place)
+def _are_mappings(*nodes: Node) -> bool:
+    return all(node.entries is not None for node in nodes)
 
 
 def _merge_section(under: Node, over: Node, section: str) -> Node:
     """Two mappings: key by key, and once more in those that are sections of their own, as are all
-    in `launch`."""
+    in `launch`. A stage of both is a grid put over another."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
-        below = merged.get(key)
+        if key not in merged:  # a null has nothing to take away: told like any other
+            merged[key] = (place, node)
+            continue
+        below = merged[key][1]
         if node.value is None:
-            merged.pop(key, None)
-            if below is None:  # nothing to take away: told like any other null
-                merged[key] = (place, node)
-        elif (
-            (section == "launch" or (section, key) == ("random", "axes"))
-            and node.entries is not None
-            and below is not None
-            and below[1].entries is not None
-        ):
-            merged[key] = (place, _merge_section(below[1], node, key))
+            del merged[key]
+        elif section == "stages" and _are_mappings(below, node):
+            merged[key] = (place, _merge(below, node))
+        elif _is_section(section, key) and _are_mappings(below, node):
+            merged[key] = (place, _merge_section(below, node, key))
         else:
             merged[key] = (place, node)
     return Node(merged, over.place)
 
 
+def _is_section(above: str, key: str) -> bool:
+    """Whether what a section has under a key is merged key by key too."""
+    return above == "launch" or (above, key) == ("random", "axes")
+
+
 def _merge_base(under: Node, over: Node) -> Node:
     """Two `base` sections as dotted keys: `opt.lr` leaves what else is in `opt`."""
-    above = {key: (place, node) for key, place, node in _places(over.entries or {})}
+    leaves_above = list(_leaves(over.entries or {}))
+    above = {key: (place, node) for key, place, node in leaves_above}
     reach = Reach(above)
     below = {
         key: (place, node)
-        for key, place, node in _places(under.entries or {})
+        for key, place, node in _leaves(under.entries or {})
         if not reach.touches(key)
     }
     # Keys that the other file gives twice are not to vanish here: they are told.
-    twice = [key for key, _ in _flat(over.entries or {})]
-    if len(twice) != len(above):
+    if len(leaves_above) != len(above):
         return over
     return Node({**below, **above}, over.place)
 
@@ -327,12 +311,8 @@ def _entries(root: Entries, section: str) -> Entries:
     return (root[section][1].entries or {}) if section in root else {}
 
 
-def _places(entries: Entries) -> Iterable[tuple[str, Place, Node]]:
+def _leaves(entries: Entries) -> Iterator[tuple[str, Place, Node]]:
+    """What a mapping holds as dotted keys, each with the place of the key above it."""
     for key, (place, node) in entries.items():
         for leaf, item in leaves(key, node):
             yield leaf, place, item
-
-
-def _flat(entries: Entries) -> Iterable[tuple[str, Node]]:
-    for key, (_, node) in entries.items():
-        yield from leaves(key, node)

@@ -7,11 +7,11 @@ part, so what only a whole grid has to have stands under a condition.
 from sweeper.backends import backend_names
 from sweeper.fields.sections import Nested, Section, or_null
 from sweeper.grid import alarms, blocks, notify, sampling, seeds, stages, wandb
+from sweeper.grid.declaration import SECTION, schema_of_stages
 from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.launch import STAGE_SECTION as STAGE_LAUNCH
 from sweeper.grid.launch import backend_fields, stage_backend_fields
 from sweeper.grid.metric import METRIC
-from sweeper.grid.reading import SECTION, schema_of_stages
 from sweeper.grid.stages import IN_STAGE
 from sweeper.model.json_values import table_of
 

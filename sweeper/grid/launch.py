@@ -210,7 +210,7 @@ def _is_of_all(key: str) -> bool:
     return key in SECTION.fields or any(field.name == key for field in backend_fields())
 
 
-def read_launch(node: Node, problems: Problems) -> Launch:
+def read_launch(node: Node, where: str, problems: Problems) -> Launch:
     """The section. A backend that there is not is told here, and so is a mistake in the defaults
     of the one that is chosen."""
 
@@ -218,14 +218,14 @@ def read_launch(node: Node, problems: Problems) -> Launch:
         try:
             kind = with_key(key)
         except UsageError as error:
-            problems.add(node.place, f"launch.{key}: {error}")
+            problems.add(node.place, f"{where}.{key}: {error}")
             return Field(key, Nested(Section()))
         return None if kind is None else field_of(kind)
 
     def known() -> Iterable[str]:
         return (field.name for field in backend_fields())
 
-    reading = SECTION.read(node, "launch", problems, others=other, known=known)
+    reading = SECTION.read(node, where, problems, others=other, known=known)
     given = dict(reading.values)
     keys = [key for key in given if key not in Launch._fields]
     options: dict[str, Mapping[str, object]] = {key: given.pop(key) for key in keys}

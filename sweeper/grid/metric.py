@@ -2,12 +2,13 @@
 
 from typing import Any, cast
 
-from sweeper.fields.kinds import Choice, Integer, Item, Text, Texts, wrong
+from sweeper.fields.kinds import Choice, Integer, Item, Text, Texts, whole, wrong
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Nested, Section
 from sweeper.model.metric import FAILED, MOST_LAST, Metric
+from sweeper.model.names import SWEEP_NAME, is_sweep_name
 
-__all__ = ["METRIC", "made"]
+__all__ = ["METRIC", "metric_of"]
 
 
 class _WordOr:
@@ -38,17 +39,15 @@ class _WordOr:
         return {"anyOf": [self._words.schema(), {**self._mapping.schema(), **needs}]}
 
 
-_SWEEP = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-
-
 def _not_a_sweep(name: str) -> str | None:
-    import re
-
-    return None if re.fullmatch(_SWEEP, name) else f"{name[:60]!r} cannot name a sweep"
+    return None if is_sweep_name(name) else f"{name[:60]!r} cannot name a sweep"
 
 
 _LENT = Texts(
-    Item({"pattern": f"^{_SWEEP}$"}, _not_a_sweep), least=1, unique=True, example="a list of sweeps"
+    Item({"pattern": whole(SWEEP_NAME)}, _not_a_sweep),
+    least=1,
+    unique=True,
+    example="a list of sweeps",
 )
 METRIC = Section(
     Field("name", Text(), "A key of metrics.jsonl.", examples=("test/nll",)),
@@ -91,6 +90,6 @@ METRIC = Section(
 )
 
 
-def made(found: dict[str, Any]) -> Metric | None:
+def metric_of(found: dict[str, Any]) -> Metric | None:
     """Of what was read; None without a name and a goal."""
     return Metric(**METRIC.defaults() | found) if found.keys() >= {"name", "goal"} else None

@@ -64,6 +64,11 @@ class Grid(NamedTuple):
     stages: "tuple[StageGrid, ...]" = ()
     order: Literal["depth", "breadth"] = "depth"
 
+    @property
+    def seed_field(self) -> str | None:
+        """The field that takes the seed; None where no seed is set."""
+        return self.seeds.field if self.seeds else "seed"
+
     def every_block(self) -> Iterator[Block]:
         """Its blocks, those under conditions too."""
         yield from self.blocks

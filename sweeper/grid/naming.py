@@ -97,8 +97,7 @@ def run_id(source: str, values: str, seed: str) -> str:
     `source` is the member for the recipe (`"recipe":"sft"`), `values` those for the values, sorted
     by key and with commas between them, `seed` the canonical seed (`null` for none).
     """
-    text = f'{{{source},"seed":{seed},"values":{{{values}}}}}'
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return _hash(f'{{{source},"seed":{seed},"values":{{{values}}}}}', 12)
 
 
 def _hash(text: str, digits: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sweeper.errors import EnvironmentFailure
 from sweeper.fields import config_file
-from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest
+from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest, whole
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.words import word_with
@@ -19,6 +19,7 @@ HOLES = ("sweep", "kind", "message", "root")
 """What stands in braces in `notify.command`."""
 
 _NAME = r"\$[A-Za-z_][A-Za-z0-9_]*"
+_ADDRESS = r"[^\s@<>,]+@[^\s@<>,]+"
 _WAYS = ("command", "webhook", "slack", "email")
 
 
@@ -27,7 +28,7 @@ def _wrong_with_kind(kind: str) -> str | None:
 
 
 def _wrong_with_address(text: str) -> str | None:
-    return None if re.fullmatch(r"[^\s@<>,]+@[^\s@<>,]+", text) else f"{text[:80]!r} is no address"
+    return None if re.fullmatch(_ADDRESS, text) else f"{text[:80]!r} is no address"
 
 
 def _needs_a_way(reading: Reading) -> None:
@@ -41,7 +42,7 @@ _EMAIL = Section(
     Field(
         "to",
         Texts(
-            Item({"pattern": r"^[^\s@<>,]+@[^\s@<>,]+$"}, _wrong_with_address),
+            Item({"pattern": whole(_ADDRESS)}, _wrong_with_address),
             least=1,
             unique=True,
             example="a list such as [me@example.org]",
@@ -55,7 +56,7 @@ _EMAIL = Section(
         "The SMTP server.",
         examples=("smtp.example.org:587",),
     ),
-    Field("sender", Text(r"[^\s@<>,]+@[^\s@<>,]+", "{} is no address"), "Whom it is from."),
+    Field("sender", Text(_ADDRESS, "{} is no address"), "Whom it is from."),
     Field("user", Text(), "The user's name there."),
     Field(
         "password",

@@ -11,11 +11,11 @@ the one seed 3.)
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, cast
 
 from sweeper.fields.data import from_python
-from sweeper.fields.nodes import FORBIDDEN, Node, Place, Problems, read_yaml, scalar
+from sweeper.fields.nodes import FORBIDDEN, Node, Place, Problems, read_yaml, scalar, shown
 from sweeper.grid.dotted_keys import is_key
 
 __all__ = ["Override", "flow", "override_texts", "read_overrides"]
@@ -72,13 +72,10 @@ def _quoted(text: str) -> str:
 
 def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
     """The overrides in `texts`, those that can be read; the others are noted."""
-    return list(_read(texts, problems))
-
-
-def _read(texts: Sequence[str], problems: Problems) -> Iterator[Override]:
+    found: list[Override] = []
     seen: set[str] = set()
     for text in texts:
-        place = Place(f"override {_shown(text)}")
+        place = Place(f"override {shown(text)}")
         drop = text.startswith("~")
         key, separator, value = text.removeprefix("~").partition("=")
         if drop == bool(separator):
@@ -92,7 +89,8 @@ def _read(texts: Sequence[str], problems: Problems) -> Iterator[Override]:
             node = Node(None, place) if drop else _value(value, place, problems)
             if node is not None:
                 action = "drop" if drop else "axis" if node.items is not None else "value"
-                yield Override(action, key, node, place)
+                found.append(Override(action, key, node, place))
+    return found
 
 
 def _value(text: str, place: Place, problems: Problems) -> Node | None:
@@ -108,8 +106,3 @@ def _value(text: str, place: Place, problems: Problems) -> Node | None:
     if isinstance(value, str):
         return from_python(value, place.source, problems)
     return Node(value, place)
-
-
-def _shown(text: str) -> str:
-    printed = repr(text)
-    return printed if len(printed) <= 60 else f"{printed[:57]}..."

@@ -8,210 +8,41 @@ the axes, the command line. An override `launch.<key>=value` sets how the runs a
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TypeAlias
 
 from sweeper.fields.data import from_python
-from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts
 from sweeper.fields.nodes import Node, Place, Problems, Stop, kind, plain, read_yaml
-from sweeper.fields.sections import Field, Nested, Reading, Section
-from sweeper.grid.alarms import ALARMS, ON_ALARM, check_rules
+from sweeper.fields.sections import Reading
+from sweeper.grid.alarms import check_rules
 from sweeper.grid.applying import apply, apply_to_launch
-from sweeper.grid.baseline import BASELINE
-from sweeper.grid.blocks import (
-    AXES,
-    ENTRIES,
-    VALUES,
-    ZIP,
-    Block,
-    Setting,
-    check_overlap,
-    read_axes,
-    read_entries,
-    read_settings,
-    read_zip,
-)
-from sweeper.grid.budget import BUDGET
-from sweeper.grid.conditions import WHEN, When, check_whens
+from sweeper.grid.blocks import Block, check_overlap
+from sweeper.grid.conditions import When, check_whens
+from sweeper.grid.declaration import SECTION
 from sweeper.grid.extending import GridText, decoded, extended, read_text
-from sweeper.grid.launch import ENV_NAME, STAGE_SECTION, StageLaunch, read_launch, read_stage_launch
-from sweeper.grid.launch import SECTION as LAUNCH
-from sweeper.grid.metric import METRIC, made
+from sweeper.grid.launch import StageLaunch, read_stage_launch
+from sweeper.grid.metric import metric_of
 from sweeper.grid.model import Grid, StageGrid
-from sweeper.grid.notify import NOTIFY
 from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
-from sweeper.grid.sampling import MAX_DRAWN, RANDOM, draw
-from sweeper.grid.seeds import SEEDS
+from sweeper.grid.sampling import MAX_DRAWN, draw
 from sweeper.grid.stages import (
-    IN_STAGE,
     StageNode,
     beside_stages,
     check_graph,
     divide,
     ordered,
     read_stages,
-    stages_schema,
 )
-from sweeper.grid.wandb import WANDB, check_env
+from sweeper.grid.wandb import check_env
 from sweeper.model.launch import Launch
+from sweeper.model.names import is_sweep_name
 
-__all__ = [
-    "MAX_AXES",
-    "MAX_ENTRIES",
-    "SECTION",
-    "grid_from_mapping",
-    "is_name",
-    "load_grid",
-    "parse_grid",
-    "read_grid",
-    "schema_of_stages",
-]
+__all__ = ["MAX_AXES", "grid_from_mapping", "load_grid", "parse_grid", "read_grid"]
 
 MAX_AXES = 200
-MAX_ENTRIES = 10_000
 _SOME_SAMPLES = 100
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
-
-
-def is_name(text: str) -> bool:
-    """Whether a sweep may be called that: safe as a folder and as a tmux session."""
-    return re.fullmatch(_NAME, text) is not None
-
-
-def _read_excluded(node: Node, where: str, problems: Problems) -> list[dict[str, Setting]]:
-    entries = _read_entries(node, where, problems)
-    for setting in [s for entry in entries for s in entry.values() if s.refers]:
-        problems.add(setting.place, f"{where}: it takes values, not references")
-    return entries
-
-
-def _read_entries(node: Node, where: str, problems: Problems) -> list[dict[str, Setting]]:
-    entries = read_entries(node, where, problems)
-    if len(entries) > MAX_ENTRIES:
-        problems.add(node.place, f"{where} has more than {MAX_ENTRIES} entries")
-    return entries[:MAX_ENTRIES]
-
-
-def _read_secrets(node: Node, where: str, problems: Problems) -> tuple[str, ...]:
-    if node.items is None:
-        problems.add(node.place, f"{where} is {kind(node)}; it takes a list of variable names")
-        return ()
-    names: dict[str, None] = {}
-    for item in node.items:
-        if isinstance(item.value, str) and re.fullmatch(ENV_NAME, item.value):
-            names[item.value] = None
-        elif isinstance(item.value, str) and "=" in item.value:
-            # The text may hold the secret itself: it must not be repeated on a terminal.
-            problems.add(item.place, f"{where} takes names only; values come from the environment")
-        else:
-            problems.add(item.place, f"{where} takes the names of environment variables")
-    return tuple(names)
-
-
-def _read_launch(node: Node, where: str, problems: Problems) -> Launch:
-    del where
-    return read_launch(node, problems)
-
-
-_SECRETS = {"type": "array", "items": {"type": "string", "pattern": f"^{ENV_NAME}$"}}
-_PROGRAM = Section(
-    Field(
-        "name",
-        Text(
-            _NAME,
-            "{} cannot name a sweep (letters, digits, '.', '_' and '-', a letter or digit first,"
-            " at most 100)",
-        ),
-        "The sweep's name (default: the file's stem).",
-    ),
-    Field(
-        "extends",
-        Text(),
-        "Another grid that this one starts from: its path, counted from this file.",
-    ),
-    Field(
-        "recipe",
-        Text(),
-        "The program that each run executes: a short name, package.module, package.module:Class"
-        " or path/to/file.py.",
-        examples=("sft",),
-    ),
-    Field(
-        "command",
-        Texts(
-            Item({}, numbers=True),
-            least=1,
-            most=10_000,
-            example="a list such as [python, train.py, '--lr={lr}']",
-        ),
-        "Instead of a recipe: an argv in which {key} stands for the value of a key, {log_path},"
-        " {seed}, {run} or {attempt}.",
-    ),
-    Field(
-        "service",
-        Choice("local", "tinker", "none"),
-        "Who serves the model: local (our engine), tinker (the hosted one; needs TINKER_API_KEY)"
-        " or none.",
-        "none",
-    ),
-    Field("base", Shape(VALUES, read_settings), "Values that all runs share."),
-    Field("grid", Shape(AXES, read_axes), "Axes: every combination of their values is a cell."),
-    Field("zip", Shape(ZIP, read_zip), "Axes that move together, of one length within a mapping."),
-    RANDOM,
-    WHEN,
-    Field(
-        "exclude",
-        Shape(ENTRIES, _read_excluded),
-        "Cells to leave out: those that have all values of an entry.",
-    ),
-    Field("include", Shape(ENTRIES, _read_entries), "Further cells, one each, over base."),
-    SEEDS,
-    Field("metric", Nested(METRIC), "What decides which cell is best."),
-    BASELINE,
-    Field(
-        "secrets",
-        Shape(_SECRETS, _read_secrets),
-        "Names of variables whose values come from the launcher's environment.",
-    ),
-    Field("launch", Shape(LAUNCH.schema, _read_launch), "How the runs are executed."),
-    WANDB,
-    ALARMS,
-    ON_ALARM,
-    BUDGET,
-    NOTIFY,
-)
-
-
-def _as_it_stands(node: Node, where: str, problems: Problems) -> Node:
-    """Stages are read once the command line is."""
-    del where, problems
-    return node
-
-
-def schema_of_stages(launch: Section) -> dict[str, object]:
-    """What stages may be, as a JSON Schema, of which each may say `launch` itself."""
-    own = Field("launch", Nested(launch), "How its own runs are executed, over what all say.")
-    sections = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
-    return stages_schema({**sections, own.name: own.schema()})
-
-
-SECTION = _PROGRAM.extended(
-    Field(
-        "stages",
-        Shape(partial(schema_of_stages, STAGE_SECTION), _as_it_stands),
-        "Instead of a recipe: grids that go on from each other's runs.",
-    ),
-    Field(
-        "order",
-        Choice("depth", "breadth"),
-        "Which stages' runs start first: those of the last, or those of the first.",
-        "depth",
-    ),
-)
 
 
 def load_grid(path: str, overrides: Overrides = ()) -> Grid:
@@ -285,17 +116,17 @@ def _from_root(root: Node, text: str, path: str, overrides: Overrides, problems:
     grid = _grid(reading, _name(reading, stem))
     if reading.given("stages") is None:
         _check_program(reading)
-        grid = _applied(grid, changes, problems)
+        grid = _with_changes(grid, changes, problems)
     else:
         grid = _with_stages(grid, reading, changes)
     return grid._replace(text=text, path=path, extends=sources, overrides=texts)
 
 
-def _applied(grid: Grid, changes: Sequence[Override], problems: Problems) -> Grid:
+def _with_changes(grid: Grid, changes: Sequence[Override], problems: Problems) -> Grid:
     """The grid as the command line leaves it, with what is drawn."""
     for change in changes:
         grid = apply(grid, change, problems)
-    grid = _drawn(grid, problems)
+    grid = _with_drawn_values(grid, problems)
     _check(grid, problems)
     return grid
 
@@ -327,7 +158,7 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
     if node.launch is not None:
         places["launch"] = node.launch.place
     found = found._replace(launch=launch, places=places)
-    found = _applied(found, changes, above.problems)
+    found = _with_changes(found, changes, above.problems)
     return StageGrid(node.name, node.place, found, node.takings, node.references, own.values)
 
 
@@ -366,7 +197,7 @@ def _grid(reading: Reading, name: str) -> Grid:
         fixed={},
         dropped=frozenset(),
         seeds=found.get("seeds"),
-        metric=made(metric),
+        metric=metric_of(metric),
         secrets=secrets,
         launch=found.get("launch", Launch()),
         wandb=found.get("wandb"),
@@ -395,7 +226,7 @@ def _name(reading: Reading, stem: str) -> str:
     if reading.given("name") is None:
         if not stem:
             problems.add(reading.place, "a grid from Python needs a name")
-        elif not is_name(stem):
+        elif not is_sweep_name(stem):
             told = f"the file's name {stem[:60]!r} cannot name a sweep: add a name"
             problems.add(reading.place, told)
     return reading.values.get("name", stem)
@@ -423,7 +254,7 @@ def _check(grid: Grid, problems: Problems) -> None:
         problems.add(grid.places["grid"], f"more than {MAX_AXES} axes")
 
 
-def _drawn(grid: Grid, problems: Problems) -> Grid:
+def _with_drawn_values(grid: Grid, problems: Problems) -> Grid:
     """The grid with the values of its `random` sections drawn, as axes that move together."""
     notes: list[str] = []
     drawing = [owner.random for owner in (grid, *grid.whens) if owner.random is not None]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import cast
 
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place
-from sweeper.grid.dotted_keys import is_key
+from sweeper.grid.dotted_keys import is_key, is_key_below
 from sweeper.grid.naming import canonical
 from sweeper.model.json_values import table_of
 
@@ -276,7 +276,7 @@ def _size(value: object, depth: int, limit: int) -> int:
 def _leaves(key: str, value: object) -> Iterable[tuple[str, object]]:
     """A value as dotted keys, as if it had been written out where the reference stands."""
     entries = table_of(value)
-    if entries and all(is_key(f"_.{part}") for part in entries):
+    if entries and all(map(is_key_below, entries)):
         for part, item in entries.items():
             yield from _leaves(f"{key}.{part}", item)
     else:

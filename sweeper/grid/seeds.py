@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sweeper.fields.kinds import Shape, Text
+from sweeper.fields.kinds import Shape, Text, wrong
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.fields.sections import Field, Section
 from sweeper.grid.dotted_keys import FIELD
@@ -42,7 +42,7 @@ def _read_values(node: Node, where: str, problems: Problems) -> tuple[int, ...]:
         problems.add(node.place, f"seeds is 1 to {MAX_SEEDS}, not {node.value}")
         return ()
     if node.items is None:
-        problems.add(node.place, f"seeds is {kind(node)}; it takes a count or a list of integers")
+        wrong(node, "seeds", "a count or a list of integers", problems)
         return ()
     if not node.items:
         problems.add(node.place, "seeds is an empty list")

@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.fields.kinds import hint, nearest
+from sweeper.fields.kinds import hint, nearest, whole
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.grid import seeds
 from sweeper.grid.metric import METRIC
 from sweeper.grid.overrides import Override
-from sweeper.grid.taking import FROM, Taking, read_from
+from sweeper.grid.taking import FROM, Taking, read_from, stages_before
+from sweeper.model.names import STAGE_NAME
 from sweeper.model.taking import LATE, PARENT
 
 __all__ = [
@@ -38,7 +39,6 @@ IN_STAGE = (
 LAUNCH = "launch"
 
 MAX_STAGES = 50
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}\Z")
 _RESERVED = frozenset({PARENT, "stage", "take", "base", "launch", "random", "seeds", "stages"})
 _REFERENCE = re.compile(r"(\$?)\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
 
@@ -72,7 +72,7 @@ def stages_schema(sections: Mapping[str, object]) -> dict[str, object]:
         "additionalProperties": False,
         "properties": {**sections, PARENT: of},
     }
-    names = {"pattern": "^[A-Za-z][A-Za-z0-9_]{0,39}$", "not": {"enum": sorted(_RESERVED)}}
+    names = {"pattern": whole(STAGE_NAME), "not": {"enum": sorted(_RESERVED)}}
     return {
         "type": "object",
         "minProperties": 1,
@@ -114,7 +114,7 @@ def read_stages(node: Node, problems: Problems) -> list[StageNode]:
     names = list(node.entries)
     found: list[StageNode] = []
     for name, (place, item) in node.entries.items():
-        if not _NAME.match(name) or name in _RESERVED:
+        if not re.fullmatch(STAGE_NAME, name) or name in _RESERVED:
             told = "a letter, then letters, digits and '_', at most 40"
             told = "the word means something else" if name in _RESERVED else told
             problems.add(place, f"stages: {name[:60]!r} cannot name a stage ({told})")
@@ -208,7 +208,7 @@ def check_graph(
     names = [stage.name for stage in stages]
     for stage in stages:
         for taking in stage.takings:
-            for take, place in zip(taking.source.takes, taking.places, strict=True):
+            for take, place in taking.placed_takes():
                 where = f"stages.{stage.name}.from"
                 if take.stage == stage.name:
                     problems.add(place, f"{where}: a stage cannot take from itself")
@@ -217,18 +217,13 @@ def check_graph(
                     told = f"{where}: there is no stage {take.stage[:60]!r}{near}"
                     problems.add(place, told)
                 elif take.chooses and not metrics[take.stage]:
-                    how = "top" if take.how == "top" else take.how
-                    told = f"{where}: take {how} needs a metric, and stages.{take.stage} has none"
-                    problems.add(place, told)
-    circle = _circle({stage.name: _before(stage) for stage in stages})
+                    told = f"take {take.how} needs a metric, and stages.{take.stage} has none"
+                    problems.add(place, f"{where}: {told}")
+    circle = _circle({stage.name: stages_before(stage.takings) for stage in stages})
     if circle:
         first = next(stage for stage in stages if stage.name == circle[0])
         place = first.takings[0].place
         problems.add(place, f"stages take from each other in a circle: {' -> '.join(circle)}")
-
-
-def _before(stage: StageNode) -> list[str]:
-    return [take.stage for taking in stage.takings for take in taking.source.takes]
 
 
 def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
@@ -255,7 +250,7 @@ def ordered(stages: Sequence[StageNode]) -> Iterator[StageNode]:
     done: set[str] = set()
     left = list(stages)
     while left:
-        ready = next((s for s in left if all(name in done for name in _before(s))), None)
+        ready = next((s for s in left if done.issuperset(stages_before(s.takings))), None)
         if ready is None:
             return
         left.remove(ready)

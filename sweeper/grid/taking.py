@@ -1,11 +1,13 @@
 """`from` of a stage: which runs of the stages before it its own go on from."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from sweeper.fields.nodes import Node, Place, Problems, kind
+from sweeper.fields.kinds import wrong
+from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.model.taking import Source, Take
 
-__all__ = ["FROM", "Taking", "read_from"]
+__all__ = ["FROM", "Taking", "read_from", "stages_before"]
 
 _MOST = 1000
 _SOURCES = 20
@@ -56,6 +58,15 @@ class Taking(NamedTuple):
     place: Place
     places: tuple[Place, ...] = ()
 
+    def placed_takes(self) -> Iterator[tuple[Take, Place]]:
+        """Each take with its place."""
+        return zip(self.source.takes, self.places, strict=True)
+
+
+def stages_before(takings: Iterable[Taking]) -> list[str]:
+    """The stages that are taken from."""
+    return [take.stage for taking in takings for take in taking.source.takes]
+
 
 def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
     """Where the parents of a stage's runs come from."""
@@ -77,8 +88,7 @@ def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
 def _read_source(node: Node, where: str, problems: Problems) -> Taking | None:
     entries = node.entries
     if not entries:
-        told = f"{where} is {kind(node)}; it takes {{stage: ..., take: ...}}, or a list of these"
-        problems.add(node.place, told)
+        wrong(node, where, "{stage: ..., take: ...}, or a list of these", problems)
         return None
     if "base" in entries:
         if len(entries) > 1 or entries["base"][1].value is not True:
@@ -113,7 +123,7 @@ def _read_one(
         return None
     name = entries["stage"][1]
     if not isinstance(name.value, str):
-        problems.add(name.place, f"{where}.stage is {kind(name)}; it takes the name of a stage")
+        wrong(name, f"{where}.stage", "the name of a stage", problems)
         return None
     take = _read_take(name.value, entries["take"][1], where, problems)
     return None if take is None else Taking(Source((take,)), node.place, (name.place,))
@@ -126,7 +136,7 @@ def _read_take(stage: str, node: Node, where: str, problems: Problems) -> Take |
         return Take(stage, "run", run=node.value)
     top = (node.entries or {}).get("top")
     if top is None or len(node.entries or {}) != 1:
-        problems.add(node.place, f"{where}: take is {kind(node)}; it takes {_HOW}")
+        wrong(node, f"{where}: take", _HOW, problems)
         return None
     count = top[1].value
     if type(count) is not int or not 1 <= count <= _MOST:

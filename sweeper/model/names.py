@@ -1,8 +1,17 @@
-"""How long the name of a run may be."""
+"""What the names of sweeps, stages and runs may be."""
 
-__all__ = ["MAX_NAME", "shorten"]
+import re
+
+__all__ = ["MAX_NAME", "STAGE_NAME", "SWEEP_NAME", "is_sweep_name", "shorten"]
 
 MAX_NAME = 100
+SWEEP_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+STAGE_NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
+
+
+def is_sweep_name(text: str) -> bool:
+    """Whether a sweep may be called that: safe as a folder and as a tmux session."""
+    return re.fullmatch(SWEEP_NAME, text) is not None
 
 
 def shorten(name: str, limit: int = MAX_NAME) -> str:

@@ -1,5 +1,6 @@
 """What a plan and every job have of a recipe, and of the code that it is run from."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from sweeper.model.parts import Part
@@ -17,18 +18,18 @@ class Recipe(NamedTuple):
 
     reference: str
     kind: Literal["module", "file", "command"]
-    module: str | None
-    file: str | None
-    config_class: str | None
-    command: list[str] | None
-    python: str
-    cwd: str
-    on_path: bool
-    log_path_field: str | None
-    seed_field: str | None
-    behavior_field: bool
-    takes: dict[str, dict[str, object]]
-    forms: dict[str, str]
+    module: str | None = None
+    file: str | None = None
+    config_class: str | None = None
+    command: list[str] | None = None
+    python: str = ""
+    cwd: str = ""
+    on_path: bool = False
+    log_path_field: str | None = None
+    seed_field: str | None = None
+    behavior_field: bool = False
+    takes: Mapping[str, dict[str, object]] = {}
+    forms: Mapping[str, str] = {}
     function: str | None = None
 
     def document(self) -> dict[str, object]:

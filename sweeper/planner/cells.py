@@ -37,7 +37,7 @@ def name(expanded: Expanded, problems: Problems) -> Named:
     axes = {
         key: values
         for key, values in _axis_values(expanded.grid, expanded.points).items()
-        if not (key == expanded.seed_field and all(type(value) is int for value in values))
+        if not (key == expanded.grid.seed_field and all(type(value) is int for value in values))
     }
     return Named(runs, axes)
 
@@ -51,7 +51,7 @@ class _Naming:
 
     def __init__(self, expanded: Expanded) -> None:
         self.grid = grid = expanded.grid
-        self.points, self.seed_field = expanded.points, expanded.seed_field
+        self.points, self.seed_field = expanded.points, grid.seed_field
         self.source = f'"recipe":{canonical(grid.recipe)}'
         if grid.command is not None:
             self.source = f'"command":{canonical(list(grid.command))}'

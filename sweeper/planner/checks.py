@@ -27,7 +27,7 @@ from sweeper.recipe.reference import (
     lacking,
 )
 
-__all__ = ["Checked", "check", "check_what_is_left", "fields_of"]
+__all__ = ["Checked", "check", "check_readable_part", "fields_of"]
 
 _SOME_KEYS = 20
 _WINDOW_KEYS = ("sweep", "name", "cell", "seed", "run", "attempt")
@@ -57,17 +57,15 @@ def check(
     return _Check(expanded, runs, problems).all(validate)
 
 
-def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
+def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
     """Have the recipe check what could be read of a grid that has mistakes, so that all are told at
     once. Mistakes that may only follow from the others are left out."""
     if grid.recipe is None or points is None:
         return
-    seed_field = grid.seeds.field if grid.seeds else "seed"
     try:
-        configs = [point.config for point in points]
-        found = _inspect(grid, seed_field, configs, validate=True).problems
+        found = _inspect(grid, [point.config for point in points], validate=True).problems
     except RecipeError as error:
-        _tell(grid, error, problems)
+        _add_error(grid, error, problems)
         return
     for problem in found:
         if problem.number is not None and problem.key is not None:
@@ -79,26 +77,23 @@ def check_what_is_left(grid: Grid, points: Sequence[Point] | None, problems: Pro
 def fields_of(grid: Grid) -> Mapping[str, object]:
     """The fields that a grid's recipe takes; none where it cannot be asked, which `check` tells."""
     try:
-        seed_field = grid.seeds.field if grid.seeds else "seed"
-        return _inspect(grid, seed_field, [], validate=True).recipe.takes
+        return _inspect(grid, [], validate=True).recipe.takes
     except RecipeError:
         return {}
 
 
-def _inspect(
-    grid: Grid, seed_field: str | None, configs: Sequence[Mapping[str, object]], *, validate: bool
-) -> Inspected:
+def _inspect(grid: Grid, configs: Sequence[Mapping[str, object]], *, validate: bool) -> Inspected:
     launch = grid.launch
     return inspect(
         grid.recipe if grid.recipe is not None else list(grid.command or ()),
         configs,
         RunProcess(launch.python, launch.cwd, launch.env),
-        FilledFields(launch.log_path_field, seed_field, launch.metrics_dir),
+        FilledFields(launch.log_path_field, grid.seed_field, launch.metrics_dir),
         validate=validate,
     )
 
 
-def _tell(grid: Grid, error: RecipeError, problems: Problems) -> None:
+def _add_error(grid: Grid, error: RecipeError, problems: Problems) -> None:
     place = grid.places.get(_PLACES.get(error.kind, "recipe"), grid.places["recipe"])
     problems.add(place, error.problems[0])
 
@@ -108,7 +103,7 @@ class _Check:
 
     def __init__(self, expanded: Expanded, runs: Sequence[Run], problems: Problems) -> None:
         self.expanded, self.runs, self.problems = expanded, runs, problems
-        self.grid, self.seed_field = expanded.grid, expanded.seed_field
+        self.grid = expanded.grid
         self.warnings: list[str] = []
         self.lacks: list[Problem] = []
         self.notes: tuple[str, ...] = ()
@@ -116,35 +111,35 @@ class _Check:
 
     def all(self, validate: bool) -> Checked:
         """Do every step, in order."""
-        self._keys()
-        self._repeats()
-        recipe = self._recipe(validate)
-        here = self._backend()
-        self._requirements(recipe)
+        self._check_keys()
+        self._check_duplicates()
+        recipe = self._ask_recipe(validate)
+        here = self._check_backends()
+        self._check_requirements(recipe)
         for lack in self.lacks if here else ():
-            self._note(lack, recipe)
-        self._window()
-        self._command()
+            self._add_problem(lack, recipe)
+        self._check_window()
+        self._check_command_axes()
         if validate and here:
-            self._program()
+            self._check_program()
         if recipe is None or self.problems:
             raise self.problems.error()
         return Checked(recipe, tuple(self.warnings), self.notes, self.estimates)
 
-    def _keys(self) -> None:
+    def _check_keys(self) -> None:
         """Note keys that a grid must not give."""
         grid = self.grid
         field = grid.launch.log_path_field or "log_path"
         ours = {field, "behavior_if_log_dir_exists"} if grid.command is None else set(RUN_KEYS)
-        ours.discard(self.seed_field or "")
+        ours.discard(grid.seed_field or "")
         for setting in grid.every_setting():
             for key in setting.given:
                 if key in ours:
                     self.problems.add(setting.places[key], f"{key} is set by sweeper")
-                if grid.seeds is not None and key == self.seed_field:
+                if grid.seeds is not None and key == grid.seed_field:
                     self.problems.add(setting.places[key], f"{key} is given by seeds already")
 
-    def _repeats(self) -> None:
+    def _check_duplicates(self) -> None:
         """Note runs with one configuration: one would silently stand for both."""
         first: dict[str, Run] = {}
         for number, run in enumerate(self.runs):
@@ -156,14 +151,14 @@ class _Check:
                 told = f"cells {other.cell!r} and {run.cell!r} are one configuration"
                 self.problems.add(place, told)
 
-    def _recipe(self, validate: bool) -> Recipe | None:
+    def _ask_recipe(self, validate: bool) -> Recipe | None:
         """Ask the recipe about every configuration; None if it is not found."""
         grid = self.grid
         configs = [run.config for run in self.runs] if validate else []
         try:
-            inspected = _inspect(grid, self.seed_field, configs, validate=validate)
+            inspected = _inspect(grid, configs, validate=validate)
         except RecipeError as error:
-            _tell(grid, error, self.problems)
+            _add_error(grid, error, self.problems)
             return None
         if grid.recipe is not None and not validate:
             place = grid.places["recipe"]
@@ -172,12 +167,12 @@ class _Check:
         self.notes = inspected.notes
         for problem in inspected.problems:
             if not problem.lacking:
-                self._note(problem, inspected.recipe)
+                self._add_problem(problem, inspected.recipe)
         said = enumerate(inspected.estimates)
         self.estimates = {number: usage for number, usage in said if usage is not None}
         return inspected.recipe
 
-    def _note(self, problem: Problem, recipe: Recipe | None) -> None:
+    def _add_problem(self, problem: Problem, recipe: Recipe | None) -> None:
         """Note a problem of the recipe's at the place where the value was written."""
         grid, key, message = self.grid, problem.key, problem.message
         place: Place | None = None
@@ -195,7 +190,7 @@ class _Check:
             place = place_of(grid, self.expanded.point_of(problem.number), key)
         self.problems.add(place or grid.places["recipe"], message)
 
-    def _backend(self) -> bool:
+    def _check_backends(self) -> bool:
         """Note what is wrong with the options of backends. Returns whether all jobs run on this
         machine."""
         grid = self.grid
@@ -214,7 +209,7 @@ class _Check:
                 here = False
         return here
 
-    def _requirements(self, recipe: Recipe | None) -> None:
+    def _check_requirements(self, recipe: Recipe | None) -> None:
         """Check the file of what recipes need elsewhere."""
         launch = self.grid.launch
         if launch.requirements is None:
@@ -236,7 +231,7 @@ class _Check:
         for mistake in mistakes:
             self.problems.add(place, f"launch.requirements: {mistake}")
 
-    def _window(self) -> None:
+    def _check_window(self) -> None:
         """Check the placeholders of `launch.window`."""
         window, runs = self.grid.launch.window, self.runs
         if window is None:
@@ -257,7 +252,7 @@ class _Check:
         if len(needed) > _SOME_KEYS:
             self.problems.add(place, f"launch.window: more than {_SOME_KEYS} placeholders")
 
-    def _command(self) -> None:
+    def _check_command_axes(self) -> None:
         """Warn of axes that a command does not use."""
         grid = self.grid
         if grid.command is None or self.problems:
@@ -271,7 +266,7 @@ class _Check:
                     told = f"{settings[0].place}: the command does not use the axis {key}"
                     self.warnings.append(told)
 
-    def _program(self) -> None:
+    def _check_program(self) -> None:
         """Note programs of a command that are not on this machine, if its jobs run here."""
         grid = self.grid
         if grid.command is None or self.problems:

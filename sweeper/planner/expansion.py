@@ -21,21 +21,20 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
     there are too many, or some cannot be made."""
     warnings = [*grid.notes, *_lone_values(grid)]
     grid = _seeds_from_axis(grid, warnings)
-    seeds, seed_field = grid.seeds, grid.seeds.field if grid.seeds else "seed"
-    replicates = len(seeds.values) if seeds else 1
+    replicates = len(grid.seeds.values) if grid.seeds else 1
     count = count_points(grid) * replicates
     if count > MAX_RUNS:
         problems.add(grid.places["grid"], f"{count} runs; a sweep has at most {MAX_RUNS}")
         raise problems.error()
-    product = Product(grid, problems, warnings, late=seed_field, replicates=replicates)
+    product = Product(grid, problems, warnings, replicates=replicates)
     if product.overflows():
         raise problems.error()
-    points = tuple(product.with_runs(point, seeds) for point in product.points())
+    points = tuple(product.with_runs(point) for point in product.points())
     if product.cut_short:
         raise problems.error()
     if not points:
         problems.add(grid.places["exclude"], "exclude leaves no cell")
-    return Expanded(grid, points, seed_field, tuple(warnings))
+    return Expanded(grid, points, tuple(warnings))
 
 
 def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int | None]:
@@ -58,7 +57,7 @@ def expand_some(grid: Grid) -> list[Point] | None:
     """Some points of a grid that has mistakes, without those that wait for their seed; None if
     there are too many. Problems with them are not noted, since they may only follow from the
     mistakes."""
-    product = Product(grid, Problems(), [], late=grid.seeds.field if grid.seeds else "seed")
+    product = Product(grid, Problems(), [])
     if count_points(grid) > MAX_RUNS or product.overflows():
         return None
     return [p for p in itertools.islice(product.points(), _SOME_POINTS) if not p.pending]

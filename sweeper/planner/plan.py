@@ -15,9 +15,9 @@ from sweeper.grid import Grid, GridText, read_grid
 from sweeper.grid.naming import canonical
 from sweeper.model.plan import Expected, Plan
 from sweeper.planner.cells import name
-from sweeper.planner.checks import check, check_what_is_left
+from sweeper.planner.checks import check, check_readable_part
 from sweeper.planner.expansion import expand_some, expand_with_baseline
-from sweeper.planner.stages import NO_RECIPE, baseline_of, check_stages_left, with_stages
+from sweeper.planner.stages import NO_RECIPE, baseline_of, check_readable_stages, with_stages
 
 __all__ = ["plan", "repeats_by_default"]
 
@@ -39,14 +39,14 @@ def plan(
     grid = read_grid(_fetched(source), overrides or (), problems)
     if problems:
         if validate and grid.stages:
-            check_stages_left(grid, problems)
+            check_readable_stages(grid, problems)
         elif validate:
-            check_what_is_left(grid, expand_some(grid), problems)
+            check_readable_part(grid, expand_some(grid), problems)
         raise problems.error()
     planned = _without_runs(grid)
     if grid.stages:
         return with_stages(grid, planned, problems, validate=validate)
-    if grid.baseline is not None and grid.baseline.cell is None and grid.baseline.sweep is None:
+    if grid.baseline is not None and grid.baseline.is_base_model:
         told = "baseline: only a stage that takes from others has a base model to compare with"
         problems.add(grid.baseline.place, told)
     expanded, baseline = expand_with_baseline(grid, problems)

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from sweeper.fields.nodes import Place
 from sweeper.grid import Grid
-from sweeper.grid.blocks import Setting
+from sweeper.grid.blocks import Block, Setting
 
-__all__ = ["Expanded", "Point", "Row", "place_of"]
+__all__ = ["Expanded", "Point", "Row", "place_of", "rows_of"]
 
 
 class Row(NamedTuple):
@@ -16,6 +16,20 @@ class Row(NamedTuple):
     settings: dict[str, Setting]
     given: dict[str, object]
     refers: bool
+
+    @classmethod
+    def of(cls, settings: dict[str, Setting]) -> "Row":
+        """The row that gives these settings."""
+        given: dict[str, object] = {}
+        for setting in settings.values():
+            given.update(setting.given)
+        return cls(settings, given, any(setting.refers for setting in settings.values()))
+
+
+def rows_of(block: Block) -> tuple[Row, ...]:
+    """The choices that a block offers."""
+    columns = zip(*block.axes.values(), strict=True)
+    return tuple(Row.of(dict(zip(block.axes, column, strict=True))) for column in columns)
 
 
 class Point(NamedTuple):
@@ -30,11 +44,10 @@ class Point(NamedTuple):
 
 class Expanded(NamedTuple):
     """An expanded grid: the points of `grid`, in which an axis over the seed has become its
-    `seeds`. `seed_field` is the field that takes the seed; `warnings` are for people."""
+    `seeds`. `warnings` are for people."""
 
     grid: Grid
     points: tuple[Point, ...]
-    seed_field: str | None
     warnings: tuple[str, ...]
 
     def point_of(self, run: int) -> Point:

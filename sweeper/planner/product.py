@@ -13,14 +13,13 @@ from typing import NamedTuple
 from sweeper.fields.kinds import MAX_HINTS, hint, nearest
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
-from sweeper.grid.blocks import Block, Setting
+from sweeper.grid.blocks import Setting
 from sweeper.grid.conditions import When
 from sweeper.grid.dotted_keys import Reach, assign
 from sweeper.grid.excluding import Exclusion
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import BrokenReference, Resolver
-from sweeper.grid.seeds import Seeds
-from sweeper.planner.points import Point, Row, place_of
+from sweeper.planner.points import Point, Row, place_of, rows_of
 
 __all__ = ["MAX_RUNS", "MAX_WORK", "Product", "count_points"]
 
@@ -48,32 +47,26 @@ class _TooMuch(Exception):
 
 
 class Product:
-    """Makes the points of a grid. `late` is the field that takes the seed, `replicates` how many
-    runs each point becomes. Mistakes are noted, and `cut_short` says whether points are missing
-    because of them. Oddities go into `warnings`, which are complete once the last point is
-    taken."""
+    """Makes the points of a grid; `replicates` is how many runs each of them becomes. Mistakes are
+    noted, and `cut_short` says whether points are missing because of them. Oddities go into
+    `warnings`, which are complete once the last point is taken."""
 
     def __init__(
-        self,
-        grid: Grid,
-        problems: Problems,
-        warnings: list[str],
-        *,
-        late: str | None = "seed",
-        replicates: int = 1,
+        self, grid: Grid, problems: Problems, warnings: list[str], *, replicates: int = 1
     ) -> None:
-        self.grid, self.problems, self.warnings, self.late = grid, problems, warnings, late
+        self.grid, self.problems, self.warnings = grid, problems, warnings
+        self.seed_field = grid.seed_field
         self.resolver = Resolver()
         self._limit, self._replicates = MAX_RUNS // replicates, replicates
         self._count = self._work = 0
         self.cut_short = False
         self._base = {key: setting.value for key, setting in grid.base.items()}
         self._fixed = {key: setting.value for key, setting in grid.fixed.items()}
-        self._blocks = [_rows(block) for block in grid.blocks]
+        self._blocks = [rows_of(block) for block in grid.blocks]
         self._known = _keys(grid, grid.whens)
         self._held: set[int] = set()
-        self._told: set[tuple[Place, str, str]] = set()
-        self._rivals_told: set[tuple[int, int]] = set()
+        self._broken_noted: set[tuple[Place, str, str]] = set()
+        self._rivals_noted: set[tuple[int, int]] = set()
         self._referring = _referring(grid)
         self._whens = list(self._usable_whens())
         self._rules = list(self._usable_rules())
@@ -88,10 +81,10 @@ class Product:
         if math.prod(sizes) <= min(self._limit, MAX_WORK // (each + 1)):
             return False
         try:
-            for config, _ in self._expanded():
+            for config, _ in self._unresolved_points():
                 self._charge(self._cost(config))
         except _TooMuch as error:
-            self._tell_too_much(error)
+            self._add_too_much(error)
             return True
         return False
 
@@ -108,7 +101,7 @@ class Product:
                 " counts as 8 in each cell)"
             )
 
-    def _tell_too_much(self, error: _TooMuch) -> None:
+    def _add_too_much(self, error: _TooMuch) -> None:
         self.cut_short = True
         self.problems.add(self.grid.places["when" if self._whens else "grid"], str(error))
 
@@ -117,17 +110,17 @@ class Product:
         others, included cells last."""
         exclusion = Exclusion(self._rules)
         try:
-            for config, rows in self._expanded():
+            for config, rows in self._unresolved_points():
                 self._charge(self._cost(config))
                 point = self._resolved(config, rows)
                 if not exclusion.takes(point.config):
                     yield point
-                if (self._told or self._rivals_told) and self._count > _ENOUGH:
+                if (self._broken_noted or self._rivals_noted) and self._count > _ENOUGH:
                     self.cut_short = True
                     return
             yield from self._included()
         except _TooMuch as error:
-            self._tell_too_much(error)
+            self._add_too_much(error)
             return
         for number, rule in enumerate(self._rules):
             if number not in exclusion.used:
@@ -143,9 +136,9 @@ class Product:
                 assign(config, key, setting.given)
             for key, value in self._fixed.items():
                 assign(config, key, {key: value})
-            yield self._resolved(config, (_row(entry),))
+            yield self._resolved(config, (Row.of(entry),))
 
-    def _expanded(self) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
+    def _unresolved_points(self) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
         """Yield the points of the axes, those under conditions among them."""
         if not self._blocks and self.grid.include:
             return
@@ -159,7 +152,7 @@ class Product:
             for row in rows:
                 config.update(row.given)
             config.update(self._fixed)
-            self._spend(1)
+            self._add_to_count(1)
             if self._whens:
                 yield from self._under_conditions(0, config, rows, ())
             else:
@@ -178,9 +171,9 @@ class Product:
             self._held.add(index)
             rival = next((other for other in held if other in when.rivals), None)
             if rival is not None:  # go on without it: each branch gives a point, and is counted
-                if (rival, index) not in self._rivals_told:
-                    self._rivals_told.add((rival, index))
-                    self._tell_rivals(self._whens[rival].when, when.when)
+                if (rival, index) not in self._rivals_noted:
+                    self._rivals_noted.add((rival, index))
+                    self._add_rivals(self._whens[rival].when, when.when)
                 continue
             held = (*held, index)
             config = dict(config)
@@ -191,7 +184,7 @@ class Product:
                 rows = (*rows, when.base)
             if when.blocks:
                 # Each of them becomes a point at least: no need to make them to see it.
-                self._spend(math.prod(map(len, when.blocks)) - 1)
+                self._add_to_count(math.prod(map(len, when.blocks)) - 1)
                 for chosen in itertools.product(*when.blocks):
                     branch = dict(config)
                     for row in chosen:
@@ -200,7 +193,7 @@ class Product:
                 return
         yield config, rows
 
-    def _spend(self, points: int) -> None:
+    def _add_to_count(self, points: int) -> None:
         self._count += points
         if self._count > self._limit:
             raise _TooMuch(f"more than {self._limit} cells; a sweep has at most {MAX_RUNS} runs")
@@ -212,10 +205,10 @@ class Product:
             if key in self._referring:
                 before = self.resolver.work
                 try:
-                    text = self.resolver.text(config, key, self._referring, self.late)
+                    text = self.resolver.text(config, key, self._referring, self.seed_field)
                     self._charge(self.resolver.work - before)
                 except BrokenReference as error:
-                    self._tell_broken(condition.place, f"if: {key}", error, config)
+                    self._add_broken(condition.place, f"if: {key}", error, config)
                     return False
             else:
                 text = canonical(config[key])
@@ -223,7 +216,7 @@ class Product:
                 return False
         return True
 
-    def _tell_rivals(self, one: When, other: When) -> None:
+    def _add_rivals(self, one: When, other: When) -> None:
         reach = Reach(one.keys)
         for key in other.keys:
             if reach.touches(key):
@@ -239,10 +232,10 @@ class Product:
         if not self._referring:
             return Point(config, rows)
         raw, before = dict(config), self.resolver.work
-        pending, broken = self.resolver.resolve(config, self._referring, self.late)
+        pending, broken = self.resolver.resolve(config, self._referring, self.seed_field)
         for key, error in broken:
             place = place_of(self.grid, Point(raw, rows), key) or self.grid.places["base"]
-            self._tell_broken(place, key, error, raw)
+            self._add_broken(place, key, error, raw)
         if broken:
             return Point(raw, rows)
         chosen = tuple(self._resolved_row(row, raw) if row.refers else row for row in rows)
@@ -252,9 +245,9 @@ class Product:
         self._charge(made + grown + _ASKED * len(pending) * self._replicates)
         return Point(config, chosen, pending)
 
-    def with_runs(self, point: Point, seeds: Seeds | None) -> Point:
+    def with_runs(self, point: Point) -> Point:
         """Add to a point the configurations of its runs, with what waited for the seed resolved."""
-        field = self.late
+        seeds, field = self.grid.seeds, self.seed_field
         if seeds is None or field is None:
             if not point.pending:
                 return point
@@ -270,7 +263,7 @@ class Product:
         _, broken = self.resolver.resolve(config, point.pending, None)
         for key, error in broken:
             place = place_of(self.grid, point, key) or self.grid.places["base"]
-            self._tell_broken(place, key, error, config)
+            self._add_broken(place, key, error, config)
         return config
 
     def _resolved_row(self, row: Row, config: dict[str, object]) -> Row:
@@ -278,19 +271,21 @@ class Product:
         for key, setting in settings.items():
             if setting.refers:
                 try:
-                    value = self.resolver.fill(config, setting.value, self._referring, self.late)
+                    value = self.resolver.fill(
+                        config, setting.value, self._referring, self.seed_field
+                    )
                 except BrokenReference as error:  # the key is given once more, and holds that value
-                    self._tell_broken(setting.place, key, error, config)
+                    self._add_broken(setting.place, key, error, config)
                     continue
                 settings[key] = setting._replace(value=value)
         return row._replace(settings=settings)
 
-    def _tell_broken(
+    def _add_broken(
         self, place: Place, what: str, error: BrokenReference, config: Mapping[str, object]
     ) -> None:
         told = (place, what, str(error))
-        if told not in self._told:
-            self._told.add(told)
+        if told not in self._broken_noted:
+            self._broken_noted.add(told)
             near = "" if error.missing is None else hint(error.missing, config, self.problems)
             self.problems.add(place, f"{what}: {error}{near}")
 
@@ -300,7 +295,7 @@ class Product:
         for rule in self.grid.exclude:
             unknown = [key for key in rule if key not in self._known]
             for key in unknown:
-                self._tell_unknown("exclude", "there is no axis", key, rule[key].place, self._known)
+                self._add_unknown("exclude", "there is no axis", key, rule[key].place, self._known)
             if not unknown:
                 yield rule
 
@@ -312,18 +307,18 @@ class Product:
             unknown = [key for key in when.conditions if key not in before]
             for key in unknown:
                 place = when.conditions[key].place
-                if key == self.late and self.grid.seeds is not None:
+                if key == self.seed_field and self.grid.seeds is not None:
                     self.problems.add(place, f"if: {key} is the seed, and no cell's own")
                 elif key in self._known:
                     self.problems.add(place, f"if: {key[:60]!r} is given only further down")
                 else:
-                    self._tell_unknown("if", "the grid gives no", key, place, before)
+                    self._add_unknown("if", "the grid gives no", key, place, before)
             if not unknown:
                 yield _When.of(when, usable, self._known)
                 usable.append(when)
             before = _keys(self.grid, self.grid.whens[: number + 1])
 
-    def _tell_unknown(
+    def _add_unknown(
         self, section: str, what: str, key: str, place: Place, known: Iterable[str]
     ) -> None:
         if Reach(self.grid.dropped).touches(key):
@@ -369,8 +364,8 @@ class _When(NamedTuple):
         reach = Reach(when.keys)
         return cls(
             when,
-            _row(when.base),
-            [_rows(block) for block in when.blocks],
+            Row.of(when.base),
+            [rows_of(block) for block in when.blocks],
             tuple(k for k in known if reach.touches(k)),
             frozenset(
                 number
@@ -378,20 +373,6 @@ class _When(NamedTuple):
                 if any(map(reach.touches, other.keys))
             ),
         )
-
-
-def _rows(block: Block) -> tuple[Row, ...]:
-    keys = list(block.axes)
-    return tuple(
-        _row(dict(zip(keys, s, strict=True))) for s in zip(*block.axes.values(), strict=True)
-    )
-
-
-def _row(settings: dict[str, Setting]) -> Row:
-    given: dict[str, object] = {}
-    for setting in settings.values():
-        given.update(setting.given)
-    return Row(settings, given, any(setting.refers for setting in settings.values()))
 
 
 def _referring(grid: Grid) -> dict[str, None]:

@@ -10,25 +10,34 @@ from sweeper.fields.kinds import hint, nearest
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid, StageGrid
 from sweeper.grid.blocks import Setting
-from sweeper.model.growth import Growth, grow, grown
+from sweeper.grid.taking import stages_before
+from sweeper.model.growth import Growth, Taken, grow, grown
 from sweeper.model.names import shorten
 from sweeper.model.plan import Baseline, Expected, Plan, Run, Stage
 from sweeper.model.recipe import Recipe
 from sweeper.model.taking import LATE, PARENT, Choice, Source, Take, references
 from sweeper.planner.cells import name
-from sweeper.planner.checks import check, check_what_is_left, fields_of
+from sweeper.planner.checks import check, check_readable_part, fields_of
 from sweeper.planner.expansion import expand_some, expand_with_baseline
 from sweeper.planner.points import Expanded
 from sweeper.planner.product import MAX_RUNS
 
-__all__ = ["NO_RECIPE", "baseline_of", "check_stages_left", "with_stages"]
+__all__ = ["NO_RECIPE", "baseline_of", "check_readable_stages", "with_stages"]
 
 _MODEL = "model_name"
 _GOES_ON = {_MODEL: _MODEL, "load_checkpoint_path": "checkpoint.state"}
 """The fields that make a recipe go on from others' weights, and what of a parent they get."""
 
 
-class _Stage(NamedTuple):
+def _nothing_chosen(_choice: Choice) -> None:
+    return None
+
+
+def _the_first(choice: Choice) -> Sequence[str]:
+    return choice.candidates[: choice.take.number]
+
+
+class _Planned(NamedTuple):
     """A stage under way: `grid`, and `runs` as its grid alone makes them."""
 
     grid: StageGrid
@@ -36,12 +45,12 @@ class _Stage(NamedTuple):
     runs: tuple[Run, ...]
 
 
-def check_stages_left(grid: Grid, problems: Problems) -> None:
+def check_readable_stages(grid: Grid, problems: Problems) -> None:
     """Have the recipes check what could be read of a grid that has mistakes, those stages left out
     whose values are others'."""
     for stage in grid.stages:
         if not stage.references:
-            check_what_is_left(stage.grid, expand_some(stage.grid), problems)
+            check_readable_part(stage.grid, expand_some(stage.grid), problems)
 
 
 def with_stages(grid: Grid, plan: Plan, problems: Problems, *, validate: bool) -> Plan:
@@ -55,7 +64,7 @@ class _Planning:
 
     def __init__(self, grid: Grid, plan: Plan, problems: Problems, validate: bool) -> None:
         self.grid, self.plan, self.problems, self.validate = grid, plan, problems, validate
-        self.done: dict[str, _Stage] = {}
+        self.done: dict[str, _Planned] = {}
         self.counts: dict[str, int] = {}
         self.warnings: list[str] = []
         self.notes: list[str] = []
@@ -64,61 +73,65 @@ class _Planning:
     def all(self) -> Plan:
         """Plan every stage, those first that others take from."""
         for stage in self.grid.stages:
-            before = {take.stage for t in stage.takings for take in t.source.takes}
-            if before <= self.done.keys():  # else its parents have mistakes, which come first
+            before = set(stages_before(stage.takings))
+            if self.done.keys() >= before:  # else its parents have mistakes, which come first
                 with suppress(GridError):  # told with those of the others
                     self._add(stage)
         if not self.problems:
-            self._twice()
+            self._check_duplicates()
         self.problems.raise_any()
         stages = tuple(done.stage for done in self.done.values())
         metrics = [stage.metric for stage in stages if stage.metric is not None]
         plan = self.plan._replace(
             recipe=stages[0].recipe,
             metric=metrics[-1] if metrics else None,
-            runs=tuple(self._roots()),
+            runs=tuple(self._root_runs()),
             stages=stages,
             order=self.grid.order,
             warnings=tuple(dict.fromkeys(self.warnings)),
             notes=tuple(dict.fromkeys(self.notes)),
             expected=tuple(self.expected),
         )
-        return grown(plan, lambda _: None)
+        return grown(plan, _nothing_chosen)
 
-    def _roots(self) -> Iterator[Run]:
+    def _root_runs(self) -> Iterator[Run]:
         return (run for done in self.done.values() if not done.grid.takings for run in done.runs)
 
     def _add(self, stage: StageGrid) -> None:
         """Plan one stage, the ones before it being planned. Raises `GridError`."""
         if stage.takings and not stage.references:
-            stage = self._going_on(stage)
+            stage = self._with_default_references(stage)
         expanded, baseline = expand_with_baseline(stage.grid, self.problems)
         named = name(expanded, self.problems)
         runs = named.runs
         if not stage.takings:
-            runs = tuple(_called(run, stage.name) for run in runs)
+            runs = tuple(_named_after(run, stage.name) for run in runs)
         sources = tuple(taking.source for taking in stage.takings)
         made = Stage(stage.name, NO_RECIPE, stage.grid.metric, named.axes, sources)
         made = made._replace(launch=stage.launch)
         made = made._replace(runs=runs) if sources else made
-        if self._asks_base(stage):
-            made = made._replace(baseline=self._base(stage, made))
+        if self._compares_with_base(stage):
+            made = made._replace(baseline=self._base_baseline(stage, made))
         else:
             made = made._replace(baseline=self._baseline(stage, expanded, runs, baseline))
-        fits = self._references(stage, runs) & self._takes(stage) & self._few(made, len(runs))
+        fits = (
+            self._check_references(stage, runs)
+            & self._check_takes(stage)
+            & self._within_limit(made, len(runs))
+        )
         # What stands for a value of others can only be checked where that value is known.
         fits &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
-        shown = self._specimens(made) if sources and fits else runs
+        shown = self._runs_of_first_parents(made) if sources and fits else runs
         asked = self.validate and (not sources or (fits and len(shown) == len(runs)))
-        self.done[stage.name] = _Stage(stage, made, runs)
+        self.done[stage.name] = _Planned(stage, made, runs)
         checked = check(expanded, shown if asked else runs, self.problems, validate=asked)
         self.warnings += [*expanded.warnings, *checked.warnings]
         self.notes += [f"{stage.name}: {note}" for note in checked.notes]
         said = checked.estimates.items()
         self.expected += [Expected(stage.name, runs[n].config, used) for n, used in said]
-        self.done[stage.name] = _Stage(stage, made._replace(recipe=checked.recipe), runs)
+        self.done[stage.name] = _Planned(stage, made._replace(recipe=checked.recipe), runs)
 
-    def _going_on(self, stage: StageGrid) -> StageGrid:
+    def _with_default_references(self, stage: StageGrid) -> StageGrid:
         """A stage that says nothing of its parents: it goes on from their weights, where its recipe
         has the usual fields for that."""
         grid = stage.grid
@@ -133,7 +146,11 @@ class _Planning:
             return stage
         takes = fields_of(grid)
         for key, what in _GOES_ON.items():
-            if key in takes and key not in given and self._fault(stage, PARENT, what) is None:
+            if (
+                key in takes
+                and key not in given
+                and self._fault_of_reference(stage, PARENT, what) is None
+            ):
                 text = f"$${{{PARENT}.{what}}}"
                 base[key] = Setting(text, {key: text}, {key: place}, place, refers=True)
         return stage._replace(grid=grid._replace(base=base))
@@ -142,9 +159,8 @@ class _Planning:
         self, stage: StageGrid, expanded: Expanded, runs: Sequence[Run], cell: int | None
     ) -> Baseline | None:
         asked = stage.grid.baseline
-        if asked is None or asked.sweep is not None:
-            return baseline_of(stage.grid, expanded, runs, cell)
-        if asked.cell is not None and not stage.takings:
+        in_grid = asked is not None and asked.cell is not None and not stage.takings
+        if asked is None or asked.sweep is not None or in_grid:
             return baseline_of(stage.grid, expanded, runs, cell)
         told = "the base model is one of those that it takes from: from: [..., {base: true}]"
         if asked.cell is not None:
@@ -152,16 +168,16 @@ class _Planning:
         self.problems.add(asked.place, f"stages.{stage.name}.baseline: {told}")
         return None
 
-    def _asks_base(self, stage: StageGrid) -> bool:
+    def _compares_with_base(self, stage: StageGrid) -> bool:
         """Whether a stage is to be compared with the base model, which it takes."""
         asked = stage.grid.baseline
-        base = asked is not None and asked.sweep is None and asked.cell is None
-        return base and any(taking.source.base for taking in stage.takings)
+        takes_base = any(taking.source.base for taking in stage.takings)
+        return asked is not None and asked.is_base_model and takes_base
 
-    def _base(self, stage: StageGrid, made: Stage) -> Baseline | None:
+    def _base_baseline(self, stage: StageGrid, made: Stage) -> Baseline | None:
         """The cell of the runs that have the base model, which must be one."""
         roots = [done.stage for done in self.done.values() if not done.grid.takings]
-        runs = self._grown(*roots, made._replace(sources=(Source(base=True),))).runs
+        runs = self._grow(*roots, made._replace(sources=(Source(base=True),))).runs
         cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
         if len(cells) <= 1:  # none where no stage has a model, which is told
             return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
@@ -171,19 +187,18 @@ class _Planning:
             self.problems.add(stage.grid.baseline.place, f"stages.{stage.name}.baseline: {told}")
         return None
 
-    def _grown(self, *stages: Stage) -> Growth:
-        """These stages, nothing being chosen yet."""
+    def _grow(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
+        """The runs of these stages, as far as they are known by what is `chosen`."""
         recipe = stages[0].recipe
-        plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._roots()))
-        return grow(plan, lambda _: None)
+        plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._root_runs()))
+        return grow(plan, chosen)
 
-    def _specimens(self, stage: Stage) -> tuple[Run, ...]:
+    def _runs_of_first_parents(self, stage: Stage) -> tuple[Run, ...]:
         """The runs of a stage as they would be with the first of their parents."""
         sources = [source for source in stage.sources if not source.base] or stage.sources
         stages = (*self._first_sources(stage), stage._replace(sources=sources[:1]))
-        recipe = stages[0].recipe
-        plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._roots()))
-        runs = [run for run in grow(plan, _the_first).runs if run.stage == stage.name]
+        growth = self._grow(*stages, chosen=_the_first)
+        runs = [run for run in growth.runs if run.stage == stage.name]
         return tuple(runs[: len(stage.runs)])
 
     def _first_sources(self, stage: Stage) -> Iterator[Stage]:
@@ -195,13 +210,13 @@ class _Planning:
         for one in planned:
             yield one if one.name in whole else one._replace(sources=one.sources[:1])
 
-    def _references(self, stage: StageGrid, runs: Sequence[Run]) -> bool:
+    def _check_references(self, stage: StageGrid, runs: Sequence[Run]) -> bool:
         """Whether all references to other stages stand for something."""
         used = {pair for run in runs for value in run.config.values() for pair in references(value)}
         good = True
         for reference in dict.fromkeys(stage.references):
             key = f"${{{reference.stage}.{reference.key}}}"[:60]
-            told = self._fault(stage, reference.stage, reference.key)
+            told = self._fault_of_reference(stage, reference.stage, reference.key)
             if told is None and (reference.stage, reference.key) not in used:
                 told = "stands where no value of a run comes from"
             if told is not None:
@@ -209,7 +224,7 @@ class _Planning:
                 good = False
         return good
 
-    def _fault(self, stage: StageGrid, name: str, key: str) -> str | None:
+    def _fault_of_reference(self, stage: StageGrid, name: str, key: str) -> str | None:
         """Why a reference of a stage stands for nothing; None if it stands for something."""
         sources = [taking.source for taking in stage.takings if not taking.source.base]
         if not stage.takings:
@@ -222,9 +237,9 @@ class _Planning:
             if not sources and key != _MODEL:
                 return f"stages.{stage.name} comes from the base model alone"
             meant = [name]
-        return next((f for one in meant if (f := self._lacks(one, key)) is not None), None)
+        return next((f for one in meant if (f := self._missing_value(one, key)) is not None), None)
 
-    def _lacks(self, name: str, key: str) -> str | None:
+    def _missing_value(self, name: str, key: str) -> str | None:
         """What a run of a stage does not have, of which there is a reference."""
         if key in LATE:
             return None
@@ -232,7 +247,7 @@ class _Planning:
         takes = done.stage.recipe.takes
         if all(key in run.config for run in done.runs) or "default" in takes.get(key, {}):
             return None
-        if done.stage.recipe.kind != "command" and not takes:  # it was not asked
+        if _was_not_asked(done.stage.recipe):
             return None
         known = [*LATE, *takes, *(k for run in done.runs[:1] for k in run.config)]
         some = any(key in run.config for run in done.runs)
@@ -252,12 +267,12 @@ class _Planning:
                 left += self.done[name].stage.before
         return found
 
-    def _takes(self, stage: StageGrid) -> bool:
+    def _check_takes(self, stage: StageGrid) -> bool:
         """Whether there is what a stage takes, as far as that is known."""
         good = True
         for taking in stage.takings:
-            for take, place in zip(taking.source.takes, taking.places, strict=True):
-                told = self._missing(take)
+            for take, place in taking.placed_takes():
+                told = self._fault_of_take(take)
                 if told is not None:
                     self.problems.add(place, f"stages.{stage.name}.from: {told}")
                     good = False
@@ -267,9 +282,9 @@ class _Planning:
                 good = False
         return good
 
-    def _missing(self, take: Take) -> str | None:
+    def _fault_of_take(self, take: Take) -> str | None:
         # To make the runs of a later stage takes long where they are many.
-        runs = self._known(take.stage) if take.how in ("top", "run") else None
+        runs = self._known_runs(take.stage) if take.how in ("top", "run") else None
         if runs is None:
             return None
         if take.how == "top" and take.number > len(runs):
@@ -281,27 +296,27 @@ class _Planning:
             return f"stages.{take.stage} has no run {(take.run or '')[:60]!r}{near}"
         return None
 
-    def _known(self, name: str) -> Sequence[Run] | None:
+    def _known_runs(self, name: str) -> Sequence[Run] | None:
         """The runs of a stage; None where some of them are not known before others have run."""
         before = self.done[name]
         if not before.grid.takings:
             return before.runs
         if sum(self.counts.values()) > MAX_RUNS:  # which was told
             return None
-        growth = self._grown(*(done.stage for done in self.done.values()))
+        growth = self._grow(*(done.stage for done in self.done.values()))
         return None if name in growth.unknown else [r for r in growth.runs if r.stage == name]
 
     def _has_model(self) -> bool:
         roots = [done for done in self.done.values() if not done.grid.takings]
-        if any(r.stage.recipe.kind != "command" and not r.stage.recipe.takes for r in roots):
-            return True  # it was not asked
+        if any(_was_not_asked(done.stage.recipe) for done in roots):
+            return True
         return any(
             _MODEL in run.config or "default" in done.stage.recipe.takes.get(_MODEL, {})
             for done in roots
             for run in done.runs
         )
 
-    def _few(self, stage: Stage, runs: int) -> bool:
+    def _within_limit(self, stage: Stage, runs: int) -> bool:
         """Whether the runs of a stage, whose grid alone makes so many, are not too many. They are
         not made to be counted."""
         self.counts[stage.name] = self._count(stage, runs)
@@ -327,9 +342,9 @@ class _Planning:
             total += parents * runs
         return total
 
-    def _twice(self) -> None:
+    def _check_duplicates(self) -> None:
         """Note stages that would make the same runs: one would stand for both."""
-        seen: list[_Stage] = []
+        seen: list[_Planned] = []
         for done in self.done.values():
             mine = {run.id for run in done.runs}
             for other in seen:
@@ -346,11 +361,12 @@ class _Planning:
         return next(stage.place for stage in self.grid.stages if stage.name == name)
 
 
-def _the_first(choice: Choice) -> Sequence[str]:
-    return choice.candidates[: choice.take.number]
+def _was_not_asked(recipe: Recipe) -> bool:
+    """Whether a recipe's fields are unknown; a command has none."""
+    return recipe.kind != "command" and not recipe.takes
 
 
-def _called(run: Run, stage: str) -> Run:
+def _named_after(run: Run, stage: str) -> Run:
     """A run of a stage that takes from no other."""
     name, cell = f"{stage}/{run.name}", f"{stage}/{run.cell}"
     return run._replace(name=shorten(name), cell=shorten(cell), stage=stage)
@@ -369,9 +385,5 @@ def baseline_of(
     return Baseline(cell=runs[cell * each].cell) if cell is not None and each else None
 
 
-NO_RECIPE = Recipe(
-    reference="", kind="module", module=None, file=None, config_class=None, command=None,
-    python="", cwd="", on_path=False, log_path_field=None, seed_field=None, behavior_field=False,
-    takes={}, forms={},
-)  # fmt: skip
+NO_RECIPE = Recipe(reference="", kind="module")
 """In the place of a recipe that was not asked yet."""

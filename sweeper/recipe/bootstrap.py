@@ -157,7 +157,7 @@ def check(waits: int | None) -> None:
     """
     import json
 
-    inspection = _inspection()
+    inspection = _beside("inspection")
     early: set[str] = set()
     if waits is not None:
         early = load_early()
@@ -178,10 +178,6 @@ def check(waits: int | None) -> None:
     with os.fdopen(answer_to, "wb") as file:
         file.write(json.dumps(answer).encode())
     os._exit(0)  # without what the recipe's import has left running
-
-
-def _inspection() -> ModuleType:
-    return _beside("inspection")
 
 
 def _beside(name: str) -> ModuleType:
@@ -273,10 +269,9 @@ def run(path: str) -> None:
     answer_prompts()
     function = recipe.get("function")
     if function:
-        inspection = _inspection()
-        module: ModuleType = inspection.load(recipe)
+        module: ModuleType = _beside("inspection").load(recipe)
         sys.argv[0] = module.__file__ or module.__name__
-        inspection.sibling("building").run(module, function, sys.argv[1:])
+        _beside("building").run(module, function, sys.argv[1:])
     elif recipe["kind"] == "file":
         sys.argv[0] = recipe["file"]
         runpy.run_path(recipe["file"], run_name="__main__")

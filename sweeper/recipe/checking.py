@@ -103,7 +103,7 @@ class Checker(typing.Generic[Made]):
         # Keys of one field -> numbers of their values -> what chz made for the field of them.
         self._made: dict[tuple[str, ...], dict[tuple[int, ...], object]] = {}
         self._bad: set[tuple[str, str]] = set()
-        self._told: set[tuple[str | None, str]] = set()
+        self._noted: set[tuple[str | None, str]] = set()
         self._refused: dict[str, str | None] = {}
 
     def check(self, packed: Packed) -> None:
@@ -115,7 +115,7 @@ class Checker(typing.Generic[Made]):
         index = 0
         while index < len(rows) and len(self.problems) < MAX_PROBLEMS:
             row = rows[index]
-            if self._passes(fields[row[0]], row):
+            if self._parsed_before(fields[row[0]], row):
                 index += 1
                 continue
             given = zip(shapes[row[0]], (values[number] for number in row[1:]), strict=True)
@@ -137,7 +137,7 @@ class Checker(typing.Generic[Made]):
                 below[key] = place
         return [(name, tuple(keys), tuple(keys.values())) for name, keys in found.items()]
 
-    def _passes(self, fields: list[_Field], row: list[int]) -> bool:
+    def _parsed_before(self, fields: list[_Field], row: list[int]) -> bool:
         """The quick way; False says only that the slow one must tell."""
         if not isinstance(self.source, Class):  # only the function knows what it makes of them
             return False
@@ -160,7 +160,7 @@ class Checker(typing.Generic[Made]):
             return False
         return True
 
-    def _learn(
+    def _remember(
         self,
         fields: list[_Field],
         row: list[int],
@@ -191,7 +191,7 @@ class Checker(typing.Generic[Made]):
         left = {
             key: value
             for key, value in config.items()
-            if (key, texts[key]) not in self._bad and not self._refuse(index, key, value)
+            if (key, texts[key]) not in self._bad and not self._is_refused(index, key, value)
         }
         while True:
             try:
@@ -200,25 +200,24 @@ class Checker(typing.Generic[Made]):
             except Exception as error:  # noqa: BLE001  (validators raise what they like)
                 key = self._culprit(left, error)
                 if key is None:
-                    self._tell_whole(index, config, left, error)
+                    self._add_general_problem(index, config, left, error)
                     return False
-                if self._reform(left, key):
+                if self._try_other_forms(left, key):
                     return True
-                self._tell(index, key, self._message(key, config[key], error))
+                self._add_problem(index, key, self._message(key, config[key], error))
                 if isinstance(error, _PARSE_ERRORS):
                     self._bad.add((key, texts[key]))
                 del left[key]
         for key, value in list(left.items()):
             got = self._read(made, key)
             if got is not _MISSING and not same(value, got):
-                if self._reform(left, key):
+                if self._try_other_forms(left, key):
                     return True
                 self._bad.add((key, texts[key]))
                 del left[key]
-                kind = self._type(key)
-                self._tell(index, key, f"{key} takes {kind}: {_shown(value)} would reach the "
-                           f"recipe as {_shown(got)}")  # fmt: skip
-        self._learn(fields, row, made, left, texts)
+                told = f"{_shown(value)} would reach the recipe as {_shown(got)}"
+                self._add_problem(index, key, f"{key} takes {self._type(key)}: {told}")
+        self._remember(fields, row, made, left, texts)
         return False
 
     def _make(self, config: dict[str, object], **forms: str) -> Made:
@@ -227,17 +226,17 @@ class Checker(typing.Generic[Made]):
     def _read(self, made: Made, key: str) -> object:
         return read(*self.source.read(made, key))
 
-    def _refuse(self, index: int, key: str, value: object) -> bool:
+    def _is_refused(self, index: int, key: str, value: object) -> bool:
         """Whether the key is no field, or takes code: told once, and left out."""
         if key not in self._refused:
-            self._refused[key] = self._why_not(key)
+            self._refused[key] = self._why_refused(key)
         why = self._refused[key]
         if why is None or (value is None and key.partition(".")[0] in self.takes):
             return False
-        self._tell(index, key, why)
+        self._add_problem(index, key, why)
         return True
 
-    def _why_not(self, key: str) -> str | None:
+    def _why_refused(self, key: str) -> str | None:
         first, *rest = key.split(".")
         if first not in self.takes:
             return f"{self.cls.__name__} has no field '{first}'{_nearest(first, self.takes)}"
@@ -269,7 +268,7 @@ class Checker(typing.Generic[Made]):
             return key
         return None
 
-    def _reform(self, config: dict[str, object], key: str) -> bool:
+    def _try_other_forms(self, config: dict[str, object], key: str) -> bool:
         """Whether chz reads the value right when it is written in another form, which is then
         kept for the key."""
         usual = list(self.written(key, config[key], "plain"))
@@ -296,7 +295,7 @@ class Checker(typing.Generic[Made]):
         """The nearest field beside a nested one that does not exist."""
         first, *rest = key.split(".")
         above = annotations_at(self.source.annotation(first), rest[:-1])
-        classes = [typing.get_origin(m) or m for a in above for m in _members(a)]
+        classes = [typing.get_origin(m) or m for a in above for m in members_of(a)]
         beside = [name for cls in classes if chz.is_chz(cls) for name in chz.chz_fields(cls)]
         inside = key.rpartition(".")[0]
         return _nearest(key, [f"{inside}.{name}" for name in beside])
@@ -313,7 +312,7 @@ class Checker(typing.Generic[Made]):
             return f"{key}: {_first_line(error)}"
         return f"{key}: {_first_line(error)} ({type(error).__name__})"
 
-    def _tell_whole(
+    def _add_general_problem(
         self, index: int, config: dict[str, object], left: dict[str, object], error: Exception
     ) -> None:
         """Tell an error that no single key is to blame for."""
@@ -322,13 +321,15 @@ class Checker(typing.Generic[Made]):
             gone = set(config) - set(left)
             names = [name for name in names if name not in gone]
             if names:
-                self._tell(None, None, f"{self.cls.__name__} needs a value for {', '.join(names)}")
+                self._add_problem(
+                    None, None, f"{self.cls.__name__} needs a value for {', '.join(names)}"
+                )
         elif len(left) == len(config):
-            self._tell(index, None, f"{_first_line(error)} ({type(error).__name__})")
+            self._add_problem(index, None, f"{_first_line(error)} ({type(error).__name__})")
 
-    def _tell(self, index: int | None, key: str | None, message: str) -> None:
-        if (key, message) not in self._told:
-            self._told.add((key, message))
+    def _add_problem(self, index: int | None, key: str | None, message: str) -> None:
+        if (key, message) not in self._noted:
+            self._noted.add((key, message))
             self.problems.append((index, key, message))
 
 
@@ -351,7 +352,7 @@ def annotations_at(annotation: object, path: list[str]) -> list[object]:
     if not path:
         return [annotation]
     found: list[object] = []
-    for member in _members(annotation):
+    for member in members_of(annotation):
         origin = typing.get_origin(member) or member
         arguments = typing.get_args(member)
         if chz.is_chz(origin):
@@ -379,7 +380,7 @@ def _parameter(origin: object, name: str) -> list[object]:
     return [hints[name]] if name in hints else []
 
 
-def _members(annotation: object) -> list[object]:
+def members_of(annotation: object) -> list[object]:
     """The members of a union, else the type itself."""
     if type(annotation).__name__ == "UnionType" or typing.get_origin(annotation) is typing.Union:
         return [a for a in typing.get_args(annotation) if a is not type(None)]
@@ -388,7 +389,7 @@ def _members(annotation: object) -> list[object]:
 
 def takes_object(annotation: object) -> bool:
     """Whether a value here would be the name of a chz class."""
-    return any(chz.is_chz(typing.get_origin(m) or m) for m in _members(annotation))
+    return any(chz.is_chz(typing.get_origin(m) or m) for m in members_of(annotation))
 
 
 def takes_code(annotation: object) -> bool:

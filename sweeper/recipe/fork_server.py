@@ -146,16 +146,16 @@ class Server:
         for file in files:
             if _stamp(file)[0] >= since:
                 self._files[file] = _CHANGED  # meanwhile: nobody knows which one was imported
-        self._refused = _trouble(files, open_before)
+        self._refused = _why_not_forked(files, open_before)
         gc.collect()
         gc.freeze()  # or the first collection in each child would copy what they share
-        self._tell(len(files))
+        self._write_status(len(files))
 
     def _is_stale(self) -> bool:
         """Whether a file of what was imported is not as it was, or a package came or went."""
         return any(_stamp(file) != stamp for file, stamp in self._files.items())
 
-    def _tell(self, modules: int) -> None:
+    def _write_status(self, modules: int) -> None:
         """Have it on record what this process is, for `sweeper doctor`."""
         document = {
             "schema": 1,
@@ -240,7 +240,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     request: Begin
     connection.settimeout(None)  # nobody else waits for this process: the worker may be slow
     request, descriptors = receive(connection, 1)
-    why = _shadowed(request["argv"], imported.tops, move) or _differs(request, imported)
+    why = _why_shadowed(request["argv"], imported.tops, move) or _why_differs(request, imported)
     if why is not None:
         send(connection, {"refused": why}, [])
         return None
@@ -267,7 +267,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
             with suppress(BrokenPipeError):  # it was told to stop already
                 os.write(writing, b"g")
             os.close(writing)
-            gone = not _await(connection, ended, pid)
+            gone = not _wait_for_end(connection, ended, pid)
     except OSError:
         gone = True
     with suppress(OSError):
@@ -282,7 +282,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     return None
 
 
-def _await(connection: socket.socket, ended: int, pid: int) -> bool:
+def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
     """Wait for the end of the recipe, tell the worker, and wait until it has seen to what the
     recipe left. Returns whether the worker was there to the end."""
     select.select([connection, ended], [], [])
@@ -295,7 +295,7 @@ def _await(connection: socket.socket, ended: int, pid: int) -> bool:
     return bool(receive(connection)[0].get("reap"))
 
 
-def _differs(request: Begin, imported: Imported) -> str | None:
+def _why_differs(request: Begin, imported: Imported) -> str | None:
     """Why imports could have gone another way with the run's own environment."""
     given = request["environment"]
     for name, value in imported.read.items():
@@ -304,7 +304,7 @@ def _differs(request: Begin, imported: Imported) -> str | None:
     return None
 
 
-def _shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
+def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
     """Why a recipe would find other modules than those that were imported: a folder that comes
     before the interpreter's own on the module path has one of the same name."""
     with open(argv[3], "rb") as file:
@@ -320,13 +320,13 @@ def _shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
         moved = move(snapshot["root"], snapshot["copy"])
         folders += [moved(folder) for folder in folders]
     for folder in folders:
-        found = _hides(folder, tops)
+        found = _shadowing_name(folder, tops)
         if found is not None:
             return f"{os.path.join(folder, found)} hides a module"
     return None
 
 
-def _hides(folder: str, tops: set[str]) -> str | None:
+def _shadowing_name(folder: str, tops: set[str]) -> str | None:
     """The first name in a folder that would be imported in place of one of `tops`."""
     if folder in own_folders() or not os.path.isdir(folder):
         return None
@@ -339,7 +339,7 @@ def _hides(folder: str, tops: set[str]) -> str | None:
     return None
 
 
-def _trouble(files: set[str], open_before: set[int]) -> str | None:
+def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
     """Why what was imported cannot be forked; None where it can be."""
     threads = _threads_after_fork()
     if threads:

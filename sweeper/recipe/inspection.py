@@ -169,9 +169,9 @@ def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | 
 
 
 def sibling(name: str) -> ModuleType:
-    """A module from this file's folder, which is not on the module path."""
+    """A module from this file's folder, which is not on the module path; always the same one."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-    return _from_file(f"sweeper_{name}", path)
+    return sys.modules.get(f"sweeper_{name}") or _from_file(f"sweeper_{name}", path)
 
 
 def _from_file(name: str, path: str) -> ModuleType:
@@ -413,13 +413,9 @@ def describe(
 
 def _nested(annotation: object) -> type[object] | None:
     """The one chz class that an annotation allows, None where there is none or a choice."""
-    import types
-    import typing
-
     import chz
 
-    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    members = typing.get_args(annotation) if union else (annotation,)
+    members: list[object] = sibling("checking").members_of(annotation)
     classes = [member for member in members if isinstance(member, type) and chz.is_chz(member)]
     return classes[0] if len(classes) == 1 else None
 

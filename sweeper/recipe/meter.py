@@ -142,7 +142,7 @@ class Meter:
         with self._lock:
             return next((why for why, told in self._pauses.values() if told > since), None)
 
-    def tell(self, what: str) -> None:
+    def note_unknown(self, what: str) -> None:
         """Have it on record that something of the SDK is not as expected."""
         self.unknown = self.unknown or what
         self._wake()
@@ -150,7 +150,7 @@ class Meter:
     def write(self) -> None:
         """Write what was counted until now; a folder that cannot be written is no matter here."""
         with self._writing:
-            self._name()
+            self._ask_models()
             paused = self._paused()
             with self._lock:
                 document = {
@@ -196,7 +196,7 @@ class Meter:
         if self._writer is not None:
             _safely(self, self.write)
 
-    def _name(self) -> None:
+    def _ask_models(self) -> None:
         """Ask clients what their model is, where nothing has said it. Not in the SDK's own threads,
         which would wait for themselves."""
         with self._lock:
@@ -235,7 +235,7 @@ def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
     ]
     if missing:
         version = getattr(sdk, "__version__", "?")
-        meter.tell(f"tinker {version} has no {', '.join(missing)}: its use is not counted")
+        meter.note_unknown(f"tinker {version} has no {', '.join(missing)}: its use is not counted")
         return
     _wrap_training(sdk.TrainingClient, meter)
     _wrap_sampling(sdk.SamplingClient, meter)
@@ -381,7 +381,7 @@ def _safely(meter: Meter, act: Callable[[], None]) -> None:
     try:
         act()
     except Exception as error:  # noqa: BLE001 - counting must never end a recipe
-        meter.tell(f"not all is counted: {type(error).__name__}: {error}")
+        meter.note_unknown(f"not all is counted: {type(error).__name__}: {error}")
 
 
 def _is_data(first: object) -> TypeGuard[Sequence[Datum]]:
@@ -396,7 +396,7 @@ def _tokens_of(first: object, meter: Meter) -> int | None:
             return sum(datum.model_input.length for datum in first)
         return int(getattr(first, "length", 0))
     except Exception as error:  # noqa: BLE001 - counting must never end a recipe
-        meter.tell(f"not all is counted: {type(error).__name__}: {error}")
+        meter.note_unknown(f"not all is counted: {type(error).__name__}: {error}")
         return None
 
 

@@ -105,8 +105,16 @@ def inspect(
         raise RecipeError("cwd", f"launch.cwd: there is no folder {folder}")
     interpreter = find_python(process.python)
     if not isinstance(source, str):
-        recipe = _command(list(source), interpreter, folder, log_path_field, seed_field)
-        return Inspected(recipe, _check_command(recipe, configs))
+        recipe = Recipe(
+            reference=" ".join(source)[:200],
+            kind="command",
+            command=list(source),
+            python=interpreter,
+            cwd=folder,
+            log_path_field=log_path_field,
+            seed_field=seed_field,
+        )
+        return Inspected(recipe, _check_command(source, configs))
     if not (_REFERENCE.match(source) or source.partition(":")[0].endswith(".py")):
         raise RecipeError("recipe", f"{source[:60]!r} names no recipe, module or file")
     request: Asked = {
@@ -207,31 +215,11 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
     return None
 
 
-def _command(
-    command: list[str], python: str, cwd: str, log_path_field: str | None, seed_field: str | None
-) -> Recipe:
-    return Recipe(
-        reference=" ".join(command)[:200],
-        kind="command",
-        module=None,
-        file=None,
-        config_class=None,
-        command=command,
-        python=python,
-        cwd=cwd,
-        on_path=False,
-        log_path_field=log_path_field,
-        seed_field=seed_field,
-        behavior_field=False,
-        takes={},
-        forms={},
-    )
-
-
-def _check_command(recipe: Recipe, configs: Sequence[Mapping[str, object]]) -> list[Problem]:
-    needed = placeholders(recipe.command or [])
+def _check_command(
+    command: Sequence[str], configs: Sequence[Mapping[str, object]]
+) -> list[Problem]:
     problems: dict[str, Problem] = {}
-    needed = [key for key in needed if key not in RUN_KEYS]
+    needed = [key for key in placeholders(command) if key not in RUN_KEYS]
     for index, config in enumerate(configs):
         lacking = [key for key in needed if key not in config]
         for key in lacking:

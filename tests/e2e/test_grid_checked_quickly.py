@@ -99,3 +99,23 @@ def test_mistakes_of_every_kind_are_told_at_once(tmp_path):
     with pytest.raises(GridError) as caught:
         plan("h.yaml")
     assert [line[:10] for line in caught.value.problems] == ["h.yaml:1:9", "h.yaml:3:8"]
+
+
+COUNTING = """
+parse = chz.Blueprint.make_from_argv
+
+def counted(self, *arguments, **named):
+    with open("parsed", "a") as file:
+        file.write(".")
+    return parse(self, *arguments, **named)
+
+chz.Blueprint.make_from_argv = counted
+"""
+
+
+def test_a_configuration_of_values_that_were_parsed_before_is_not_parsed(tmp_path):
+    (tmp_path / "mod.py").write_text(textwrap.dedent(MODULE) + COUNTING)
+    ranks, rates = [1, 2, 3, 4, 5, 6, 7, 8], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+    configs = [{"rank": a, "opt.lr": b} for a, b in itertools.product(ranks, rates)]
+    assert told(configs) == []
+    assert len((tmp_path / "parsed").read_text()) == len(ranks) + len(rates) - 1

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from sweeper.fields import nodes
-from sweeper.grid import extending, reading, references, sampling, seeds, stages
+from sweeper.grid import (
+    blocks,
+    declaration,
+    extending,
+    reading,
+    references,
+    sampling,
+    seeds,
+    stages,
+)
 from sweeper.grid.conditions import MAX_WHENS
 from sweeper.planner.cells import MAX_PLAN
 from sweeper.planner.plan import plan
@@ -44,7 +53,7 @@ def test_the_vector_is_so():
 
 def test_every_section_is_named():
     table = TEXT.partition("## Sections")[2].partition("Cells are made")[0]
-    assert set(re.findall(r"`(\w+)`", table)) >= set(reading.SECTION.fields)
+    assert set(re.findall(r"`(\w+)`", table)) >= set(declaration.SECTION.fields)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,7 @@ def test_every_section_is_named():
         MAX_WORK,
         MAX_PLAN,
         reading.MAX_AXES,
-        reading.MAX_ENTRIES,
+        blocks.MAX_ENTRIES,
         sampling.MAX_SAMPLES,
         sampling.MAX_DRAWN,
         MAX_WHENS,

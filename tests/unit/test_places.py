@@ -674,7 +674,7 @@ def _read(text: str, *overrides: str) -> tuple[Launch, list[str]]:
     root, _ = apply_to_launch(root, read_overrides(overrides, problems), problems)
     entries = root.entries
     assert entries is not None
-    launch = read_launch(entries["launch"][1], problems)
+    launch = read_launch(entries["launch"][1], "launch", problems)
     return launch, [str(line) for line in problems.error().problems] if problems else []
 
 

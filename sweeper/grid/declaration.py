@@ -1,0 +1,148 @@
+"""The sections of a whole grid, declared."""
+
+import re
+from functools import partial
+
+from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, unread, wrong
+from sweeper.fields.nodes import Node, Problems
+from sweeper.fields.sections import Field, Nested, Section
+from sweeper.grid.alarms import ALARMS, ON_ALARM
+from sweeper.grid.baseline import BASELINE
+from sweeper.grid.blocks import (
+    AXES,
+    ENTRIES,
+    VALUES,
+    ZIP,
+    Setting,
+    read_axes,
+    read_entries,
+    read_settings,
+    read_zip,
+)
+from sweeper.grid.budget import BUDGET
+from sweeper.grid.conditions import WHEN
+from sweeper.grid.launch import ENV_NAME, STAGE_SECTION, read_launch
+from sweeper.grid.launch import SECTION as LAUNCH
+from sweeper.grid.metric import METRIC
+from sweeper.grid.notify import NOTIFY
+from sweeper.grid.sampling import RANDOM
+from sweeper.grid.seeds import SEEDS
+from sweeper.grid.stages import IN_STAGE, stages_schema
+from sweeper.grid.wandb import WANDB
+from sweeper.model.names import SWEEP_NAME
+
+__all__ = ["SECTION", "schema_of_stages"]
+
+
+def _read_excluded(node: Node, where: str, problems: Problems) -> list[dict[str, Setting]]:
+    entries = read_entries(node, where, problems)
+    for setting in [s for entry in entries for s in entry.values() if s.refers]:
+        problems.add(setting.place, f"{where}: it takes values, not references")
+    return entries
+
+
+def _read_secrets(node: Node, where: str, problems: Problems) -> tuple[str, ...]:
+    if node.items is None:
+        wrong(node, where, "a list of variable names", problems)
+        return ()
+    names: dict[str, None] = {}
+    for item in node.items:
+        if isinstance(item.value, str) and re.fullmatch(ENV_NAME, item.value):
+            names[item.value] = None
+        elif isinstance(item.value, str) and "=" in item.value:
+            # The text may hold the secret itself: it must not be repeated on a terminal.
+            problems.add(item.place, f"{where} takes names only; values come from the environment")
+        else:
+            problems.add(item.place, f"{where} takes the names of environment variables")
+    return tuple(names)
+
+
+_SECRETS = {"type": "array", "items": {"type": "string", "pattern": f"^{ENV_NAME}$"}}
+_PROGRAM = Section(
+    Field(
+        "name",
+        Text(
+            SWEEP_NAME,
+            "{} cannot name a sweep (letters, digits, '.', '_' and '-', a letter or digit first,"
+            " at most 100)",
+        ),
+        "The sweep's name (default: the file's stem).",
+    ),
+    Field(
+        "extends",
+        Text(),
+        "Another grid that this one starts from: its path, counted from this file.",
+    ),
+    Field(
+        "recipe",
+        Text(),
+        "The program that each run executes: a short name, package.module, package.module:Class"
+        " or path/to/file.py.",
+        examples=("sft",),
+    ),
+    Field(
+        "command",
+        Texts(
+            Item({}, numbers=True),
+            least=1,
+            most=10_000,
+            example="a list such as [python, train.py, '--lr={lr}']",
+        ),
+        "Instead of a recipe: an argv in which {key} stands for the value of a key, {log_path},"
+        " {seed}, {run} or {attempt}.",
+    ),
+    Field(
+        "service",
+        Choice("local", "tinker", "none"),
+        "Who serves the model: local (our engine), tinker (the hosted one; needs TINKER_API_KEY)"
+        " or none.",
+        "none",
+    ),
+    Field("base", Shape(VALUES, read_settings), "Values that all runs share."),
+    Field("grid", Shape(AXES, read_axes), "Axes: every combination of their values is a cell."),
+    Field("zip", Shape(ZIP, read_zip), "Axes that move together, of one length within a mapping."),
+    RANDOM,
+    WHEN,
+    Field(
+        "exclude",
+        Shape(ENTRIES, _read_excluded),
+        "Cells to leave out: those that have all values of an entry.",
+    ),
+    Field("include", Shape(ENTRIES, read_entries), "Further cells, one each, over base."),
+    SEEDS,
+    Field("metric", Nested(METRIC), "What decides which cell is best."),
+    BASELINE,
+    Field(
+        "secrets",
+        Shape(_SECRETS, _read_secrets),
+        "Names of variables whose values come from the launcher's environment.",
+    ),
+    Field("launch", Shape(LAUNCH.schema, read_launch), "How the runs are executed."),
+    WANDB,
+    ALARMS,
+    ON_ALARM,
+    BUDGET,
+    NOTIFY,
+)
+
+
+def schema_of_stages(launch: Section) -> dict[str, object]:
+    """What stages may be, as a JSON Schema, of which each may say `launch` itself."""
+    own = Field("launch", Nested(launch), "How its own runs are executed, over what all say.")
+    sections = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
+    return stages_schema({**sections, own.name: own.schema()})
+
+
+SECTION = _PROGRAM.extended(
+    Field(
+        "stages",
+        Shape(partial(schema_of_stages, STAGE_SECTION), unread),  # until the command line is read
+        "Instead of a recipe: grids that go on from each other's runs.",
+    ),
+    Field(
+        "order",
+        Choice("depth", "breadth"),
+        "Which stages' runs start first: those of the last, or those of the first.",
+        "depth",
+    ),
+)
