@@ -11,7 +11,7 @@ from sweeper.analysis.axes import Axis
 from sweeper.analysis.behaviour import BINS, Behaviour, CellBehaviour
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.edges import ordered
-from sweeper.analysis.figures import MUTED, PALETTE, tones
+from sweeper.analysis.figures import MUTED, PALETTE, colour_of, tones
 from sweeper.analysis.findings import cell_text
 from sweeper.analysis.labels import place
 from sweeper.analysis.layouts import categories, layout, marks, on_scale, plain, rounded
@@ -36,10 +36,6 @@ _PROFILES = 8
 _LABEL = 6
 _MARKS = 10
 """So many values has an axis room for."""
-
-
-def _colour(tone: int) -> str:
-    return PALETTE[tone] if tone >= 0 else MUTED
 
 
 def axis_figure(axis: Axis, metric: str, *, log: bool) -> dict[str, Any]:
@@ -114,8 +110,8 @@ def parallel(
                 "name": plain(cell_text(cell)),
                 "x": list(range(len(keys) + 1)),
                 "y": rounded(heights),
-                "line": {"width": 3.5 if not position else 1.5, "color": _colour(tone)},
-                "marker": {"size": 6, "color": _colour(tone)},
+                "line": {"width": 3.5 if not position else 1.5, "color": colour_of(tone)},
+                "marker": {"size": 6, "color": colour_of(tone)},
                 "opacity": 1 if tone >= 0 else 0.35,
                 "hovertemplate": f"{plain(f'{cell.summary.mean:.4g}')}",
                 "meta": {"cell": position, "tone": tone, "role": "line"},
@@ -222,7 +218,7 @@ def tradeoff_figure(found: Tradeoff, ranking: Ranking, metric: str) -> dict[str,
                 "marker": {
                     "size": 12 if on else 9,
                     "symbol": "circle" if on or found.front is None else "circle-open",
-                    "color": _colour(tone),
+                    "color": colour_of(tone),
                 },
                 "hovertemplate": "%{x}: %{y}",
                 "meta": {"cell": positions[cell], "tone": tone, "role": "point"},
@@ -258,7 +254,11 @@ def rewards(found: Behaviour, ranking: Ranking) -> dict[str, Any]:
             "name": name,
             "x": centres,
             "y": list(cell.histogram),
-            "line": {"width": 2.5 if not position else 1.8, "color": _colour(tone), "shape": "hvh"},
+            "line": {
+                "width": 2.5 if not position else 1.8,
+                "color": colour_of(tone),
+                "shape": "hvh",
+            },
             "hovertemplate": "reward about %{x}: %{y:.1%} of answers",
             "meta": {"cell": position, "tone": tone, "role": "line"},
         }
@@ -286,8 +286,8 @@ def over_iterations(
                     "name": name,
                     "x": list(values),
                     "y": rounded(list(values.values())),
-                    "line": {"width": 2.5 if not position else 1.8, "color": _colour(tone)},
-                    "marker": {"size": 6, "color": _colour(tone)},
+                    "line": {"width": 2.5 if not position else 1.8, "color": colour_of(tone)},
+                    "marker": {"size": 6, "color": colour_of(tone)},
                     "hovertemplate": "iteration %{x}: %{y:.0%}"
                     if share
                     else "iteration %{x}: %{y}",
@@ -321,7 +321,7 @@ def passes(found: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
             0.0 if low is None else m - max(low, 0.0)
             for (low, _), m in zip(bounds, means, strict=True)
         ]
-        colour = _colour(tone)
+        colour = colour_of(tone)
         traces.append(
             {
                 "type": "scatter",
@@ -371,7 +371,7 @@ def profiles(found: Tasks, ranking: Ranking) -> dict[str, Any]:
             "name": names[own.cell],
             "x": list(LEVELS),
             "y": rounded(list(own.profile)),
-            "line": {"width": 2, "color": _colour(colours[own.cell]), "shape": "hv"},
+            "line": {"width": 2, "color": colour_of(colours[own.cell]), "shape": "hv"},
             "hovertemplate": "above %{x}: %{y:.0%} of scores",
             "meta": {"cell": positions[own.cell], "tone": colours[own.cell], "role": "line"},
         }

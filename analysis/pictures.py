@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.canvas import GRID, Canvas, Point, text_width
 from sweeper.analysis.cells import Ranking
-from sweeper.analysis.figures import COLOURED, MUTED, PALETTE, tones
+from sweeper.analysis.figures import PALETTE, colour_of, tones
 from sweeper.analysis.findings import short_name
 from sweeper.analysis.statistics import Summary
 from sweeper.analysis.ticks import linear_ticks, log_ticks, tick_text
@@ -235,7 +235,5 @@ def cells_picture(ranking: Ranking, metric: str) -> bytes | None:
     plot = _Plot(110 + 28 * len(cells), title, across, down)
     colours = tones(ranking)
     for row, cell in zip(rows, cells, strict=True):
-        tone = colours[cell.name]
-        colour = PALETTE[tone] if 0 <= tone < COLOURED else MUTED
-        plot.row(row, cell.summary, cell.values, colour)
+        plot.row(row, cell.summary, cell.values, colour_of(colours[cell.name]))
     return plot.png()

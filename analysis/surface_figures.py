@@ -13,7 +13,7 @@ from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.contrasts import usable
 from sweeper.analysis.edges import ordered
-from sweeper.analysis.figures import MUTED, PALETTE
+from sweeper.analysis.figures import MUTED, PALETTE, colour_of
 from sweeper.analysis.findings import cell_text
 from sweeper.analysis.layouts import categories, layout, marks, on_scale, plain, rounded
 from sweeper.analysis.regression import log_spread
@@ -125,14 +125,13 @@ def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
 
 
 def _marks(own: Sequence[tuple[Any, float, Cell]], tone: int) -> dict[str, Any]:
-    colour = PALETTE[tone] if tone >= 0 else MUTED
     return {
         "type": "scatter",
         "mode": "markers",
         "name": plain(cell_text(own[0][2])) if tone >= 0 else "cells",
         "x": [x for x, _, _ in own],
         "y": rounded([y for _, y, _ in own]),
-        "marker": {"size": 10 if tone >= 0 else 5, "color": colour},
+        "marker": {"size": 10 if tone >= 0 else 5, "color": colour_of(tone)},
         "hovertemplate": "%{x}: %{y}",
         "meta": {"cell": -1, "tone": tone, "role": "point"},
     }
@@ -186,10 +185,7 @@ def _places(pair: PairEffect, ranking: Ranking) -> Iterator[dict[str, Any]]:
                 "name": "cells" if tone < 0 else plain(cell_text(cells[0])),
                 "x": rounded([float(cell.settings[pair.x]) for cell in cells]),
                 "y": rounded([float(cell.settings[pair.y]) for cell in cells]),
-                "marker": {
-                    "size": 11 if tone >= 0 else 5,
-                    "color": PALETTE[tone] if tone >= 0 else MUTED,
-                },
+                "marker": {"size": 11 if tone >= 0 else 5, "color": colour_of(tone)},
                 "text": [labels.number(cell.summary.mean) for cell in cells],
                 "hovertemplate": "%{x}, %{y}: %{text}",
                 "meta": {"cell": -1, "tone": tone, "role": "point"},

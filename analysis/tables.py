@@ -11,7 +11,7 @@ from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.checkpoints import choose_checkpoint
 from sweeper.analysis.commands import run_to_log
 from sweeper.analysis.costs import dollars
-from sweeper.analysis.figures import PALETTE, tones
+from sweeper.analysis.figures import row_tones
 from sweeper.analysis.findings import short_name
 from sweeper.analysis.frames import RunData
 from sweeper.analysis.stability import Rate
@@ -59,13 +59,13 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
     """Rows of the results table, with texts and what to sort by."""
     long = len(ranking.cells) > FIRST_CELLS
     scale = _Scale(ranking.measured[: FIRST_CELLS if long else None], ranking.scale)
-    colours = tones(ranking)
+    colours = row_tones(ranking)
     places = _decimals(ranking)
     rows = [
         {
             "cell": cell,
             "rank": position + 1 if cell.summary.n and not cell.diverged else None,
-            "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
+            "tone": colours[cell.name],
             "name": short_name(cell),
             "settings": [_setting(cell, key) for key in ranking.keys],
             "pairs": _pairs(cell.name, cell.settings),
@@ -84,11 +84,11 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
     """The first measured cells by themselves, on a scale of their own."""
     cells = ranking.measured[:count]
     scale = _Scale(cells, ranking.scale)
-    colours = tones(ranking)
+    colours = row_tones(ranking)
     places = _decimals(ranking)
     rows = [
         {
-            "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
+            "tone": colours[cell.name],
             "name": short_name(cell),
             "mean": _figures(cell, places)["mean"],
             "strip": scale.strip(cell),
@@ -278,7 +278,7 @@ def common(study: Study) -> str:
 def run_rows(study: Study) -> list[dict[str, Any]]:
     """A row a run, in the order of the ranking."""
     positions = {cell.name: i for i, cell in enumerate(study.ranking.cells)}
-    colours = tones(study.ranking)
+    colours = row_tones(study.ranking)
     cells = {cell.name: cell for cell in study.ranking.cells}
     runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
     return [
@@ -288,7 +288,7 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
             "pairs": _pairs(run.name, {**cells[run.cell].settings, "seed": run.seed}),
             "rank": positions[run.cell] + 1,
             "cell": positions[run.cell],
-            "tone": colours[run.cell] if colours[run.cell] >= 0 else len(PALETTE),
+            "tone": colours[run.cell],
             "state": "diverged" if run.diverged else run.state,
             "values": [
                 (labels.number(value), _sortable(value))
