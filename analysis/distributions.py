@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from sweeper.analysis.series import Floats
 
 __all__ = [
     "digamma",
@@ -34,8 +35,6 @@ _REACH = 8.5
 
 _DROP = 90.0
 """Twice the logarithm by which a density has fallen where it is left off."""
-
-Floats = NDArray[np.float64]
 
 
 def _special() -> Any:

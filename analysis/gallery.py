@@ -47,7 +47,7 @@ def _curves(study: Study) -> Iterator[Panel]:
     even = {data.roles.get("reward"), data.roles.get("accuracy")}
     if data.metric is not None and data.metric.goal == "maximize":
         even |= {data.metric.name, data.train_key}
-    first = {data.metric.name if data.metric is not None else None, data.train_key}
+    first = {data.metric_name, data.train_key}
     for key in data.drawn:
         figure = curves(study.ranking, key, main=key in first, even=key in even)
         if figure is not None:

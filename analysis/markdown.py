@@ -28,8 +28,7 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
     """`report.md` and its pictures, by name."""
     pictures: dict[str, bytes] = {}
     shown: dict[str, list[tuple[str, str]]] = {}
-    metric = study.data.metric.name if study.data.metric is not None else ""
-    found = cells_picture(study.ranking, metric)
+    found = cells_picture(study.ranking, study.data.metric_name or "")
     if found is not None:
         pictures["cells.png"] = found
         shown["cells"] = [("The cells", "cells.png")]

@@ -218,9 +218,7 @@ def group_failures(runs: Sequence[RunData]) -> list[Failure]:
     groups: dict[tuple[str, str], list[RunData]] = {}
     for run in runs:
         if run.state == "failed":
-            why = ": ".join(part for part in (run.reason, run.detail) if part)
-            said = [line.strip() for line in run.log if line.strip()]
-            key = (why or "no reason on record", said[-1][:300] if said else "")
+            key = (run.why or "no reason on record", run.last_line[:300])
             groups.setdefault(key, []).append(run)
     found = [Failure(why, said, tuple(own)) for (why, said), own in groups.items()]
     return sorted(found, key=lambda failure: -len(failure.runs))

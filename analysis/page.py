@@ -180,7 +180,7 @@ def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
         "figures": len(panels),
         "legend": _legend(study.ranking, panels),
         "windows": [f"{share:.0%}".replace("%", " %") for share in WINDOWS],
-        "heats": [(pair, heat(pair, _sign(study.data))) for pair in study.pairs],
+        "heats": [(pair, heat(pair, study.data.sign)) for pair in study.pairs],
         "telling": telling(study),
         "undrawn": undrawn(study, panels),
         "lines": PARALLEL,
@@ -209,10 +209,6 @@ def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
     for index, panel in enumerate(panels):
         places[panel.section].append((index, panel))
     return places
-
-
-def _sign(data: SweepData) -> float:
-    return data.metric.sign if data.metric is not None else 1.0
 
 
 @functools.cache

@@ -141,9 +141,12 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
         )
         found.append(Finding("unseeded", "note", text))
     identical = [cell for cell in ranking.cells if cell.summary.identical]
-    metric = None if data.metric is None else data.metric.name
     unknown = "" if ranking.noise.shared else " No interval is given there."
-    copies = [c for c in identical if same_curves([run for run in c.runs if run.counts], metric)]
+    copies = [
+        cell
+        for cell in identical
+        if same_curves([run for run in cell.runs if run.counts], data.metric_name)
+    ]
     if copies:
         all_of, why = ("seeds", "the seed may not reach the recipe")
         if unseeded:

@@ -240,7 +240,6 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
 def _last_words(data: SweepData) -> str:
     """What the first failed run said at the end of its log."""
     for run in data.runs:
-        said = [line.strip() for line in run.log if line.strip()]
-        if run.state == "failed" and said:
-            return f" The last line of {run.name}: {said[-1][:200]}"
+        if run.state == "failed" and run.last_line:
+            return f" The last line of {run.name}: {run.last_line[:200]}"
     return ""

@@ -82,7 +82,7 @@ class Study:
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     """All that the report says, computed. Pure."""
     ranking = rank(data)
-    sign = data.metric.sign if data.metric is not None else 1.0
+    sign = data.sign
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
     if blocks is not None and blocks.asked:
         ranking, blocks = by_blocks(ranking, blocks, sign)

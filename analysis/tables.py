@@ -335,13 +335,12 @@ _CHECKPOINTS = {"sampler_path": "to sample from", "state_path": "to train on fro
 
 
 def _facts(run: RunData) -> list[list[str]]:
-    why = ": ".join(part for part in (run.reason, run.detail) if part)
     found = [
         ["state", run.state + (", diverged" if run.diverged else "")],
         ["id", run.id],
         ["seed", labels.NONE if run.seed is None else str(run.seed)],
         ["attempts", str(run.attempts)],
-        ["why", why],
+        ["why", run.why],
         ["last value", labels.number(run.last)],
         ["best value", labels.number(run.best)],
         ["smoothed", labels.number(run.smoothed)],
@@ -420,10 +419,8 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
 def _checkpoint(cell: Cell, study: Study) -> str | None:
     """Where the weights of a cell's best run are."""
     metric = study.data.metric
-    runs = [run for run in cell.runs if run.counts and run.value is not None]
-    if metric is None or not runs:
-        return None
-    found = choose_checkpoint(min(runs, key=lambda r: metric.sign * (r.value or 0.0)), metric.at)
+    run = None if metric is None else cell.best_run(metric.sign)
+    found = None if metric is None or run is None else choose_checkpoint(run, metric.at)
     return None if found is None else found.path
 
 

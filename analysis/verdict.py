@@ -159,7 +159,7 @@ def decide(
         steps=_steps(data, findings, ranking, checkpoint, following, to_part),
         checkpoint=checkpoint,
         checks=_checks(data, ranking, findings),
-        effect=_effect(ranking, lead, data.metric.sign if data.metric is not None else 1.0),
+        effect=_effect(ranking, lead, data.sign),
         cost=_cost(best, prices or {}),
     )
 
