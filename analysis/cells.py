@@ -61,14 +61,14 @@ class Cell:
         """Whether one of its runs counts: else all of its values, if any, are assumed."""
         return any(run.counts for run in self.runs)
 
-    @property
-    def by_seed(self) -> dict[int, float]:
-        """The same by seed, those of runs that have one."""
-        return {
+    def by_seed(self, scale: Scale) -> dict[int, float]:
+        """What the runs that count and have a seed reached, by seed, on a scale."""
+        found = {
             r.seed: r.value
             for r in self.runs
             if r.counts and r.seed is not None and r.value is not None
         }
+        return dict(zip(found, on_scale(list(found.values()), scale), strict=True))
 
     def best_run(self, sign: float) -> RunData | None:
         """The run that counts with the best value (`sign` 1: the least is best)."""

@@ -18,6 +18,7 @@ from sweeper.analysis.series import Floats
 
 __all__ = [
     "digamma",
+    "lower_tail_f",
     "maximum_quantile",
     "maximum_tail",
     "range_quantile",
@@ -56,6 +57,13 @@ def student_tail(statistic: Any, df: Any) -> Any:
 def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
     """The chance that F with these degrees of freedom is as large as `ratio` or larger."""
     return float(_special().fdtrc(df, df_below, ratio))
+
+
+def lower_tail_f(ratio: float, df: float, df_below: float, shift: float) -> float:
+    """The chance that F with these degrees of freedom, and noncentral by `shift`, is smaller."""
+    if shift <= 0:
+        return float(_special().fdtr(df, df_below, ratio))
+    return float(_special().ncfdtr(df, df_below, shift, ratio))
 
 
 @functools.cache

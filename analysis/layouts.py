@@ -118,4 +118,4 @@ def on_scale(layout: dict[str, Any], scale: str) -> None:
 
 def plain(text: str) -> str:
     """Text for plotly, which reads a little HTML in titles and names."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return html.escape(text, quote=False)

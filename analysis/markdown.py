@@ -1,6 +1,8 @@
 """The report as Markdown with PNGs beside it, for where there is no browser."""
 
+import html
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from sweeper.analysis import labels
@@ -47,8 +49,7 @@ def escape(text: str) -> str:
     """Text that Markdown shows as it is, on one line: nothing in it is a link, a tag or a table's
     end."""
     line = sanitize(" ".join(text.split()))
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", line)
+    return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", html.escape(line, quote=False))
 
 
 def fenced(text: str, kind: str = "") -> str:
@@ -78,7 +79,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
         yield f"**{escape(verdict.number)}** {escape(verdict.spread or '')}\n"
     for line in (verdict.effect, verdict.against, verdict.cost):
         if line:
-            yield f"{escape(line[:1].upper() + line[1:])}.\n"
+            yield f"{escape(labels.capitalised(line))}.\n"
     for check in verdict.checks:
         mark = "**!** " if check.good is False else ""
         yield f"- {mark}{escape(check.name)} {escape(check.answer)}"
@@ -163,9 +164,7 @@ def _checkpoint(study: Study) -> Iterator[str]:
 
 
 def _complete(study: Study) -> Iterator[str]:
-    states: dict[str, int] = {}
-    for run in study.data.runs:
-        states[run.state] = states.get(run.state, 0) + 1
+    states = Counter(run.state for run in study.data.runs)
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {told or 'nothing'}.\n"
     if study.data.used:

@@ -224,14 +224,9 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["capitalize_first"] = _capitalised
+    made.filters["capitalize_first"] = labels.capitalised
     made.filters["breakable"] = _breakable
     return made
-
-
-def _capitalised(text: str) -> str:
-    """With a large first letter; the rest as it is, since it may be a name."""
-    return text[:1].upper() + text[1:]
 
 
 def _breakable(text: str) -> Any:

@@ -312,7 +312,7 @@ def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
 def _headline(best: Cell | None) -> str:
     text = "No cell can be named best" if best is None else cell_text(best)
     named = best is not None and (best.settings or best.unset or (best.name and not best.baseline))
-    return text if named else text[:1].upper() + text[1:]
+    return text if named else labels.capitalised(text)
 
 
 def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str:
