@@ -91,7 +91,7 @@ def _axis(study: Study, key: str, metric: str) -> Panel | None:
     own = next((axis for axis in study.axes if axis.key == key), None)
     effect = study.surface.of(key) if study.surface is not None else None
     if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):
-        figure = axis_figure(own, metric, log=study.ranking.scale == "log")
+        figure = axis_figure(own, metric, study.ranking.scale)
         told = ", ".join(f"{entry.value}: {entry.mean:.4g}" for entry in own.levels)
         return Panel("axes", key, figure, f"{metric} by {key}: {told}")
     drawn = scatter_figure(key, effect, study.ranking, metric)

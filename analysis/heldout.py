@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking, rank
-from sweeper.analysis.findings import Finding, short_name
+from sweeper.analysis.findings import Finding, names_of, short_name
 from sweeper.analysis.frames import Metric, RunData, SweepData
 from sweeper.analysis.inference import Estimate, contrast
 from sweeper.analysis.items import Compared
@@ -194,7 +194,7 @@ def _held_standing(found: HeldOut, best: Cell) -> str:
     if kind == "tied" and top is not None and top.name != best.name:
         return f"By {name}, held out, {short_name(top)} has the better mean, within the noise."
     if kind == "tied":
-        tied = labels.listed([short_name(cell) for cell in found.ranking.tied], 3)
+        tied = labels.listed(names_of(found.ranking.tied), 3)
         return f"By {name}, held out, noise can explain its lead{f' over {tied}' if tied else ''}."
     return f"By {name}, held out, nothing tells the cells apart."
 

@@ -14,12 +14,13 @@ from sweeper.analysis.costs import dollars
 from sweeper.analysis.figures import row_tones
 from sweeper.analysis.findings import short_name
 from sweeper.analysis.frames import RunData
+from sweeper.analysis.layouts import is_wide
 from sweeper.analysis.stability import Rate
 from sweeper.analysis.statistics import Comparison
 from sweeper.analysis.study import Study
 from sweeper.analysis.surface import Surface
 from sweeper.metrics import as_float
-from sweeper.results.cells import Scale
+from sweeper.results.cells import Scale, exp
 from sweeper.storage.documents import dotted
 
 __all__ = [
@@ -220,7 +221,7 @@ class _Scale:
 
     def __init__(self, cells: Sequence[Cell], compared: Scale) -> None:
         found = [value for cell in cells for value in cell.values]
-        wide = bool(found) and min(found) > 0 and max(found) / min(found) > 30
+        wide = bool(found) and is_wide(min(found), max(found))
         self.log = wide or compared == "log"
         self._unit = max(map(abs, found), default=0.0) or 1.0
         points = [self._map(value) for value in found] or [0.0]
@@ -473,7 +474,7 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
         if estimate is None or estimate.low is None or estimate.high is None:
             continue
         shown = [estimate.value, estimate.low, estimate.high]
-        texts = [labels.ratio(_exp(v)) if log else labels.difference(v) for v in shown]
+        texts = [labels.ratio(exp(v)) if log else labels.difference(v) for v in shown]
         found.append(
             {
                 "name": short_name(cell),
@@ -483,7 +484,3 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 709 else math.inf

@@ -14,7 +14,7 @@ from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.checkpoints import Checkpoint, choose_checkpoint
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.edges import ordered
-from sweeper.analysis.findings import PENDING, Finding, cell_text, short_name, worse_by
+from sweeper.analysis.findings import PENDING, Finding, behind, cell_text, names_of, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.inference import Estimate
 from sweeper.analysis.nextgrid import NextGrid
@@ -282,11 +282,10 @@ def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
     if lead.comparison is None:
         gap = labels.number(sign * (second - best.summary.mean), 3)
         return f"is worse by {gap}, with no interval"
-    by, bounds = worse_by(lead.comparison, sign)
-    bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
-    if lead.comparison.ratio is None and not re.search("[1-9]", by):
-        return f"has nearly the same mean (95 % interval of the difference {bounds})"
-    return f"is {by} (95 % interval {bounds})"
+    by = behind(lead.comparison, sign)
+    if not by.ratio and not re.search("[1-9]", by.amount):
+        return f"has nearly the same mean (95 % interval of the difference {by.interval})"
+    return f"is {by.worse(by.amount)} (95 % interval {by.interval})"
 
 
 def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
@@ -462,10 +461,10 @@ def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
 def _again(ranking: Ranking) -> Iterator[str]:
     """Cells that may be better than the best, but lost runs."""
     if ranking.passed_over:
-        names = labels.listed([short_name(cell) for cell in ranking.passed_over], 3)
+        names = labels.listed(names_of(ranking.passed_over), 3)
         yield f"Find out why runs of {names} diverge: the others beat those of the best cell."
     if ranking.held_back:
-        names = labels.listed([short_name(cell) for cell in ranking.held_back], 3)
+        names = labels.listed(names_of(ranking.held_back), 3)
         yield f"Run the failed seeds of {names} again: the others beat those of the best cell."
 
 
