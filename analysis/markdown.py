@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
+from sweeper.analysis.celltables import cell_table
 from sweeper.analysis.commands import reproducing
 from sweeper.analysis.episodetables import episode_tables
 from sweeper.analysis.findings import cell_text, method, noise_text, short_name
@@ -16,7 +17,7 @@ from sweeper.analysis.page import provenance
 from sweeper.analysis.pictures import cells_picture, picture
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
-from sweeper.analysis.tables import block_rows, cell_table, paired_rows, rate_rows
+from sweeper.analysis.tables import block_rows, paired_rows, rate_rows
 from sweeper.sanitize import sanitize, sanitize_lines
 
 __all__ = ["write"]

@@ -22,6 +22,14 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.cells import Ranking
+from sweeper.analysis.celltables import (
+    CELLS,
+    FIRST_CELLS,
+    cell_table,
+    first_cells,
+    groups,
+    strip_of_all,
+)
 from sweeper.analysis.commands import listing, reading_logs, reproducing
 from sweeper.analysis.episodetables import episode_tables
 from sweeper.analysis.figures import MUTED, PALETTE, WINDOWS, tones
@@ -33,20 +41,14 @@ from sweeper.analysis.regression import DEALS
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import (
-    CELLS,
-    FIRST_CELLS,
     RUNS,
     block_rows,
-    cell_table,
     common,
     details,
-    first_cells,
-    groups,
     heat,
     paired_rows,
     rate_rows,
     run_rows,
-    strip_of_all,
     surface_rows,
 )
 from sweeper.analysis.transcripts import Transcripts, embedded
