@@ -217,13 +217,6 @@ def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate 
     return contrast(groups, [1 / len(both), -1 / len(both)] * len(both))
 
 
-def _came(side: _Side, key: str) -> str:
-    """A value of the provenance of a sweep, as text."""
-    plan = side.data.plan
-    found: Mapping[str, Any] = (plan and plan.provenance) or {}
-    return str(found.get(key) or "")
-
-
 def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
     seeds = {side.data.seed_field for side in (own, other)}
     keys: dict[str, None] = {}
@@ -237,7 +230,7 @@ def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
         if len(a) == len(b) == 1 and a != b:
             yield key, a.pop(), b.pop()
     for key in ("commit", "python"):
-        told = [_came(side, key) for side in (own, other)]
+        told = [str(side.data.provenance.get(key) or "") for side in (own, other)]
         if told[0] != told[1]:
             yield key, told[0][:12] or labels.NONE, told[1][:12] or labels.NONE
 

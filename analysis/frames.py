@@ -196,6 +196,11 @@ class SweepData:
         return 1.0 if self.metric is None else self.metric.sign
 
     @property
+    def provenance(self) -> Mapping[str, Any]:
+        """Where and how it was launched, as far as that is on record."""
+        return (self.plan and self.plan.provenance) or {}
+
+    @property
     def seed_field(self) -> str:
         """The key of a configuration that tells the replicates of a cell apart."""
         return (self.plan and self.plan.recipe.seed_field) or "seed"
@@ -273,15 +278,16 @@ def read(
         raised = _alarms(source)
         for placed in source.runs:
             data = _read(placed, histories.of(placed.run.id), chosen, budget, logged=logged)
-            data = replace(data, cost=replace(data.cost, usd=priced.usd(placed.run)))
-            data = replace(data, alarms=tuple(raised.get(placed.run.id, ())))
+            cost = replace(data.cost, usd=priced.usd(placed.run))
+            data = replace(data, cost=cost, alarms=tuple(raised.get(placed.run.id, ())))
             if again is None:
                 runs.append(_of_sweep(data, source.name) if several else data)
             elif (cell := again.cell(placed)) is not None:
                 runs.append(_of_study(data, source.name, cell, again))
     axes: dict[str, list[Any]] = {"sweep": list(names)} if several and again is None else {}
     for source in found:
-        axes = {**axes, **{key: values for key, values in source.axes.items() if key not in axes}}
+        for key, values in source.axes.items():
+            axes.setdefault(key, values)
     roles = choose(keys, chosen.name if chosen is not None else None)
     train = roles.pop("train", None)
     return SweepData(

@@ -20,6 +20,7 @@ from sweeper.analysis.surface_figures import plane_figure, scatter_figure
 __all__ = ["PARALLEL", "Panel", "gallery", "telling", "undrawn"]
 
 _AXES = 12
+"""Settings that have a figure of their own."""
 PARALLEL = 7
 """Settings that lines can be followed through."""
 _TRADES = 6
@@ -58,7 +59,8 @@ def _axes(study: Study) -> Iterator[Panel]:
     metric = study.data.metric
     if metric is None:
         return
-    for key in shown_axes(study):
+    keys = telling(study)
+    for key in keys[:_AXES]:
         panel = _axis(study, key, metric.name)
         if panel is not None:
             yield panel
@@ -66,7 +68,6 @@ def _axes(study: Study) -> Iterator[Panel]:
         figure = plane_figure(pair, study.ranking, metric.sign)
         told = f"Level lines of {metric.name} over {pair.x} and {pair.y} in a model of all axes"
         yield Panel("planes", f"{pair.x} and {pair.y}", figure, told)
-    keys = telling(study)
     lines = parallel(study.ranking, keys[:PARALLEL], metric.name, metric.sign)
     if lines is not None:
         told = "A line a cell through its settings to its mean; the table has the same"
@@ -79,11 +80,6 @@ def telling(study: Study) -> list[str]:
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))
-
-
-def shown_axes(study: Study) -> list[str]:
-    """The settings that have a figure of their own."""
-    return telling(study)[:_AXES]
 
 
 def _axis(study: Study, key: str, metric: str) -> Panel | None:

@@ -47,31 +47,9 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
 
 _MORE = frozenset(
     (
-        *(
-            "acc",
-            "accuracy",
-            "auc",
-            "bleu",
-            "correct",
-            "elo",
-            "em",
-            "f1",
-            "mrr",
-            "pass",
-            "precision",
-        ),
-        *(
-            "recall",
-            "return",
-            "returns",
-            "reward",
-            "rewards",
-            "rouge",
-            "score",
-            "solved",
-            "success",
-        ),
-        *("win", "wins"),
+        *("acc", "accuracy", "auc", "bleu", "correct", "elo", "em", "f1", "mrr", "pass"),
+        *("precision", "recall", "return", "returns", "reward", "rewards", "rouge", "score"),
+        *("solved", "success", "win", "wins"),
     )
 )
 _LESS = frozenset(
