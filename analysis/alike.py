@@ -37,10 +37,13 @@ def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
 
 def across_cells(data: SweepData) -> list[list[RunData]]:
     """Groups of runs of more than one cell with the same curves."""
-    metric = None if data.metric is None else data.metric.name
     # Few runs end alike: only theirs are compared number by number.
     ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
-    return [own for group in ends for own in _groups(group, lambda run: curve_digest(run, metric))]
+    return [
+        own
+        for group in ends
+        for own in _groups(group, lambda run: curve_digest(run, data.metric_name))
+    ]
 
 
 def _groups(runs: Sequence[RunData], look: Callable[[RunData], str | None]) -> list[list[RunData]]:

@@ -21,6 +21,7 @@ from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.contrasts import (
     level_mean,
+    over_pairs,
     over_rows,
     ranged,
     rest,
@@ -285,11 +286,7 @@ def _within(
 ) -> Estimate | None:
     """The difference of two values of an axis at one of another, over what both have."""
     both = [(one[key], two[key]) for key in one if key in two]
-    if not both:
-        return None
-    share = 1 / len(both)
-    found = weigh(ranking, [p for a, b in both for p in ((a, share), (b, -share))])
-    return over_rows(ranking, both) if found.p is None else found
+    return over_pairs(ranking, both) if both else None
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float, count: int = 3) -> list[Grid2]:
@@ -306,9 +303,8 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
         x, y = y, x
     places: dict[tuple[str, str], list[float]] = {}
     for cell in cells:
-        values = ranking.on_scale(cell)
         at = (level(cell.settings, y.key), level(cell.settings, x.key))
-        places.setdefault(at, []).append(math.fsum(v / len(values) for v in values))
+        places.setdefault(at, []).append(level_mean(ranking, cell))
     xs, ys = (tuple(entry.value for entry in axis.levels) for axis in (x, y))
     scaled = [
         [

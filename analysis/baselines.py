@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking, rank
-from sweeper.analysis.findings import short_name, worse_by
+from sweeper.analysis.findings import behind, short_name
 from sweeper.analysis.frames import Metric, SweepData, load
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
@@ -63,13 +63,10 @@ def against(ranking: Ranking, sign: float) -> str | None:
         return f"{name} is not beaten by any cell"
     found = ranking.comparisons.get(cell.name)
     if found is not None and found.difference != 0:
-        by, bounds = worse_by(found, sign)
-        bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
+        by = behind(found, sign)
         doubt = "" if found.told_apart else ", which noise can explain"
-        told = f"{name} is beaten by {by.removeprefix('worse by ')}"
-        if found.ratio is not None:
-            told = f"{name} is {by}"
-        return f"{told} (95 % interval {bounds}){doubt}"
+        how = by.worse(by.amount) if by.ratio else f"beaten by {by.amount}"
+        return f"{name} is {how} (95 % interval {by.interval}){doubt}"
     return _without_interval(cell, best, name, sign)
 
 

@@ -15,7 +15,7 @@ from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.inference import pass_at_k
 from sweeper.analysis.rollouts import Rollout
-from sweeper.analysis.statistics import Summary, summarise
+from sweeper.analysis.statistics import Summary, finite_mean, summarise
 
 __all__ = ["Behaviour", "CellBehaviour", "Disagreement", "Example", "Flag", "examine", "examples"]
 
@@ -137,11 +137,6 @@ def _limit(run: RunData, data: SweepData) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    found = [value for value in values if math.isfinite(value)]
-    return math.fsum(value / len(found) for value in found) if found else None
-
-
 def _cell(
     cell: Cell,
     of: Mapping[str, list[Rollout]],
@@ -163,9 +158,9 @@ def _cell(
         reward=_over_time([of[run.id] for run in runs], _mean_reward),
         histogram=_histogram([finals[run.id] for run in runs], ends),
         passes=_passes([finals[run.id] for run in runs]),
-        truncated=_mean(truncated),
-        distinct=_mean(distinct),
-        repeated=_mean(repeated),
+        truncated=finite_mean(truncated),
+        distinct=finite_mean(distinct),
+        repeated=finite_mean(repeated),
     )
 
 
@@ -181,19 +176,19 @@ def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]
             value = judge(own)
             if value is not None:
                 found.setdefault(iteration, []).append(value)
-    return {i: _mean(v) or 0.0 for i, v in sorted(found.items()) if 2 * len(v) > len(runs)}
+    return {i: finite_mean(v) or 0.0 for i, v in sorted(found.items()) if 2 * len(v) > len(runs)}
 
 
 def _mean_length(rollouts: list[Rollout]) -> float | None:
-    return _mean([rollout.length for rollout in rollouts])
+    return finite_mean([rollout.length for rollout in rollouts])
 
 
 def _mean_reward(rollouts: list[Rollout]) -> float | None:
-    return _mean([rollout.reward for rollout in rollouts])
+    return finite_mean([rollout.reward for rollout in rollouts])
 
 
 def _share_right(rollouts: list[Rollout]) -> float | None:
-    return _mean([float(bool(rollout.correct)) for rollout in rollouts])
+    return finite_mean([float(bool(rollout.correct)) for rollout in rollouts])
 
 
 def _signal(rollouts: list[Rollout]) -> float | None:
@@ -291,7 +286,7 @@ def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Di
     for prompt, cells in asked.items():
         if len(cells) < 2 or min(map(len, cells.values())) < 2:
             continue
-        means = {cell: (_mean(own) or 0.0, len(own)) for cell, own in cells.items()}
+        means = {cell: (finite_mean(own) or 0.0, len(own)) for cell, own in cells.items()}
         levels = [mean for mean, _ in means.values()]
         found.append(
             Disagreement(prompt, references[prompt], means, max(levels) / 2 - min(levels) / 2)

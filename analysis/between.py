@@ -14,7 +14,7 @@ from sweeper.analysis.last_values import settle
 from sweeper.analysis.settings import level
 from sweeper.errors import NotFound, UsageError
 from sweeper.model.metric import value_text
-from sweeper.results.cells import Scale, choose_scale
+from sweeper.results.cells import Scale, choose_scale, on_scale
 from sweeper.results.registry import Registry
 from sweeper.sanitize import sanitize
 from sweeper.storage.documents import dotted, strict
@@ -195,19 +195,14 @@ def _joined(
     return pairs, (only_a, only_b)
 
 
-def _on(scale: Scale) -> Callable[[float], float]:
-    return math.log if scale == "log" else float
-
-
 def _rows(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> list[Row]:
-    on = _on(scale)
     found: list[tuple[str, Cell, Cell, Estimate, Estimate | None]] = []
     for name, a, b in pairs:
         if not a.values or not b.values:
             continue
-        values = [[on(v) for v in cell.values] for cell in (b, a)]
-        seeds = [{seed: on(v) for seed, v in cell.by_seed.items()} for cell in (b, a)]
-        found.append((name, a, b, contrast(values, [1, -1]), paired(seeds[0], seeds[1])))
+        values = [on_scale(cell.values, scale) for cell in (b, a)]
+        over_seeds = paired(b.by_seed(scale), a.by_seed(scale))
+        found.append((name, a, b, contrast(values, [1, -1]), over_seeds))
     known = [row[3].p for row in found if row[3].p is not None]
     adjusted = iter(holm(known))
     return [Row(*row, p=None if row[3].p is None else next(adjusted)) for row in found]
@@ -215,19 +210,11 @@ def _rows(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> list[Row]:
 
 def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate | None:
     """The mean over the pairs of B less A."""
-    on = _on(scale)
     both = [(a, b) for _, a, b in pairs if a.values and b.values]
     if not both:
         return None
-    groups = [[on(v) for v in cell.values] for a, b in both for cell in (b, a)]
+    groups = [on_scale(cell.values, scale) for a, b in both for cell in (b, a)]
     return contrast(groups, [1 / len(both), -1 / len(both)] * len(both))
-
-
-def _came(side: _Side, key: str) -> str:
-    """A value of the provenance of a sweep, as text."""
-    plan = side.data.plan
-    found: Mapping[str, Any] = (plan and plan.provenance) or {}
-    return str(found.get(key) or "")
 
 
 def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
@@ -243,7 +230,7 @@ def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
         if len(a) == len(b) == 1 and a != b:
             yield key, a.pop(), b.pop()
     for key in ("commit", "python"):
-        told = [_came(side, key) for side in (own, other)]
+        told = [str(side.data.provenance.get(key) or "") for side in (own, other)]
         if told[0] != told[1]:
             yield key, told[0][:12] or labels.NONE, told[1][:12] or labels.NONE
 

@@ -8,8 +8,9 @@ from sweeper.analysis.blocks import Block, Blocks
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.findings import Finding, cell_text
 from sweeper.analysis.frames import SweepData
+from sweeper.analysis.next_steps import failures
 from sweeper.analysis.nextgrid import NextGrid
-from sweeper.analysis.verdict import LATER, Check, Verdict, failures, measure, whole, wholly_stable
+from sweeper.analysis.verdict import LATER, Check, Verdict, measure, whole, wholly_stable
 
 __all__ = ["decide_by_blocks"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from sweeper.analysis.bounded import on_logits
 from sweeper.analysis.frames import RunData, SweepData
+from sweeper.analysis.inference import on_logits
 from sweeper.analysis.keys import bounds_of
 from sweeper.analysis.noise import UNKNOWN, Noise, fit_noise
 from sweeper.analysis.settings import settings
@@ -21,7 +21,6 @@ from sweeper.analysis.statistics import (
     summarise_chosen,
 )
 from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, on_scale
-from sweeper.results.objective import sign_of
 
 __all__ = ["Cell", "Ranking", "as_chosen", "bounded", "rank", "uneven_best"]
 
@@ -62,14 +61,19 @@ class Cell:
         """Whether one of its runs counts: else all of its values, if any, are assumed."""
         return any(run.counts for run in self.runs)
 
-    @property
-    def by_seed(self) -> dict[int, float]:
-        """The same by seed, those of runs that have one."""
-        return {
+    def by_seed(self, scale: Scale) -> dict[int, float]:
+        """What the runs that count and have a seed reached, by seed, on a scale."""
+        found = {
             r.seed: r.value
             for r in self.runs
             if r.counts and r.seed is not None and r.value is not None
         }
+        return dict(zip(found, on_scale(list(found.values()), scale), strict=True))
+
+    def best_run(self, sign: float) -> RunData | None:
+        """The run that counts with the best value (`sign` 1: the least is best)."""
+        counting = (run for run in self.runs if run.counts)
+        return min(counting, key=lambda run: sign * (run.value or 0.0), default=None)
 
     @property
     def states(self) -> Counter[str]:
@@ -196,12 +200,13 @@ def rank(data: SweepData) -> Ranking:
     bounds = _bounds(data)
     cells, scale, noise, keys = _cells(data, bounds)
     goal = data.metric.goal if data.metric is not None else "minimize"
-    sign = sign_of(goal)
+
+    sign = data.sign
 
     def level(cell: Cell) -> float:
         return sign * (cell.summary.mean or 0.0)
 
-    worst = _worst(data, sign)
+    worst = _worst(data)
     bound = worst is not None and data.metric is not None and data.metric.failed == "bound"
 
     def order(cell: Cell) -> tuple[bool, float]:
@@ -218,9 +223,7 @@ def rank(data: SweepData) -> Ranking:
         best = None
     if best is None:
         return Ranking(ordered, None, None, {}, (), scale, keys, noise, bounds)
-    best_run = min(
-        (run for run in best.runs if run.counts), key=lambda run: sign * (run.value or 0.0)
-    )
+    best_run = best.best_run(sign)
     groups = {cell.name: cell.values for cell in ranked if not cell.diverged}
     comparisons = bounded(against_best(groups, best.name, noise, sign, scale), bounds)
     ahead = [cell for cell in ranked if level(cell) < level(best)]
@@ -277,7 +280,7 @@ def _cells(
         for name, runs in grouped.items()
     ]
     bare = [replace(c, baseline=True) if c.name == data.baseline else c for c in bare]
-    worst = _worst(data, 1.0 if data.metric is None else data.metric.sign)
+    worst = _worst(data)
     if worst is not None and data.metric is not None and data.metric.failed == "worst":
         bare = [replace(cell, assumed=(worst,) * cell.failed) for cell in bare]
     scale = choose_scale(cell.values for cell in bare)
@@ -312,10 +315,10 @@ def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | Non
 _EVEN = 1.25
 
 
-def _worst(data: SweepData, sign: float) -> float | None:
+def _worst(data: SweepData) -> float | None:
     """The worst value that a run ended with."""
     values = [run.value for run in data.runs if run.counts and run.value is not None]
-    return max(values, key=lambda value: sign * value, default=None)
+    return max(values, key=lambda value: data.sign * value, default=None)
 
 
 def _noise(data: SweepData, cells: Sequence[Cell], scale: Scale) -> Noise:

@@ -11,14 +11,24 @@ from sweeper.analysis.axes import Axis
 from sweeper.analysis.behaviour import BINS, Behaviour, CellBehaviour
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.edges import ordered
-from sweeper.analysis.figures import MUTED, PALETTE, tones
+from sweeper.analysis.figures import MUTED, PALETTE, colour_of, tones
 from sweeper.analysis.findings import cell_text
 from sweeper.analysis.labels import place
-from sweeper.analysis.layouts import categories, layout, marks, on_scale, plain, rounded
+from sweeper.analysis.layouts import (
+    categories,
+    error_bars,
+    is_wide,
+    layout,
+    layout_of_axis,
+    marks,
+    plain,
+    rounded,
+)
 from sweeper.analysis.regression import log_spread
 from sweeper.analysis.settings import level
 from sweeper.analysis.tasks import LEVELS, Tasks
 from sweeper.analysis.tradeoffs import Tradeoff
+from sweeper.results.cells import Scale
 
 __all__ = [
     "axis_figure",
@@ -38,11 +48,7 @@ _MARKS = 10
 """So many values has an axis room for."""
 
 
-def _colour(tone: int) -> str:
-    return PALETTE[tone] if tone >= 0 else MUTED
-
-
-def axis_figure(axis: Axis, metric: str, *, log: bool) -> dict[str, Any]:
+def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
     """Marginal means by value with their 95 % intervals."""
     means = [entry.mean for entry in axis.levels]
     above = [0.0 if e.high is None else e.high - e.mean for e in axis.levels]
@@ -51,32 +57,21 @@ def axis_figure(axis: Axis, metric: str, *, log: bool) -> dict[str, Any]:
     spaced = all(n is not None and (n > 0 or not axis.log) for n in numbers)
     x: list[Any] = list(numbers) if spaced else [plain(entry.shown) for entry in axis.levels]
     ends = [v for e in axis.levels for v in (e.low, e.mean, e.high) if v is not None]
-    found = layout(axis.key, low=min(ends), high=max(ends), height=260, y_title=metric)
-    found["xaxis"].update({"rangemode": "normal"})
+    found = layout_of_axis(axis.key, ends, metric, scale)
     if not spaced:
         categories(found, x)
-    if spaced:
+    else:
         found["xaxis"].update({"type": "log" if axis.log else "linear"})
         every = -(-len(x) // _MARKS)
         shown = [plain(entry.shown) for entry in axis.levels]
         found["xaxis"].update({"tickvals": x[::every], "ticktext": shown[::every]})
-    on_scale(found, "log" if log else "linear")
-    found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
-    found["meta"]["log"] = False
     trace = {
         "type": "scatter",
         "mode": "lines+markers" if spaced else "markers",
         "name": plain(axis.key),
         "x": x,
         "y": rounded(means),
-        "error_y": {
-            "type": "data",
-            "array": rounded(above),
-            "arrayminus": rounded(below),
-            "color": PALETTE[0],
-            "thickness": 1.6,
-            "width": 5,
-        },
+        "error_y": error_bars(above, below, PALETTE[0], thickness=1.6, width=5),
         "line": {"width": 1.5, "color": PALETTE[0], "dash": "dot"},
         "marker": {"size": 9, "color": PALETTE[0]},
         "hovertemplate": "%{x}: %{y}",
@@ -114,8 +109,8 @@ def parallel(
                 "name": plain(cell_text(cell)),
                 "x": list(range(len(keys) + 1)),
                 "y": rounded(heights),
-                "line": {"width": 3.5 if not position else 1.5, "color": _colour(tone)},
-                "marker": {"size": 6, "color": _colour(tone)},
+                "line": {"width": 3.5 if not position else 1.5, "color": colour_of(tone)},
+                "marker": {"size": 6, "color": colour_of(tone)},
                 "opacity": 1 if tone >= 0 else 0.35,
                 "hovertemplate": f"{plain(f'{cell.summary.mean:.4g}')}",
                 "meta": {"cell": position, "tone": tone, "role": "line"},
@@ -222,7 +217,7 @@ def tradeoff_figure(found: Tradeoff, ranking: Ranking, metric: str) -> dict[str,
                 "marker": {
                     "size": 12 if on else 9,
                     "symbol": "circle" if on or found.front is None else "circle-open",
-                    "color": _colour(tone),
+                    "color": colour_of(tone),
                 },
                 "hovertemplate": "%{x}: %{y}",
                 "meta": {"cell": positions[cell], "tone": tone, "role": "point"},
@@ -231,7 +226,7 @@ def tradeoff_figure(found: Tradeoff, ranking: Ranking, metric: str) -> dict[str,
     laid = layout(found.name, low=min(found.y), high=max(found.y), height=320, y_title=metric)
     laid["xaxis"]["rangemode"] = "normal"
     laid["meta"]["log"] = False
-    if min(found.x) > 0 and max(found.x) / min(found.x) > 30:
+    if is_wide(min(found.x), max(found.x)):
         laid["xaxis"].update({"type": "log", **marks(min(found.x), max(found.x))})
     return {"data": traces, "layout": laid}
 
@@ -258,7 +253,11 @@ def rewards(found: Behaviour, ranking: Ranking) -> dict[str, Any]:
             "name": name,
             "x": centres,
             "y": list(cell.histogram),
-            "line": {"width": 2.5 if not position else 1.8, "color": _colour(tone), "shape": "hvh"},
+            "line": {
+                "width": 2.5 if not position else 1.8,
+                "color": colour_of(tone),
+                "shape": "hvh",
+            },
             "hovertemplate": "reward about %{x}: %{y:.1%} of answers",
             "meta": {"cell": position, "tone": tone, "role": "line"},
         }
@@ -286,8 +285,8 @@ def over_iterations(
                     "name": name,
                     "x": list(values),
                     "y": rounded(list(values.values())),
-                    "line": {"width": 2.5 if not position else 1.8, "color": _colour(tone)},
-                    "marker": {"size": 6, "color": _colour(tone)},
+                    "line": {"width": 2.5 if not position else 1.8, "color": colour_of(tone)},
+                    "marker": {"size": 6, "color": colour_of(tone)},
                     "hovertemplate": "iteration %{x}: %{y:.0%}"
                     if share
                     else "iteration %{x}: %{y}",
@@ -321,7 +320,7 @@ def passes(found: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
             0.0 if low is None else m - max(low, 0.0)
             for (low, _), m in zip(bounds, means, strict=True)
         ]
-        colour = _colour(tone)
+        colour = colour_of(tone)
         traces.append(
             {
                 "type": "scatter",
@@ -329,14 +328,7 @@ def passes(found: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
                 "name": name,
                 "x": list(cell.passes),
                 "y": rounded(means),
-                "error_y": {
-                    "type": "data",
-                    "array": rounded(above),
-                    "arrayminus": rounded(below),
-                    "color": colour,
-                    "thickness": 1.2,
-                    "width": 3,
-                },
+                "error_y": error_bars(above, below, colour, thickness=1.2, width=3),
                 "line": {"width": 2.5 if not position else 1.8, "color": colour},
                 "marker": {"size": 6, "color": colour},
                 "hovertemplate": "pass@%{x}: %{y:.1%}",
@@ -371,7 +363,7 @@ def profiles(found: Tasks, ranking: Ranking) -> dict[str, Any]:
             "name": names[own.cell],
             "x": list(LEVELS),
             "y": rounded(list(own.profile)),
-            "line": {"width": 2, "color": _colour(colours[own.cell]), "shape": "hv"},
+            "line": {"width": 2, "color": colour_of(colours[own.cell]), "shape": "hv"},
             "hovertemplate": "above %{x}: %{y:.0%} of scores",
             "meta": {"cell": positions[own.cell], "tone": colours[own.cell], "role": "line"},
         }

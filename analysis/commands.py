@@ -10,7 +10,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.model.launch import Launch
@@ -43,10 +42,6 @@ def _from(folder: str | None, path: str) -> str:
     return path if below.split(os.sep)[0] == os.pardir else below
 
 
-def _launched(data: SweepData) -> Mapping[str, Any]:
-    return (data.plan and data.plan.provenance) or {}
-
-
 def _folder(data: SweepData) -> str | None:
     """The folder in which the sweep was launched, if this machine has it."""
     found = _typed_in(data)
@@ -55,7 +50,7 @@ def _folder(data: SweepData) -> str | None:
 
 def _typed_in(data: SweepData) -> str | None:
     """It is on record; in older sweeps as the folder of the runs, where that was no other one."""
-    launched = _launched(data)
+    launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None
     found = launched.get("typed_in") or usual
@@ -66,7 +61,7 @@ def elsewhere(data: SweepData) -> str | None:
     """Where a launch is to be typed, if that cannot be put into the command."""
     if _folder(data) is not None:
         return None
-    folder, host = _typed_in(data), _launched(data).get("host") or "another machine"
+    folder, host = _typed_in(data), data.provenance.get("host") or "another machine"
     was = "" if folder is None else f", which was {folder} on {host}"
     return f"To be typed in the project's folder{was}: paths in the grid count from there."
 

@@ -192,7 +192,7 @@ def _pairs(
         names = [(order[0], other) for other in order[1:]]
     rows: list[dict[str, Any]] = []
     for a, b in names:
-        own, other = ([_on(scale, v) for _, v in groups[name]] for name in (a, b))
+        own, other = (on_scale([v for _, v in groups[name]], scale) for name in (a, b))
         rows.append(
             {
                 "a": a,
@@ -215,16 +215,12 @@ def _prefixed(prefix: str, found: Estimate | None) -> dict[str, float | None]:
     return {f"{prefix}{name}": value for name, value in zip(_FIELDS, values, strict=True)}
 
 
-def _on(scale: Scale, value: float) -> float:
-    return math.log(value) if scale == "log" else value
-
-
 def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:
     """Empty when a seed stands for several rows: then nothing says which belong together."""
     seeds = [seed for seed, _ in rows if seed is not None]
     if len(set(seeds)) != len(rows):
         return {}
-    return {seed: _on(scale, value) for seed, value in rows if seed is not None}
+    return dict(zip(seeds, on_scale([value for _, value in rows], scale), strict=True))
 
 
 def _figure(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:

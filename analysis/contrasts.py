@@ -17,7 +17,17 @@ from sweeper.analysis.distributions import range_quantile, range_tail
 from sweeper.analysis.inference import CONFIDENCE, Estimate, student
 from sweeper.analysis.settings import level
 
-__all__ = ["Row", "level_mean", "over_rows", "parts", "ranged", "rest", "usable", "weigh"]
+__all__ = [
+    "Row",
+    "level_mean",
+    "over_pairs",
+    "over_rows",
+    "parts",
+    "ranged",
+    "rest",
+    "usable",
+    "weigh",
+]
 
 Row = tuple[tuple[str, str], ...]
 
@@ -63,6 +73,15 @@ def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
     if not (math.isfinite(error) and error > 1e-12 * abs(value)):
         return Estimate(value)
     return student(value, error, len(gaps) - 1)
+
+
+def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
+    """The mean of the first less the second cell of each pair, by the noise of the ranking; where
+    that is not known, with the pairs as the trials."""
+    share = 1 / len(pairs)
+    parts = [part for one, two in pairs for part in ((one, share), (two, -share))]
+    found = weigh(ranking, parts)
+    return over_rows(ranking, pairs) if found.p is None else found
 
 
 def ranged(found: Estimate, means: int) -> Estimate:

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from sweeper.analysis.series import Floats
 
 __all__ = [
     "digamma",
+    "lower_tail_f",
     "maximum_quantile",
     "maximum_tail",
     "range_quantile",
@@ -34,8 +36,6 @@ _REACH = 8.5
 
 _DROP = 90.0
 """Twice the logarithm by which a density has fallen where it is left off."""
-
-Floats = NDArray[np.float64]
 
 
 def _special() -> Any:
@@ -57,6 +57,13 @@ def student_tail(statistic: Any, df: Any) -> Any:
 def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
     """The chance that F with these degrees of freedom is as large as `ratio` or larger."""
     return float(_special().fdtrc(df, df_below, ratio))
+
+
+def lower_tail_f(ratio: float, df: float, df_below: float, shift: float) -> float:
+    """The chance that F with these degrees of freedom, and noncentral by `shift`, is smaller."""
+    if shift <= 0:
+        return float(_special().fdtr(df, df_below, ratio))
+    return float(_special().ncfdtr(df, df_below, shift, ratio))
 
 
 @functools.cache

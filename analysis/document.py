@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from sweeper.analysis.axes import Axis
 from sweeper.analysis.behaviour import Behaviour, CellBehaviour
 from sweeper.analysis.blocks import rows
 from sweeper.analysis.cells import Cell, Ranking
@@ -139,10 +140,8 @@ def _lead(study: Study) -> dict[str, Any] | None:
     }
 
 
-def _axis(axis: Any) -> dict[str, Any]:
-    found = asdict(axis)
-    found["effect"] = axis.effect._asdict()
-    return found
+def _axis(axis: Axis) -> dict[str, Any]:
+    return {**asdict(axis), "effect": axis.effect._asdict()}
 
 
 def _behaviour(found: Behaviour) -> dict[str, Any]:

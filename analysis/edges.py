@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sweeper.analysis.cells import Cell, Ranking
-from sweeper.analysis.contrasts import over_rows, rest, usable, weigh
+from sweeper.analysis.contrasts import over_pairs, rest, usable, weigh
 from sweeper.analysis.inference import CONFIDENCE, Estimate
 from sweeper.analysis.settings import level
 from sweeper.metrics import as_float
@@ -133,11 +133,7 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
     pairs = _pairs(ranking, edge)
     if not pairs:
         return edge
-    share = 1 / len(pairs)
-    parts = [part for end, inner in pairs for part in ((end, share), (inner, -share))]
-    gain = weigh(ranking, parts)
-    if gain.p is None:
-        gain = over_rows(ranking, pairs)
+    gain = over_pairs(ranking, pairs)
     chances = [gain.p] if gain.p is not None and sign * gain.value < 0 else []
     own = [pair for pair in pairs if pair[0] is best]
     if own and len(pairs) > 1:

@@ -16,7 +16,7 @@ from sweeper.analysis.cells import Ranking
 from sweeper.analysis.distributions import upper_tail_f
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.inference import CONFIDENCE
-from sweeper.analysis.rollouts import Episode, Rollout
+from sweeper.analysis.rollouts import Episode
 
 __all__ = ["CellEpisodes", "Episodes", "Figures", "TaskEpisodes", "by_episodes"]
 
@@ -93,8 +93,8 @@ class Episodes:
         return [one.task for one in self.tasks if one.apart]
 
 
-class _Seen(NamedTuple):
-    """An episode as it was read, with its reward."""
+class _Played(NamedTuple):
+    """An episode with its iteration and its reward."""
 
     iteration: int
     reward: float
@@ -112,47 +112,43 @@ def by_episodes(data: SweepData, ranking: Ranking) -> list[Episodes]:
 
 
 def _of_split(split: str, ranking: Ranking) -> Episodes:
-    seen: dict[str, list[list[_Seen]]] = {}
+    played: dict[str, list[list[_Played]]] = {}
     for cell in ranking.cells:
-        runs = [own for run in cell.runs if (own := _seen(run, split))]
+        runs = [own for run in cell.runs if (own := _episodes_of(run, split))]
         if runs:
-            seen[cell.name] = runs
-    every = [one for runs in seen.values() for own in runs for one in own]
+            played[cell.name] = runs
+    every = [one for runs in played.values() for own in runs for one in own]
     tasks = sorted({one.episode.task for one in every})
-    found = [_task(task, seen, len(tasks)) for task in tasks]
+    found = [_task(task, played, len(tasks)) for task in tasks]
     found.sort(key=lambda one: (not one.apart, not one.solved_by, -one.gap, one.task))
     return Episodes(
         split=split,
-        cells=tuple(_cell(cell, runs) for cell, runs in seen.items()),
+        cells=tuple(_cell(cell, runs) for cell, runs in played.items()),
         tasks=tuple(found),
         read=len(every),
         iterations=max(
-            len({one.iteration for one in own}) for runs in seen.values() for own in runs
+            len({one.iteration for one in own}) for runs in played.values() for own in runs
         ),
     )
 
 
-def _seen(run: RunData, split: str) -> list[_Seen]:
+def _episodes_of(run: RunData, split: str) -> list[_Played]:
     return [
-        _Seen(one.iteration, one.reward, one.episode)
+        _Played(one.iteration, one.reward, one.episode)
         for one in run.rollouts
-        if one.split == split and one.episode is not None and _usable(one)
+        if one.split == split and one.episode is not None and math.isfinite(one.reward)
     ]
 
 
-def _usable(one: Rollout) -> bool:
-    return math.isfinite(one.reward)
-
-
-def _at(end: int, own: Iterable[_Seen]) -> list[_Seen]:
+def _at(end: int, own: Iterable[_Played]) -> list[_Played]:
     return [one for one in own if one.iteration == end]
 
 
-def _last(own: Sequence[_Seen]) -> list[_Seen]:
+def _last(own: Sequence[_Played]) -> list[_Played]:
     return _at(max(one.iteration for one in own), own)
 
 
-def _cell(cell: str, runs: Sequence[Sequence[_Seen]]) -> CellEpisodes:
+def _cell(cell: str, runs: Sequence[Sequence[_Played]]) -> CellEpisodes:
     firsts = [_at(min(one.iteration for one in own), own) for own in runs]
     return CellEpisodes(
         cell=cell,
@@ -163,11 +159,11 @@ def _cell(cell: str, runs: Sequence[Sequence[_Seen]]) -> CellEpisodes:
     )
 
 
-def _task(task: str, seen: Mapping[str, Sequence[Sequence[_Seen]]], tasks: int) -> TaskEpisodes:
+def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: int) -> TaskEpisodes:
     cells: dict[str, Figures] = {}
     levels: list[list[float]] = []
     solved: list[str] = []
-    for cell, runs in seen.items():
+    for cell, runs in played.items():
         own = [kept for run in runs if (kept := [one for one in run if one.episode.task == task])]
         if not own:
             continue
@@ -201,7 +197,7 @@ def _f_test(groups: Sequence[Sequence[float]]) -> float | None:
     return upper_tail_f(between / df / (within / below), df, below)
 
 
-def _figures(runs: Sequence[Sequence[_Seen]], every: Sequence[_Seen]) -> Figures:
+def _figures(runs: Sequence[Sequence[_Played]], every: Sequence[_Played]) -> Figures:
     """Means over runs of the episodes given for each; counts over `every`."""
     stops = [Counter(one.episode.stop for one in own) for own in runs]
     timed = [[s for one in own if (s := one.episode.seconds) is not None] for own in runs]
@@ -224,12 +220,12 @@ def _figures(runs: Sequence[Sequence[_Seen]], every: Sequence[_Seen]) -> Figures
     )
 
 
-def _cut(own: Sequence[_Seen]) -> float:
+def _cut(own: Sequence[_Played]) -> float:
     turns = sum(one.episode.turns for one in own)
     return sum(one.episode.cut for one in own) / turns if turns else 0.0
 
 
-def _reward(own: Sequence[_Seen]) -> float:
+def _reward(own: Sequence[_Played]) -> float:
     return _mean([one.reward for one in own])
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.episodes import CellEpisodes, Episodes, Figures, TaskEpisodes
-from sweeper.analysis.figures import PALETTE, tones
-from sweeper.analysis.findings import short_name
+from sweeper.analysis.itemtables import named_rows
 from sweeper.analysis.study import Study
 
 __all__ = ["episode_tables"]
@@ -21,20 +20,16 @@ _STOPS = {"max_turns": "turns", "context_limit": "context", "time": "time"}
 
 def episode_tables(study: Study) -> list[dict[str, Any]]:
     """The tables of each split."""
-    names = {cell.name: short_name(cell) for cell in study.ranking.cells}
-    colours = tones(study.ranking)
-    own = {name: colours[name] if colours[name] >= 0 else len(PALETTE) for name in names}
-    return [_of_split(one, names, own) for one in study.episodes]
+    named = named_rows(study.ranking)
+    return [_of_split(one, named) for one in study.episodes]
 
 
-def _of_split(
-    found: Episodes, names: Mapping[str, str], colours: Mapping[str, int]
-) -> dict[str, Any]:
+def _of_split(found: Episodes, named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     cells = [one.cell for one in found.cells[:_COLUMNS]]
     rewards = [one.reward for task in found.tasks for one in task.cells.values()]
     low, high = min(0.0, *rewards), max(1.0, *rewards)
     details = [
-        _detail(task, names[cell], figures)
+        _detail(task, named[cell]["name"], figures)
         for task in found.tasks
         for cell, figures in task.cells.items()
     ]
@@ -42,9 +37,9 @@ def _of_split(
         "title": "Trained on" if found.split == "train" else _split(found.split),
         "about": _about(found),
         "points": list(_points(found)),
-        "rows": [_row(one, found, names, colours) for one in found.cells[:_CELLS]],
+        "rows": [{**named[one.cell], **_row(one, found)} for one in found.cells[:_CELLS]],
         "cells_left": max(len(found.cells) - _CELLS, 0),
-        "columns": [names[cell] for cell in cells],
+        "columns": [named[cell]["name"] for cell in cells],
         "columns_left": len(found.cells) - len(cells),
         "tasks": [_task(one, cells, len(found.cells), low, high) for one in found.tasks[:_TASKS]],
         "tasks_left": max(len(found.tasks) - _TASKS, 0),
@@ -88,12 +83,8 @@ def _points(found: Episodes) -> list[str]:
     return points
 
 
-def _row(
-    one: CellEpisodes, found: Episodes, names: Mapping[str, str], colours: Mapping[str, int]
-) -> dict[str, Any]:
+def _row(one: CellEpisodes, found: Episodes) -> dict[str, Any]:
     return {
-        "tone": colours[one.cell],
-        "name": names[one.cell],
         "runs": one.runs,
         "first": labels.fixed(one.first, _PLACES),
         "tasks": f"{one.tasks} of {len(found.tasks)}",

@@ -23,7 +23,7 @@ from sweeper.analysis.frames import RunData
 from sweeper.analysis.layouts import integers, layout, on_scale, plain, rounded
 from sweeper.analysis.series import Floats, Series
 
-__all__ = ["COLOURED", "MUTED", "PALETTE", "WINDOWS", "curves", "tones"]
+__all__ = ["COLOURED", "MUTED", "PALETTE", "WINDOWS", "colour_of", "curves", "row_tones", "tones"]
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
 """Okabe and Ito's colours (jfly.uni-koeln.de/color), yellow darkened for a white page, filled up
@@ -50,6 +50,16 @@ def tones(ranking: Ranking) -> dict[str, int]:
         cell.name: position if position < COLOURED else -1
         for position, cell in enumerate(ranking.cells)
     }
+
+
+def row_tones(ranking: Ranking) -> dict[str, int]:
+    """The same for rows of tables, where grey is the number after the last colour."""
+    return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
+
+
+def colour_of(tone: int) -> str:
+    """The colour of a tone."""
+    return PALETTE[tone] if tone >= 0 else MUTED
 
 
 def curves(
@@ -111,8 +121,7 @@ class _Pen:
         """The traces of a cell."""
         drawn = [run for run in cell.runs if self.key in run.curves]
         whole = [run for run in drawn if run.counts] or drawn
-        tone: int = meta["tone"]
-        colour = PALETTE[tone] if tone >= 0 else MUTED
+        colour = colour_of(meta["tone"])
         found = band([run.curves[self.key] for run in whole]) if len(whole) > 1 else None
         if found is not None and not len(found.steps):
             found = None

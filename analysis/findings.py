@@ -5,7 +5,7 @@ A finding is `{kind, cells, evidence, text}`: what `report.json` lists and the p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell
@@ -15,13 +15,14 @@ from sweeper.results.cells import SPAN, Scale
 
 __all__ = [
     "PENDING",
+    "Behind",
     "Finding",
+    "behind",
     "cell_text",
     "method",
     "names_of",
     "noise_text",
     "short_name",
-    "worse_by",
 ]
 
 _SHARED = (
@@ -111,14 +112,27 @@ def cell_text(cell: Cell) -> str:
     return (f"the baseline ({told})" if cell.baseline else told) if told else short_name(cell)
 
 
-def worse_by(found: Comparison, sign: float) -> tuple[str, str]:
-    """By how much a cell is worse than the best, in words, and the same for the bounds of that."""
+class Behind(NamedTuple):
+    """By how much a cell is worse than the best, and its interval, as texts: a difference, or a
+    multiple of the best where they are compared by ratios."""
+
+    amount: str
+    interval: str
+    ratio: bool
+
+    def worse(self, amount: str) -> str:
+        """That it is worse by an amount: `worse by 0.2`, `1.3 times the best`."""
+        return f"{amount} times the best" if self.ratio else f"worse by {amount}"
+
+
+def behind(found: Comparison, sign: float) -> Behind:
+    """By how much a cell is worse than the best that it was compared with."""
     low, high = found.interval()
     if found.ratio is not None:
         ratio, *ends = labels.within(found.ratio, low, high)
-        return f"{ratio} times the best", f"{' to '.join(ends)} times the best"
+        return Behind(ratio, " to ".join(ends), ratio=True)
     gap, *ends = labels.within(sign * found.difference, *sorted((sign * low, sign * high)))
-    return f"worse by {gap}", f"worse by {' to '.join(ends)}"
+    return Behind(gap, " to ".join(ends), ratio=False)
 
 
 def names_of(cells: Sequence[Cell]) -> list[str]:

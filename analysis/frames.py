@@ -122,6 +122,22 @@ class RunData:
         not one of those that chose a cell which was repeated on fresh seeds (`superseded`)."""
         return counts(self.state, self.value, self.diverged) and not self.superseded
 
+    @property
+    def why(self) -> str:
+        """Why it failed, as far as that is on record."""
+        return ": ".join(part for part in (self.reason, self.detail) if part)
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its log that says something; "" without one."""
+        return next((text for line in reversed(self.log) if (text := line.strip())), "")
+
+    def last_of(self, key: str) -> float | None:
+        """The last value that it recorded of a key, NaN included."""
+        points = self.curves.get(key)
+        found = None if points is None else last(points)
+        return None if found is None else found[1]
+
 
 @dataclass(frozen=True)
 class SweepData:
@@ -170,6 +186,21 @@ class SweepData:
         return tuple(run for run in self.runs if run.cell not in self.borrowed)
 
     @property
+    def metric_name(self) -> str | None:
+        """The key of the metric."""
+        return None if self.metric is None else self.metric.name
+
+    @property
+    def sign(self) -> float:
+        """That of the metric; without one as if less were better."""
+        return 1.0 if self.metric is None else self.metric.sign
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """Where and how it was launched, as far as that is on record."""
+        return (self.plan and self.plan.provenance) or {}
+
+    @property
     def seed_field(self) -> str:
         """The key of a configuration that tells the replicates of a cell apart."""
         return (self.plan and self.plan.recipe.seed_field) or "seed"
@@ -177,8 +208,8 @@ class SweepData:
     @property
     def drawn(self) -> list[str]:
         """The keys that have a figure of their own, the metric and the training curve first."""
-        first = [self.metric.name if self.metric is not None else None, self.train_key]
-        keys = [key for key in (*first, *self.roles.values()) if key is not None]
+        named = (self.metric_name, self.train_key, *self.roles.values())
+        keys = [key for key in named if key is not None]
         return list(dict.fromkeys(keys))
 
 
@@ -247,15 +278,16 @@ def read(
         raised = _alarms(source)
         for placed in source.runs:
             data = _read(placed, histories.of(placed.run.id), chosen, budget, logged=logged)
-            data = replace(data, cost=replace(data.cost, usd=priced.usd(placed.run)))
-            data = replace(data, alarms=tuple(raised.get(placed.run.id, ())))
+            cost = replace(data.cost, usd=priced.usd(placed.run))
+            data = replace(data, cost=cost, alarms=tuple(raised.get(placed.run.id, ())))
             if again is None:
                 runs.append(_of_sweep(data, source.name) if several else data)
             elif (cell := again.cell(placed)) is not None:
                 runs.append(_of_study(data, source.name, cell, again))
     axes: dict[str, list[Any]] = {"sweep": list(names)} if several and again is None else {}
     for source in found:
-        axes = {**axes, **{key: values for key, values in source.axes.items() if key not in axes}}
+        for key, values in source.axes.items():
+            axes.setdefault(key, values)
     roles = choose(keys, chosen.name if chosen is not None else None)
     train = roles.pop("train", None)
     return SweepData(

@@ -20,6 +20,7 @@ from sweeper.analysis.surface_figures import plane_figure, scatter_figure
 __all__ = ["PARALLEL", "Panel", "gallery", "telling", "undrawn"]
 
 _AXES = 12
+"""Settings that have a figure of their own."""
 PARALLEL = 7
 """Settings that lines can be followed through."""
 _TRADES = 6
@@ -47,7 +48,7 @@ def _curves(study: Study) -> Iterator[Panel]:
     even = {data.roles.get("reward"), data.roles.get("accuracy")}
     if data.metric is not None and data.metric.goal == "maximize":
         even |= {data.metric.name, data.train_key}
-    first = {data.metric.name if data.metric is not None else None, data.train_key}
+    first = {data.metric_name, data.train_key}
     for key in data.drawn:
         figure = curves(study.ranking, key, main=key in first, even=key in even)
         if figure is not None:
@@ -58,7 +59,8 @@ def _axes(study: Study) -> Iterator[Panel]:
     metric = study.data.metric
     if metric is None:
         return
-    for key in shown_axes(study):
+    keys = telling(study)
+    for key in keys[:_AXES]:
         panel = _axis(study, key, metric.name)
         if panel is not None:
             yield panel
@@ -66,7 +68,6 @@ def _axes(study: Study) -> Iterator[Panel]:
         figure = plane_figure(pair, study.ranking, metric.sign)
         told = f"Level lines of {metric.name} over {pair.x} and {pair.y} in a model of all axes"
         yield Panel("planes", f"{pair.x} and {pair.y}", figure, told)
-    keys = telling(study)
     lines = parallel(study.ranking, keys[:PARALLEL], metric.name, metric.sign)
     if lines is not None:
         told = "A line a cell through its settings to its mean; the table has the same"
@@ -81,17 +82,12 @@ def telling(study: Study) -> list[str]:
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))
 
 
-def shown_axes(study: Study) -> list[str]:
-    """The settings that have a figure of their own."""
-    return telling(study)[:_AXES]
-
-
 def _axis(study: Study, key: str, metric: str) -> Panel | None:
     """Means by value where a grid tells them, else the cells as points and the model."""
     own = next((axis for axis in study.axes if axis.key == key), None)
     effect = study.surface.of(key) if study.surface is not None else None
     if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):
-        figure = axis_figure(own, metric, log=study.ranking.scale == "log")
+        figure = axis_figure(own, metric, study.ranking.scale)
         told = ", ".join(f"{entry.value}: {entry.mean:.4g}" for entry in own.levels)
         return Panel("axes", key, figure, f"{metric} by {key}: {told}")
     drawn = scatter_figure(key, effect, study.ranking, metric)

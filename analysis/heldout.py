@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking, rank
-from sweeper.analysis.findings import Finding, short_name
+from sweeper.analysis.findings import Finding, names_of, short_name
 from sweeper.analysis.frames import Metric, RunData, SweepData
 from sweeper.analysis.inference import Estimate, contrast
 from sweeper.analysis.items import Compared
 from sweeper.analysis.keys import goal_of
-from sweeper.analysis.series import last
 from sweeper.analysis.splits import counterparts, is_held_out, is_training, same_quantity
 from sweeper.analysis.statistics import Summary
 from sweeper.analysis.verdict import Check, Verdict
@@ -99,12 +98,6 @@ def _counting(ranking: Ranking) -> list[RunData]:
     return [run for cell in ranking.cells for run in cell.runs if run.counts]
 
 
-def _end(run: RunData, key: str) -> float | None:
-    points = run.curves.get(key)
-    found = None if points is None else last(points)
-    return None if found is None else found[1]
-
-
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
     """The same runs by their last value of another metric. A run that does not count for the
     sweep's own does not count here either, and failed ones count as they do there. The noise that
@@ -114,7 +107,7 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
         metric = replace(metric, failed=own.failed)
 
     def judged(run: RunData) -> RunData:
-        value = _end(run, metric.name) if run.counts else None
+        value = run.last_of(metric.name) if run.counts else None
         fine = counts(run.state, value, diverged=False)
         return replace(run, value=value if fine else None, diverged=False)
 
@@ -127,7 +120,7 @@ def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
     else the noise between runs is."""
     groups: list[list[float]] = []
     for cell in ranking.cells:
-        ends = [(_end(run, held.name), _end(run, training)) for run in cell.runs if run.counts]
+        ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
         own = [held.sign * (a - b) for a, b in ends if a is not None and b is not None]
         if own and all(map(math.isfinite, own)):
             groups.append(own)
@@ -201,7 +194,7 @@ def _held_standing(found: HeldOut, best: Cell) -> str:
     if kind == "tied" and top is not None and top.name != best.name:
         return f"By {name}, held out, {short_name(top)} has the better mean, within the noise."
     if kind == "tied":
-        tied = labels.listed([short_name(cell) for cell in found.ranking.tied], 3)
+        tied = labels.listed(names_of(found.ranking.tied), 3)
         return f"By {name}, held out, noise can explain its lead{f' over {tied}' if tied else ''}."
     return f"By {name}, held out, nothing tells the cells apart."
 
@@ -221,7 +214,7 @@ def told_with(
     if over is not None and best.summary.low is None:
         low, high, count = over
         mean, below, above = labels.within(best.summary.mean, low, high)
-        runs = "one run" if best.summary.n == 1 else f"{best.summary.n} identical runs"
+        runs = _without_spread(best.summary)
         spread = f"{runs}; over {count} questions the 95 % interval is {below} to {above}"
         return replace(verdict, number=mean, spread=spread)
     return verdict
@@ -276,9 +269,13 @@ def _checks(verdict: Verdict, kind: str) -> Iterator[Check]:
             yield check
 
 
+def _without_spread(summary: Summary) -> str:
+    return "one run" if summary.n == 1 else f"{summary.n} identical runs"
+
+
 def _number(summary: Summary) -> tuple[str, str]:
     if summary.low is None or summary.high is None:
-        runs = "one run" if summary.n == 1 else f"{summary.n} identical runs"
+        runs = _without_spread(summary)
         return labels.together(summary.mean)[0], f"{runs}, so no interval over seeds"
     mean, low, high = labels.within(summary.mean, summary.low, summary.high)
     return mean, f"mean of {summary.n} seeds, 95 % interval {low} to {high}"

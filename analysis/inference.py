@@ -13,7 +13,9 @@ __all__ = [
     "Estimate",
     "Gap",
     "contrast",
+    "counted_share",
     "holm",
+    "on_logits",
     "paired",
     "paired_with",
     "pass_at_k",
@@ -108,6 +110,26 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     reach = _NORMAL * math.sqrt(share * (1 - share) / trials + square / 4 / trials) / (1 + square)
     low = 0.0 if successes == 0 else middle - reach
     return low, 1.0 if successes == trials else middle + reach
+
+
+def counted_share(share: float, items: int) -> tuple[float, float]:
+    """Bounds of a share of so many items of which nothing else tells the noise: Wilson's, of the
+    nearest count."""
+    return wilson(min(max(round(share * items), 0), items), items)
+
+
+def on_logits(mean: float, reach: float) -> tuple[float, float]:
+    """Bounds of a share strictly between 0 and 1 whose symmetric interval reaches `reach` to either
+    side: as long on the logit scale, by the delta method, and so within 0 and 1 (Agresti,
+    *Categorical Data Analysis*, 3.1.6)."""
+    logit, width = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
+    return _logistic(logit - width), _logistic(logit + width)
+
+
+def _logistic(logit: float) -> float:
+    if logit < -700:
+        return 0.0
+    return 1 / (1 + math.exp(-logit))
 
 
 def holm(values: Sequence[float]) -> list[float]:

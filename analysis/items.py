@@ -28,9 +28,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis import bounded
 from sweeper.analysis.distributions import student_quantile, student_tail, upper_tail_f
-from sweeper.analysis.inference import CONFIDENCE
+from sweeper.analysis.inference import CONFIDENCE, counted_share, on_logits
+from sweeper.analysis.series import Floats
 
 __all__ = [
     "PAIRED",
@@ -49,7 +49,6 @@ __all__ = [
     "lucks",
 ]
 
-Floats = NDArray[np.float64]
 Over = Literal["items", "items and runs"]
 
 SOLVED = 0.5
@@ -399,9 +398,7 @@ def _cell(
     if shares:
         inside = 0 < found.value < 1 and reach > 0
         count = table.shape[1] if groups is None else max(groups) + 1
-        low, high = (
-            bounded.on_logits(found.value, reach) if inside else bounded.counted(found.value, count)
-        )
+        low, high = on_logits(found.value, reach) if inside else counted_share(found.value, count)
     return ItemCell(cell, len(table), found.value, low, high, _over(luck))
 
 

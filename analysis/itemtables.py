@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis import labels
-from sweeper.analysis.figures import PALETTE, tones
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.figures import row_tones
 from sweeper.analysis.findings import short_name
 from sweeper.analysis.items import PAIRED, Compared, Item, ItemCell, Parted
 from sweeper.analysis.statistics import Summary
 from sweeper.analysis.study import Study
 
-__all__ = ["held_rows", "item_tables", "task_rows"]
+__all__ = ["held_rows", "item_tables", "named_rows", "task_rows"]
 
 _ROWS = 40
 _PROMPT = 160
@@ -19,16 +20,15 @@ _HELD = 20
 
 def item_tables(study: Study) -> list[dict[str, Any]]:
     """A table for each task whose answers were recorded."""
-    names = {cell.name: short_name(cell) for cell in study.ranking.cells}
-    colours = tones(study.ranking)
-    return [_table(one, names, colours) for one in study.items]
+    named = named_rows(study.ranking)
+    return [_table(one, named) for one in study.items]
 
 
 def held_rows(study: Study) -> list[dict[str, Any]]:
     """Rows of the table of training and held-out values."""
     if study.held_out is None:
         return []
-    named = _named(study)
+    named = named_rows(study.ranking)
     return [
         {
             **named[side.cell],
@@ -43,7 +43,7 @@ def task_rows(study: Study) -> list[dict[str, Any]]:
     """Rows of the table of cells over several tasks."""
     if study.tasks is None:
         return []
-    named = _named(study)
+    named = named_rows(study.ranking)
     return [
         {
             **named[own.cell],
@@ -59,15 +59,11 @@ def task_rows(study: Study) -> list[dict[str, Any]]:
     ]
 
 
-def _named(study: Study) -> dict[str, dict[str, Any]]:
+def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
     """Cell -> the `name` and `tone` of its row; cells without a colour of their own share one."""
-    colours = tones(study.ranking)
+    colours = row_tones(ranking)
     return {
-        cell.name: {
-            "name": short_name(cell),
-            "tone": colours[cell.name] if colours[cell.name] >= 0 else len(PALETTE),
-        }
-        for cell in study.ranking.cells
+        cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells
     }
 
 
@@ -78,16 +74,16 @@ def _shown(found: Summary) -> tuple[str, str]:
     return mean, f"{low} to {high}"
 
 
-def _table(found: Compared, names: Mapping[str, str], colours: Mapping[str, int]) -> dict[str, Any]:
+def _table(found: Compared, named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     parted = {one.cell: one for one in found.parted}
     shown = found.cells[:_ROWS]
     return {
         "title": found.task or "Items",
         "training": found.training,
         "about": _about(found),
-        "rows": [_row(one, parted.get(one.cell), names, colours) for one in shown],
+        "rows": [_row(one, parted.get(one.cell), named[one.cell]) for one in shown],
         "left": len(found.cells) - len(shown),
-        "names": [names[one.cell] for one in found.cells[:PAIRED]],
+        "names": [named[one.cell]["name"] for one in found.cells[:PAIRED]],
         "beside": bool(found.alone),
         "lists": [
             _listed("The questions on which cells differ most", found.apart, open_=True),
@@ -111,13 +107,10 @@ def _about(found: Compared) -> str:
     return "; ".join(parts) + "."
 
 
-def _row(
-    own: ItemCell, parted: Parted | None, names: Mapping[str, str], colours: Mapping[str, int]
-) -> dict[str, Any]:
+def _row(own: ItemCell, parted: Parted | None, named: dict[str, Any]) -> dict[str, Any]:
     mean, low, high = labels.within(own.mean, own.low, own.high)
     found = {
-        "tone": colours[own.cell] if colours[own.cell] >= 0 else len(PALETTE),
-        "name": names[own.cell],
+        **named,
         "runs": own.runs,
         "mean": mean,
         "interval": f"{low} to {high}",

@@ -18,7 +18,7 @@ def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
     answers takes no part."""
     tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
     found = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
-    metric = data.metric.name if data.metric is not None else ""
+    metric = data.metric_name or ""
     return sorted(found, key=lambda one: (one.training, not of_metric(one.task, metric), one.task))
 
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 
-__all__ = ["ROLES", "bounds_of", "candidates", "choose", "goal_of", "train_candidates"]
+__all__ = ["ROLES", "bounds_of", "candidates", "choose", "goal_of", "train_candidates", "words_of"]
 
 ROLES = ("reward", "accuracy", "kl", "entropy", "length", "gradient")
 """What is drawn beside the metric and the training curve, where it was recorded."""
@@ -47,31 +47,9 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
 
 _MORE = frozenset(
     (
-        *(
-            "acc",
-            "accuracy",
-            "auc",
-            "bleu",
-            "correct",
-            "elo",
-            "em",
-            "f1",
-            "mrr",
-            "pass",
-            "precision",
-        ),
-        *(
-            "recall",
-            "return",
-            "returns",
-            "reward",
-            "rewards",
-            "rouge",
-            "score",
-            "solved",
-            "success",
-        ),
-        *("win", "wins"),
+        *("acc", "accuracy", "auc", "bleu", "correct", "elo", "em", "f1", "mrr", "pass"),
+        *("precision", "recall", "return", "returns", "reward", "rewards", "rouge", "score"),
+        *("solved", "success", "win", "wins"),
     )
 )
 _LESS = frozenset(
@@ -91,13 +69,14 @@ _NEVER_NEGATIVE = frozenset(
 )
 
 
-def _parts(key: str) -> frozenset[str]:
+def words_of(key: str) -> frozenset[str]:
+    """The words that a key is made of."""
     return frozenset(re.split(r"[^a-z0-9]+", key.lower()))
 
 
 def goal_of(key: str) -> str | None:
     """Which way a metric is better, as far as its name says it: "minimize" or "maximize"."""
-    more, less = (bool(words & _parts(key)) for words in (_MORE, _LESS))
+    more, less = (bool(words & words_of(key)) for words in (_MORE, _LESS))
     return None if more == less else "maximize" if more else "minimize"
 
 
@@ -105,7 +84,7 @@ def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
     """What a metric, of which all recorded values lie between `low` and `high`, can be at all, as
     far as its name says it: a share is from 0 to 1, and so is a reward that was nothing else; an
     error is not negative. Infinite where nothing is known."""
-    parts = _parts(key)
+    parts = words_of(key)
     if parts & _LESS:
         never = bool(parts & _NEVER_NEGATIVE) and low >= 0
         return (0.0 if never else -math.inf), math.inf

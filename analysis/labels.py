@@ -13,6 +13,7 @@ __all__ = [
     "NONE",
     "amount",
     "brief",
+    "capitalised",
     "decimals",
     "deserved",
     "difference",
@@ -191,6 +192,11 @@ def amount(value: float | None) -> str:
         if abs(value) >= 0.9995 * size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.0f}"
+
+
+def capitalised(text: str) -> str:
+    """With a large first letter; the rest as it is, since it may be a name."""
+    return text[:1].upper() + text[1:]
 
 
 def listed(items: Sequence[str], limit: int = 4) -> str:

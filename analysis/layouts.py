@@ -10,8 +10,20 @@ from numpy.typing import NDArray
 
 from sweeper.analysis.series import Floats
 from sweeper.analysis.ticks import log_ticks, tick_text
+from sweeper.results.cells import Scale
 
-__all__ = ["categories", "integers", "layout", "marks", "on_scale", "plain", "rounded"]
+__all__ = [
+    "categories",
+    "error_bars",
+    "integers",
+    "is_wide",
+    "layout",
+    "layout_of_axis",
+    "marks",
+    "on_scale",
+    "plain",
+    "rounded",
+]
 
 _DIGITS = 5
 _POWERS = 10.0 ** np.arange(309)
@@ -73,8 +85,6 @@ def layout(
     x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
 ) -> dict[str, Any]:
     """What all figures have in common; `low` and `high` are the ends of the values."""
-    # Positive values over more than one and a half orders of magnitude read better on a log axis.
-    log = low > 0 and high / low > 30
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
     y: dict[str, Any] = {**axis, "type": "linear"}
     y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 is nobody's 2n
@@ -99,15 +109,45 @@ def layout(
         "hoverlabel": {"namelength": -1, "align": "left"},
         "meta": {"log": low > 0, "ticks": marks(low, high), "clocks": []},
     }
-    if log:
+    if is_wide(low, high):
         on_scale(found, "log")
     return found
+
+
+def is_wide(low: float, high: float) -> bool:
+    """Whether values between these ends read better on a log axis: positive ones over more than one
+    and a half orders of magnitude."""
+    return low > 0 and high / low > 30
 
 
 def marks(low: float, high: float) -> dict[str, Any]:
     """The marks of a logarithmic axis: plotly's own have no decimals."""
     values = log_ticks(low, high)
     return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
+
+
+def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale) -> dict[str, Any]:
+    """Of the small figure of one setting: its values below, those of the metric on a scale."""
+    found = layout(key, low=min(values), high=max(values), height=260, y_title=metric)
+    found["xaxis"]["rangemode"] = "normal"
+    found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
+    found["meta"]["log"] = False
+    on_scale(found, scale)
+    return found
+
+
+def error_bars(
+    above: Sequence[float], below: Sequence[float], colour: str, thickness: float, width: int
+) -> dict[str, Any]:
+    """From so far below each mark to so far above it."""
+    return {
+        "type": "data",
+        "array": rounded(above),
+        "arrayminus": rounded(below),
+        "color": colour,
+        "thickness": thickness,
+        "width": width,
+    }
 
 
 def on_scale(layout: dict[str, Any], scale: str) -> None:
@@ -118,4 +158,4 @@ def on_scale(layout: dict[str, Any], scale: str) -> None:
 
 def plain(text: str) -> str:
     """Text for plotly, which reads a little HTML in titles and names."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return html.escape(text, quote=False)

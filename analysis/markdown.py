@@ -1,10 +1,13 @@
 """The report as Markdown with PNGs beside it, for where there is no browser."""
 
+import html
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
+from sweeper.analysis.celltables import cell_table
 from sweeper.analysis.commands import reproducing
 from sweeper.analysis.episodetables import episode_tables
 from sweeper.analysis.findings import cell_text, method, noise_text, short_name
@@ -14,7 +17,7 @@ from sweeper.analysis.page import provenance
 from sweeper.analysis.pictures import cells_picture, picture
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
-from sweeper.analysis.tables import block_rows, cell_table, paired_rows, rate_rows
+from sweeper.analysis.tables import block_rows, paired_rows, rate_rows
 from sweeper.sanitize import sanitize, sanitize_lines
 
 __all__ = ["write"]
@@ -28,8 +31,7 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
     """`report.md` and its pictures, by name."""
     pictures: dict[str, bytes] = {}
     shown: dict[str, list[tuple[str, str]]] = {}
-    metric = study.data.metric.name if study.data.metric is not None else ""
-    found = cells_picture(study.ranking, metric)
+    found = cells_picture(study.ranking, study.data.metric_name or "")
     if found is not None:
         pictures["cells.png"] = found
         shown["cells"] = [("The cells", "cells.png")]
@@ -48,8 +50,7 @@ def escape(text: str) -> str:
     """Text that Markdown shows as it is, on one line: nothing in it is a link, a tag or a table's
     end."""
     line = sanitize(" ".join(text.split()))
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", line)
+    return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", html.escape(line, quote=False))
 
 
 def fenced(text: str, kind: str = "") -> str:
@@ -79,7 +80,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
         yield f"**{escape(verdict.number)}** {escape(verdict.spread or '')}\n"
     for line in (verdict.effect, verdict.against, verdict.cost):
         if line:
-            yield f"{escape(line[:1].upper() + line[1:])}.\n"
+            yield f"{escape(labels.capitalised(line))}.\n"
     for check in verdict.checks:
         mark = "**!** " if check.good is False else ""
         yield f"- {mark}{escape(check.name)} {escape(check.answer)}"
@@ -164,9 +165,7 @@ def _checkpoint(study: Study) -> Iterator[str]:
 
 
 def _complete(study: Study) -> Iterator[str]:
-    states: dict[str, int] = {}
-    for run in study.data.runs:
-        states[run.state] = states.get(run.state, 0) + 1
+    states = Counter(run.state for run in study.data.runs)
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     yield f"\n## Is it complete?\n\n{len(study.data.runs)} planned: {told or 'nothing'}.\n"
     if study.data.used:

@@ -333,7 +333,7 @@ def _confirm(
     )
     title = f"{told} of {data.name}, on fresh seeds."
     overrides = _kept(data, [*(key for cell in cells for key in cell.settings), *data.axes])
-    yaml = _written(made, title[:1].upper() + title[1:])
+    yaml = _written(made, labels.capitalised(title))
     return NextGrid("confirm", why, yaml, overrides, len(cells) * count, len(cells))
 
 

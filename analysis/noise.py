@@ -16,20 +16,19 @@ values here are on the scale of the comparison.
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeper.analysis.distributions import (
     digamma,
-    student_quantile,
     trigamma,
     trigamma_inverse,
     upper_tail_f,
 )
-from sweeper.analysis.inference import CONFIDENCE, Estimate, student
+from sweeper.analysis.inference import Estimate, student
+from sweeper.analysis.series import Floats
 from sweeper.results.cells import unit_of
 
 __all__ = [
@@ -65,7 +64,6 @@ promised, and at this level it costs two in a hundred of the true ones."""
 
 _DRAWS = 9999
 
-Floats = NDArray[np.float64]
 Asked = Literal["auto", "pooled", "own"]
 
 
@@ -137,13 +135,6 @@ class Noise:
             variance = math.fsum(part * _wider(s.df) for part, s in both) / _wider(df)
         return student(value, math.sqrt(variance) * unit, df)
 
-    def reach(self, cell: str, n: int) -> float | None:
-        """How far Student's interval of the mean of `n` runs goes to either side."""
-        spread = self.of(cell)
-        if spread is None or spread.sd == 0:
-            return None
-        return student_quantile((1 + CONFIDENCE) / 2, spread.df) * spread.sd / n**0.5
-
     def document(self) -> dict[str, Any]:
         """As in `report.json`."""
         return {
@@ -178,8 +169,8 @@ def fit_noise(
     if asked != "own" and borrowed:
         found = _share(own, borrowed, asked, 1)
         if found is not None and found.shared:
-            return _with(found, lent=tuple(others), lent_cells=len(borrowed))
-        return _with(fit_noise(own, asked), refused=tuple(others))
+            return replace(found, lent=tuple(others), lent_cells=len(borrowed))
+        return replace(fit_noise(own, asked), refused=tuple(others))
     found = None if asked == "own" else _share(own, [], asked, 1 if asked == "pooled" else FEW)
     return found or _each(own, asked, None)
 
@@ -187,10 +178,6 @@ def fit_noise(
 def _wider(df: float) -> float:
     """The variance of Student's t; that of 4 degrees of freedom for less."""
     return max(df, 4.0) / (max(df, 4.0) - 2)
-
-
-def _with(found: Noise, **changes: Any) -> Noise:
-    return Noise(**{**found.__dict__, **changes})
 
 
 def _variances(groups: Sequence[Sequence[float]], unit: float) -> tuple[Floats, Floats]:
@@ -233,7 +220,7 @@ def _share(
     made = Noise(kind, spreads, len(mine), total, p, root * unit, prior_df, asked)
     if asked == "pooled":
         return made
-    return _with(made, noisier=_noisier(list(mine), variances, dfs, unit))
+    return replace(made, noisier=_noisier(list(mine), variances, dfs, unit))
 
 
 def _noisier(

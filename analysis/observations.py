@@ -11,7 +11,7 @@ from sweeper.analysis.alike import across_cells
 from sweeper.analysis.axis_findings import AxesTold, tell_axes
 from sweeper.analysis.behaviour import Behaviour
 from sweeper.analysis.cells import Ranking
-from sweeper.analysis.findings import PENDING, Finding, short_name
+from sweeper.analysis.findings import PENDING, Finding, names_of
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.stability import Stability
 
@@ -50,7 +50,7 @@ def _holes(ranking: Ranking) -> list[Finding]:
         (waiting, "waiting", "no result yet"),
     ):
         if group:
-            names = labels.listed([short_name(cell) for cell in group], 3)
+            names = labels.listed(names_of(group), 3)
             verb = "has" if len(group) == 1 else "have"
             text = f"{names} {verb} {what}: nothing is known there."
             level = "warning" if kind == "hole" else "note"
@@ -218,9 +218,7 @@ def group_failures(runs: Sequence[RunData]) -> list[Failure]:
     groups: dict[tuple[str, str], list[RunData]] = {}
     for run in runs:
         if run.state == "failed":
-            why = ": ".join(part for part in (run.reason, run.detail) if part)
-            said = [line.strip() for line in run.log if line.strip()]
-            key = (why or "no reason on record", said[-1][:300] if said else "")
+            key = (run.why or "no reason on record", run.last_line[:300])
             groups.setdefault(key, []).append(run)
     found = [Failure(why, said, tuple(own)) for (why, said), own in groups.items()]
     return sorted(found, key=lambda failure: -len(failure.runs))

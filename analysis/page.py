@@ -22,6 +22,14 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.cells import Ranking
+from sweeper.analysis.celltables import (
+    CELLS,
+    FIRST_CELLS,
+    cell_table,
+    first_cells,
+    groups,
+    strip_of_all,
+)
 from sweeper.analysis.commands import listing, reading_logs, reproducing
 from sweeper.analysis.episodetables import episode_tables
 from sweeper.analysis.figures import MUTED, PALETTE, WINDOWS, tones
@@ -33,20 +41,14 @@ from sweeper.analysis.regression import DEALS
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import (
-    CELLS,
-    FIRST_CELLS,
     RUNS,
     block_rows,
-    cell_table,
     common,
     details,
-    first_cells,
-    groups,
     heat,
     paired_rows,
     rate_rows,
     run_rows,
-    strip_of_all,
     surface_rows,
 )
 from sweeper.analysis.transcripts import Transcripts, embedded
@@ -180,7 +182,7 @@ def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
         "figures": len(panels),
         "legend": _legend(study.ranking, panels),
         "windows": [f"{share:.0%}".replace("%", " %") for share in WINDOWS],
-        "heats": [(pair, heat(pair, _sign(study.data))) for pair in study.pairs],
+        "heats": [(pair, heat(pair, study.data.sign)) for pair in study.pairs],
         "telling": telling(study),
         "undrawn": undrawn(study, panels),
         "lines": PARALLEL,
@@ -211,10 +213,6 @@ def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
     return places
 
 
-def _sign(data: SweepData) -> float:
-    return data.metric.sign if data.metric is not None else 1.0
-
-
 @functools.cache
 def environment() -> Any:
     """What makes pages of templates. Each is compiled once: that takes longer than all the rest of
@@ -228,14 +226,9 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["capitalize_first"] = _capitalised
+    made.filters["capitalize_first"] = labels.capitalised
     made.filters["breakable"] = _breakable
     return made
-
-
-def _capitalised(text: str) -> str:
-    """With a large first letter; the rest as it is, since it may be a name."""
-    return text[:1].upper() + text[1:]
 
 
 def _breakable(text: str) -> Any:

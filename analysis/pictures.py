@@ -9,8 +9,9 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.canvas import GRID, Canvas, Point, text_width
 from sweeper.analysis.cells import Ranking
-from sweeper.analysis.figures import COLOURED, MUTED, PALETTE, tones
-from sweeper.analysis.findings import short_name
+from sweeper.analysis.figures import PALETTE, colour_of, tones
+from sweeper.analysis.findings import names_of
+from sweeper.analysis.layouts import is_wide
 from sweeper.analysis.statistics import Summary
 from sweeper.analysis.ticks import linear_ticks, log_ticks, tick_text
 
@@ -225,17 +226,15 @@ def cells_picture(ranking: Ranking, metric: str) -> bytes | None:
         return None
     values = [value for cell in cells for value in cell.values]
     bounds = [bound for cell in cells for bound in (cell.summary.low, cell.summary.high)]
-    wide = min(values) > 0 and max(values) / min(values) > 30
-    scale = "log" if wide or ranking.scale == "log" else "linear"
-    across = _Axis({"type": scale, "title": {"text": metric}}, [*values, *bounds])
+    log = ranking.scale == "log" or is_wide(min(values), max(values))
+    across = _Axis(
+        {"type": "log" if log else "linear", "title": {"text": metric}}, [*values, *bounds]
+    )
     rows = [float(-row) for row in range(len(cells))]
-    names = [short_name(cell) for cell in cells]
-    down = _Axis({"tickvals": rows, "ticktext": names}, rows)
+    down = _Axis({"tickvals": rows, "ticktext": names_of(cells)}, rows)
     title = f"{labels.plural(len(cells), 'cell')}, best first: runs, mean, 95 % interval"
     plot = _Plot(110 + 28 * len(cells), title, across, down)
     colours = tones(ranking)
     for row, cell in zip(rows, cells, strict=True):
-        tone = colours[cell.name]
-        colour = PALETTE[tone] if 0 <= tone < COLOURED else MUTED
-        plot.row(row, cell.summary, cell.values, colour)
+        plot.row(row, cell.summary, cell.values, colour_of(colours[cell.name]))
     return plot.png()

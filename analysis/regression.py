@@ -49,6 +49,11 @@ class Column:
         """Whether its values are numbers."""
         return not self.names
 
+    @property
+    def width(self) -> int:
+        """How many columns it is."""
+        return self._raw(self.at[:1]).shape[1]
+
     def terms(self, at: Floats) -> Floats:
         """The columns for these values, those of the cells having mean zero."""
         return self._raw(at) - self._middle
@@ -125,10 +130,9 @@ class Fit:
         """Where the weights of an axis stand."""
         start = 1
         for at, own in enumerate(self.columns):
-            width = own.terms(own.at[:1]).shape[1]
             if at == index:
-                return slice(start, start + width)
-            start += width
+                return slice(start, start + own.width)
+            start += own.width
         raise IndexError(index)
 
     def part(self, index: int, at: Floats) -> tuple[Floats, Floats]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from sweeper.analysis import labels
 from sweeper.analysis.alike import same_curves
 from sweeper.analysis.cells import Ranking
-from sweeper.analysis.findings import PENDING, Finding, names_of, short_name
+from sweeper.analysis.findings import PENDING, Finding, names_of
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.noise import LEVEL, split_noise
 from sweeper.model.metric import value_text
@@ -42,7 +42,7 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
     )
     ahead = ranking.passed_over
     if ahead:
-        names = labels.listed([short_name(cell) for cell in ahead], 3)
+        names = labels.listed(names_of(ahead), 3)
         text += f" What is left of {names} is better than the best named here."
     evidence = {"runs": [run.name for run in runs], "better": [cell.name for cell in ahead]}
     return [Finding("diverged", "warning", text, cells, evidence)]
@@ -141,9 +141,12 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
         )
         found.append(Finding("unseeded", "note", text))
     identical = [cell for cell in ranking.cells if cell.summary.identical]
-    metric = None if data.metric is None else data.metric.name
     unknown = "" if ranking.noise.shared else " No interval is given there."
-    copies = [c for c in identical if same_curves([run for run in c.runs if run.counts], metric)]
+    copies = [
+        cell
+        for cell in identical
+        if same_curves([run for run in cell.runs if run.counts], data.metric_name)
+    ]
     if copies:
         all_of, why = ("seeds", "the seed may not reach the recipe")
         if unseeded:

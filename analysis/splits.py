@@ -1,7 +1,8 @@
 """Which recorded keys are of what a run was trained on, and which of what was held out. By name."""
 
 import functools
-import re
+
+from sweeper.analysis.keys import words_of
 
 __all__ = ["counterparts", "family", "is_held_out", "is_training", "same_quantity"]
 
@@ -22,19 +23,15 @@ _ALIKE = {
 }  # fmt: skip
 
 
-def _words(key: str) -> set[str]:
-    return set(re.split(r"[^a-z0-9]+", key.lower()))
-
-
 def is_held_out(key: str) -> bool:
     """Whether a key's name says that it is of what no run is trained on."""
-    return bool(_words(key) & _HELD)
+    return bool(words_of(key) & _HELD)
 
 
 def is_training(key: str) -> bool:
     """Whether a key's name says that it is of what the run is trained on: `train/nll`, and
     tinker-cookbook's `env/...`, which is of the prompts of a training step."""
-    return not is_held_out(key) and bool(_words(key) & _TRAINED)
+    return not is_held_out(key) and bool(words_of(key) & _TRAINED)
 
 
 def same_quantity(key: str, other: str) -> bool:

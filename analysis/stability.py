@@ -121,7 +121,7 @@ def _unstable(data: SweepData) -> tuple[Unstable, ...]:
     enough = _SHARE * max((course.gain for course in courses), default=0.0)
     if enough <= 0:
         return ()
-    shared = _between_seeds(courses), _of_all(courses)
+    shared = _between_seeds(courses), _about_a_line(courses)
     found: list[Unstable] = []
     for course in courses:
         worse = course.fallen > enough
@@ -142,14 +142,14 @@ class _Scatter(NamedTuple):
     df: float
 
 
-def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter | None], runs: int) -> float:
+def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int) -> float:
     """Half of the difference of two values of a run that noise does not explain."""
     between, of_all = shared
-    own = _of_run(course.values) if len(course.values) >= _MANY else None
+    own = _about_a_line([course]) if len(course.values) >= _MANY else None
     known = [scatter for scatter in (between, own) if scatter is not None] or [of_all]
     chance = (1 - CONFIDENCE) / (runs * len(course.values))
-    reaches = [s.sd * student_quantile(1 - chance, s.df) for s in known if s is not None]
-    return max(reaches, default=math.inf) / 2**0.5
+    reaches = [s.sd * student_quantile(1 - chance, s.df) for s in known]
+    return max(reaches) / 2**0.5
 
 
 def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
@@ -169,18 +169,10 @@ def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
     return found[(len(found) - 1) // 2] if found else None
 
 
-def _of_run(values: Floats) -> _Scatter:
-    bends = np.abs(np.diff(values, 2))
+def _about_a_line(courses: Sequence[_Course]) -> _Scatter:
+    """How far values lie from a straight line through their neighbours, in all of these runs."""
+    bends = np.concatenate([np.abs(np.diff(course.values, 2)) for course in courses])
     return _Scatter(_SPREAD * float(np.median(bends)), max(2.0, _EFFICIENCY * len(bends)))
-
-
-def _of_all(courses: Sequence[_Course]) -> _Scatter | None:
-    """The same of short runs together."""
-    bends = [np.abs(np.diff(course.values, 2)) for course in courses]
-    if not bends:
-        return None
-    joined = np.concatenate(bends)
-    return _Scatter(_SPREAD * float(np.median(joined)), max(2.0, _EFFICIENCY * len(joined)))
 
 
 def _rates(data: SweepData, keys: Sequence[str], wrong: set[str]) -> tuple[Rate, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.blocks import Blocks
 from sweeper.analysis.cells import Cell, Ranking, uneven_best
-from sweeper.analysis.findings import PENDING, Finding, method, names_of, short_name, worse_by
+from sweeper.analysis.findings import PENDING, Finding, behind, method, names_of, short_name
 from sweeper.analysis.frames import SweepData
 
 __all__ = ["DEALS", "standing"]
@@ -111,13 +111,13 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
         equal = {cell.name for cell in ranking.equal}
         # What is left of a cell that lost runs may have the better mean: there is no lead over it.
         held = [cell for cell in tied if cell in ranking.held_back]
-        behind = [cell for cell in tied if cell.name not in equal and cell not in held]
+        trailing = [cell for cell in tied if cell.name not in equal and cell not in held]
         text = _equal(ranking, best, sign) if equal else ""
         if held:
             left = labels.listed(names_of(held), 3)
             text += f" It is not ahead of {left}, of which runs failed."
-        if behind:
-            listed = labels.listed(names_of(behind), 3)
+        if trailing:
+            listed = labels.listed(names_of(trailing), 3)
             text += f" Noise between seeds alone can explain its lead over {listed}."
         if best.name in ranking.noise.noisier:
             text += (
@@ -132,7 +132,7 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     compared = ranking.comparisons[nearest.name]
     low, high = compared.interval()
     evidence["nearest"] = {"cell": nearest.name, "low": low, "high": high}
-    by = f"{worse_by(compared, sign)[1]}, 95 %"
+    by = behind(compared, sign)
     if len(apart) == 1:
         text = (
             f"The only other cell compared, {short_name(nearest)}, is worse beyond the noise "
@@ -141,7 +141,7 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     else:
         text = (
             "Every other cell compared is worse beyond the noise between seeds. The closest call, "
-            f"{short_name(nearest)}, is {by} for all at once."
+            f"{short_name(nearest)}, is {by.worse(by.interval)}, 95 % for all at once."
         )
     return Finding("separated", "good", text, names, evidence)
 
@@ -240,7 +240,6 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
 def _last_words(data: SweepData) -> str:
     """What the first failed run said at the end of its log."""
     for run in data.runs:
-        said = [line.strip() for line in run.log if line.strip()]
-        if run.state == "failed" and said:
-            return f" The last line of {run.name}: {said[-1][:200]}"
+        if run.state == "failed" and run.last_line:
+            return f" The last line of {run.name}: {run.last_line[:200]}"
     return ""

@@ -46,6 +46,7 @@ __all__ = [
     "Summary",
     "against_best",
     "contenders",
+    "finite_mean",
     "summarise",
     "summarise_chosen",
 ]
@@ -122,6 +123,12 @@ class Comparison(NamedTuple):
 def _student(df: float) -> float:
     """How many standard errors Student's interval reaches to either side."""
     return student_quantile((1 + CONFIDENCE) / 2, df)
+
+
+def finite_mean(values: Iterable[float]) -> float | None:
+    """The mean of the values that are finite; None without any."""
+    found = [value for value in values if math.isfinite(value)]
+    return math.fsum(value / len(found) for value in found) if found else None
 
 
 def summarise(

@@ -19,7 +19,7 @@ from sweeper.analysis.baselines import against
 from sweeper.analysis.behaviour import Behaviour, examine
 from sweeper.analysis.block_verdict import decide_by_blocks
 from sweeper.analysis.blocks import Blocks, by_blocks, find_blocks
-from sweeper.analysis.cells import Cell, Ranking, rank
+from sweeper.analysis.cells import Ranking, rank
 from sweeper.analysis.contrasts import usable
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.episodes import Episodes, by_episodes
@@ -82,7 +82,7 @@ class Study:
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     """All that the report says, computed. Pure."""
     ranking = rank(data)
-    sign = data.metric.sign if data.metric is not None else 1.0
+    sign = data.sign
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
     if blocks is not None and blocks.asked:
         ranking, blocks = by_blocks(ranking, blocks, sign)
@@ -170,18 +170,11 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
     for best in bests:
         own = [c for c in ranking.cells if ranking.leaders.get(c.name, best.name) == best.name]
         good = [c for c in own if c is not best and c.summary.n and not c.diverged]
-        others = {cell.name: _on_scale(ranking, cell) for cell in good}
+        others = {cell.name: cell.by_seed(ranking.scale) for cell in good}
         # The best was picked by the data: of all pairs.
         pairs = max((len(others) + 1) * len(others) // 2, 1)
-        found |= paired_with(others, _on_scale(ranking, best), pairs)
+        found |= paired_with(others, best.by_seed(ranking.scale), pairs)
     return found
-
-
-def _on_scale(ranking: Ranking, cell: Cell) -> dict[int, float]:
-    seeds = cell.by_seed
-    if ranking.scale == "linear":
-        return seeds
-    return {seed: math.log(value) for seed, value in seeds.items()}
 
 
 def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:

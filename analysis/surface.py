@@ -8,7 +8,7 @@ best value lies. An axis is said to matter only where a test of its own says so,
 together (Holm); pairs of axes, at 2.5 % for all pairs together. Pure.
 """
 
-import importlib
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ import numpy as np
 
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.contrasts import level_mean, usable
-from sweeper.analysis.distributions import student_quantile, student_tail
+from sweeper.analysis.distributions import lower_tail_f, student_quantile, student_tail
 from sweeper.analysis.inference import CONFIDENCE, holm
 from sweeper.analysis.regression import Column, Fit, column, fit
 from sweeper.analysis.series import Floats
@@ -179,14 +179,14 @@ def _within_means(
 ) -> tuple[list[Column], list[tuple[str, str]]]:
     """As many terms as the cells can tell: curves for all, else straight lines for all, else the
     axes that come first."""
-    curved = 1 + sum(_width(own) for own in columns)
+    curved = 1 + sum(own.width for own in columns)
     if 2 * curved <= cells:
         return list(columns), []
     straight = [replace(own, curved=False) for own in columns]
     kept: list[Column] = []
     left: list[tuple[str, str]] = []
     for own in straight:
-        if 1 + sum(map(_width, kept)) + _width(own) <= 2 * cells / 3:
+        if 1 + sum(one.width for one in [*kept, own]) <= 2 * cells / 3:
             kept.append(own)
         else:
             left.append((own.key, f"{cells} cells are too few for one more axis"))
@@ -206,10 +206,6 @@ def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str
         else:
             left.append((own.key, "its values go together with those of other settings"))
     return kept, left
-
-
-def _width(own: Column) -> int:
-    return own.terms(own.at[:1]).shape[1]
 
 
 def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str) -> Surface:
@@ -292,16 +288,10 @@ def _importance(model: Fit, index: int, total: float) -> Share:
 
 def _noncentral(share: float, terms: int, df: int, statistic: float) -> float:
     """The noncentrality with which an F statistic lies below this one with that probability."""
-    special: Any = importlib.import_module("scipy.special")
-
-    def below(shift: float) -> float:
-        if shift <= 0:
-            return float(special.fdtr(terms, df, statistic))
-        return float(special.ncfdtr(terms, df, shift, statistic))
-
     if terms * statistic > _LARGE:  # the series that sums it grows with it
         known = student_quantile(1 - share, df) * math.sqrt(2 / df + 4 / (terms * statistic))
         return terms * statistic * math.exp(known)
+    below = functools.partial(lower_tail_f, statistic, terms, df)
     if below(0.0) <= share:
         return 0.0
     low, high = 0.0, max(4.0, 4 * terms * statistic)
@@ -395,7 +385,7 @@ def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
     plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]
     if p <= _PAIRED:
         one, two = model.columns[a], model.columns[b]
-        own = (one.at - one.at.mean()) * (two.at - two.at.mean())
+        own = model.slope(a) * model.slope(b)
         q, _ = np.linalg.qr(model.design)
         bare = own - q @ (q.T @ own)
         slope = float(bare @ model.left / max(float(bare @ bare), 1e-300))

@@ -13,9 +13,17 @@ from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.contrasts import usable
 from sweeper.analysis.edges import ordered
-from sweeper.analysis.figures import MUTED, PALETTE
+from sweeper.analysis.figures import MUTED, PALETTE, colour_of
 from sweeper.analysis.findings import cell_text
-from sweeper.analysis.layouts import categories, layout, marks, on_scale, plain, rounded
+from sweeper.analysis.layouts import (
+    categories,
+    error_bars,
+    layout,
+    layout_of_axis,
+    marks,
+    plain,
+    rounded,
+)
 from sweeper.analysis.regression import log_spread
 from sweeper.analysis.settings import level
 from sweeper.analysis.surface import AxisEffect, PairEffect
@@ -48,8 +56,7 @@ def scatter_figure(
     traces += [_marks(group, tone) for group, tone in ((others, -1), (best, 0)) if group]
     ys = [y for _, y, _ in own] + ([] if effect is None else [*effect.low, *effect.high])
     known = [y for y in ys if math.isfinite(y)]
-    found = layout(key, low=min(known), high=max(known), height=260, y_title=metric)
-    found["xaxis"].update({"rangemode": "normal"})
+    found = layout_of_axis(key, known, metric, ranking.scale)
     if not numeric:
         categories(found, list(dict.fromkeys(x for trace in traces for x in trace["x"])))
     if numeric and log_spread(numbers):
@@ -57,9 +64,6 @@ def scatter_figure(
     if numeric and len(numbers) <= _TRIED:
         shown = [labels.place(number) for number in numbers]
         found["xaxis"].update({"tickvals": numbers, "ticktext": shown})
-    on_scale(found, "log" if ranking.scale == "log" else "linear")
-    found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
-    found["meta"]["log"] = False
     return {"data": traces, "layout": found}
 
 
@@ -78,22 +82,15 @@ def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
     told = {"cell": -1, "tone": 0 if effect.told else -1}
     colour = PALETTE[0] if effect.told else MUTED
     if not numeric:
-        pairs = zip(effect.means, effect.low, effect.high, strict=True)
-        reach = [(high - mean, mean - low) for mean, low, high in pairs]
+        above = [high - mean for mean, high in zip(effect.means, effect.high, strict=True)]
+        below = [mean - low for mean, low in zip(effect.means, effect.low, strict=True)]
         yield {
             "type": "scatter",
             "mode": "markers",
             "name": "model",
             "x": [plain(str(x)) for x in effect.xs],
             "y": rounded(effect.means),
-            "error_y": {
-                "type": "data",
-                "array": rounded([above for above, _ in reach]),
-                "arrayminus": rounded([below for _, below in reach]),
-                "color": colour,
-                "thickness": 1.6,
-                "width": 5,
-            },
+            "error_y": error_bars(above, below, colour, thickness=1.6, width=5),
             "marker": {"size": 9, "color": colour},
             "hovertemplate": "%{x}: %{y} in the model",
             "meta": {**told, "role": "level"},
@@ -125,14 +122,13 @@ def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
 
 
 def _marks(own: Sequence[tuple[Any, float, Cell]], tone: int) -> dict[str, Any]:
-    colour = PALETTE[tone] if tone >= 0 else MUTED
     return {
         "type": "scatter",
         "mode": "markers",
         "name": plain(cell_text(own[0][2])) if tone >= 0 else "cells",
         "x": [x for x, _, _ in own],
         "y": rounded([y for _, y, _ in own]),
-        "marker": {"size": 10 if tone >= 0 else 5, "color": colour},
+        "marker": {"size": 10 if tone >= 0 else 5, "color": colour_of(tone)},
         "hovertemplate": "%{x}: %{y}",
         "meta": {"cell": -1, "tone": tone, "role": "point"},
     }
@@ -186,10 +182,7 @@ def _places(pair: PairEffect, ranking: Ranking) -> Iterator[dict[str, Any]]:
                 "name": "cells" if tone < 0 else plain(cell_text(cells[0])),
                 "x": rounded([float(cell.settings[pair.x]) for cell in cells]),
                 "y": rounded([float(cell.settings[pair.y]) for cell in cells]),
-                "marker": {
-                    "size": 11 if tone >= 0 else 5,
-                    "color": PALETTE[tone] if tone >= 0 else MUTED,
-                },
+                "marker": {"size": 11 if tone >= 0 else 5, "color": colour_of(tone)},
                 "text": [labels.number(cell.summary.mean) for cell in cells],
                 "hovertemplate": "%{x}, %{y}: %{text}",
                 "meta": {"cell": -1, "tone": tone, "role": "point"},

@@ -9,16 +9,14 @@ of scores above each level; and the chance that one cell improves on another is 
 one beating a run of the other, ties counting half, averaged over tasks. Nothing here is a test.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sweeper.analysis.cells import Ranking
-from sweeper.analysis.frames import RunData, SweepData
-from sweeper.analysis.series import last
+from sweeper.analysis.frames import SweepData
+from sweeper.analysis.series import Floats
 from sweeper.analysis.splits import family
 
 __all__ = [
@@ -30,8 +28,6 @@ __all__ = [
     "interquartile_mean",
     "profile",
 ]
-
-Floats = NDArray[np.float64]
 
 LEVELS = tuple(level / 50 for level in range(51))
 _DRAWS = 2000
@@ -69,15 +65,14 @@ class Tasks:
 def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
     """The cells over a family of tasks that every run that counts has recorded, all scores from 0
     to 1; None where there is none."""
-    metric = data.metric.name if data.metric is not None else None
     counting = [run for cell in ranking.cells for run in cell.runs if run.counts]
     recorded = frozenset(data.keys).intersection(*(run.curves for run in counting))
-    keys = family(recorded, metric) if counting else ()
+    keys = family(recorded, data.metric_name) if counting else ()
     if data.metric is None or data.metric.goal != "maximize" or not keys:
         return None
     tables: dict[str, Floats] = {}
     for cell in ranking.cells:
-        rows = [[_end(run, key) for key in keys] for run in cell.runs if run.counts]
+        rows = [[run.last_of(key) for key in keys] for run in cell.runs if run.counts]
         if rows:
             tables[cell.name] = np.array(rows, dtype=float)
     whole = np.concatenate(list(tables.values()))
@@ -89,11 +84,6 @@ def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
         tasks=tuple(key.split("/")[-2] for key in keys),
         cells=tuple(_cell(cell, tables[cell], tables[order[0]]) for cell in order),
     )
-
-
-def _end(run: RunData, key: str) -> float:
-    found = last(run.curves[key])
-    return math.nan if found is None else found[1]
 
 
 def _cell(cell: str, table: Floats, best: Floats) -> TasksCell:

@@ -8,6 +8,7 @@ from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.series import last
+from sweeper.analysis.statistics import finite_mean
 
 __all__ = ["Tradeoff", "find_tradeoffs", "front"]
 
@@ -75,9 +76,7 @@ def _end(run: RunData, key: str) -> float | None:
 
 
 def _mean(cell: Cell, get: Callable[[RunData], float | None]) -> float | None:
-    found = [v for run in cell.runs if run.counts and (v := get(run)) is not None]
-    found = [value for value in found if math.isfinite(value)]
-    return math.fsum(value / len(found) for value in found) if found else None
+    return finite_mean(v for run in cell.runs if run.counts and (v := get(run)) is not None)
 
 
 def _tradeoff(

@@ -122,8 +122,8 @@ def transcripts_of(
     shown: dict[tuple[int, int], list[Beside]] = {}
     longest = max((len(pair.items) for pair in found.alone), default=0)
     for number in range(longest):
-        for pair in found.alone:
-            beside = _beside(pair.items[number : number + 1], ends, pair.cell, pair.other)
+        for pair in (pair for pair in found.alone if number < len(pair.items)):
+            beside = _beside(pair.items[number], ends, pair.cell, pair.other)
             if beside is not None and _size(beside) <= room:
                 room -= _size(beside)
                 place = cells.index(pair.cell), cells.index(pair.other)
@@ -137,21 +137,20 @@ def transcripts_of(
 
 
 def _beside(
-    items: Sequence[str], ends: Mapping[tuple[str, str], Ends], cell: str, other: str
+    item: str, ends: Mapping[tuple[str, str], Ends], cell: str, other: str
 ) -> Beside | None:
     """The item, where both have left what they wrote."""
-    for item in items:
-        own, their = ends.get((cell, item)), ends.get((other, item))
-        if own is not None and their is not None and (own.best.text or their.worst.text):
-            return Beside(
-                item,
-                _cut(own.best.prompt or their.worst.prompt),
-                _cut(own.best.right),
-                _cut(own.best.text),
-                _cut(their.worst.text),
-                (own.best.score, their.worst.score),
-            )
-    return None
+    own, their = ends.get((cell, item)), ends.get((other, item))
+    if own is None or their is None or not (own.best.text or their.worst.text):
+        return None
+    return Beside(
+        item,
+        _cut(own.best.prompt or their.worst.prompt),
+        _cut(own.best.right),
+        _cut(own.best.text),
+        _cut(their.worst.text),
+        (own.best.score, their.worst.score),
+    )
 
 
 def _cut(text: str) -> str:

@@ -3,10 +3,9 @@
 import html
 import re
 import textwrap
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
@@ -14,9 +13,10 @@ from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.checkpoints import Checkpoint, choose_checkpoint
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.edges import ordered
-from sweeper.analysis.findings import PENDING, Finding, cell_text, short_name, worse_by
+from sweeper.analysis.findings import Finding, behind, cell_text, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.inference import Estimate
+from sweeper.analysis.next_steps import how_to_part, next_steps
 from sweeper.analysis.nextgrid import NextGrid
 from sweeper.analysis.statistics import Comparison
 from sweeper.model.metric import value_text
@@ -28,7 +28,6 @@ __all__ = [
     "Lead",
     "Verdict",
     "decide",
-    "failures",
     "measure",
     "whole",
     "wholly_stable",
@@ -145,7 +144,7 @@ def decide(
         checkpoint = choose_checkpoint(ranking.best_run, data.metric.at)
     number, spread = _number(ranking)
     at_edge = any(finding.kind == "edge" for finding in findings)
-    to_part = _to_part(ranking, following, None if lead is None else lead.needed, prices or {})
+    to_part = how_to_part(ranking, following, None if lead is None else lead.needed, prices or {})
     return Verdict(
         kind=kind,
         label=_label(kind, findings) + (", at the edge of the grid" if at_edge else ""),
@@ -156,10 +155,10 @@ def decide(
         spread=spread,
         believe=tuple(f for f in findings if _up_here(f) and _concerns(f, ranking)),
         caution=_caution(ranking),
-        steps=_steps(data, findings, ranking, checkpoint, following, to_part),
+        steps=next_steps(data, findings, ranking, checkpoint, following, to_part),
         checkpoint=checkpoint,
         checks=_checks(data, ranking, findings),
-        effect=_effect(ranking, lead, data.metric.sign if data.metric is not None else 1.0),
+        effect=_effect(ranking, lead, data.sign),
         cost=_cost(best, prices or {}),
     )
 
@@ -282,11 +281,10 @@ def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
     if lead.comparison is None:
         gap = labels.number(sign * (second - best.summary.mean), 3)
         return f"is worse by {gap}, with no interval"
-    by, bounds = worse_by(lead.comparison, sign)
-    bounds = bounds.removeprefix("worse by ").removesuffix(" times the best")
-    if lead.comparison.ratio is None and not re.search("[1-9]", by):
-        return f"has nearly the same mean (95 % interval of the difference {bounds})"
-    return f"is {by} (95 % interval {bounds})"
+    by = behind(lead.comparison, sign)
+    if not by.ratio and not re.search("[1-9]", by.amount):
+        return f"has nearly the same mean (95 % interval of the difference {by.interval})"
+    return f"is {by.worse(by.amount)} (95 % interval {by.interval})"
 
 
 def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
@@ -312,7 +310,7 @@ def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
 def _headline(best: Cell | None) -> str:
     text = "No cell can be named best" if best is None else cell_text(best)
     named = best is not None and (best.settings or best.unset or (best.name and not best.baseline))
-    return text if named else text[:1].upper() + text[1:]
+    return text if named else labels.capitalised(text)
 
 
 def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str:
@@ -358,135 +356,3 @@ def _number(ranking: Ranking) -> tuple[str | None, str | None]:
     of = ranking.chosen_of
     allowed = f", which allows for its choice among {of} cells" if of > 1 else ""
     return mean, f"{what}, 95 % interval {low} to {high}{allowed}"
-
-
-def _steps(
-    data: SweepData,
-    findings: Sequence[Finding],
-    ranking: Ranking,
-    checkpoint: Checkpoint | None,
-    following: NextGrid | None,
-    to_part: str,
-) -> tuple[str, ...]:
-    """What to do next, computed from the findings."""
-    by_kind = {finding.kind: finding for finding in findings}
-    steps = list(failures(data))
-    steps += _again(ranking)
-    edges = [finding.evidence for finding in findings if finding.kind == "edge"]
-    steps += [_beyond(evidence) for evidence in edges if evidence is not None]
-    if following is not None and following.kind == "extend":
-        runs = labels.plural(following.runs, "new run")
-        steps.append(f"next.yaml beside this report is that grid: {runs}.")
-    fewest = min((cell.summary.n for cell in ranking.measured), default=0)
-    if "tied" in by_kind:
-        steps.append(to_part)
-        if fewest < 2 and "not_compared" in by_kind:
-            steps.append(_more_seeds(following, fewest))
-    elif "uneven_best" in by_kind:
-        steps.append("Analyze with --at last or --at mean_of_last=5, or evaluate all alike.")
-    elif by_kind.keys() & {"not_compared", "few_runs"}:
-        steps.append(_more_seeds(following, fewest))
-    if "metric_missing" in by_kind or "no_metric" in by_kind:
-        steps.append("Name one of the recorded keys as the metric, in the grid or with --metric.")
-    if "all_equal" in by_kind:
-        steps.append("Look whether the recipe uses these settings, and its seed.")
-    if "all_diverged" in by_kind:
-        steps.append("Try settings under which every seed stays finite.")
-    if checkpoint is not None and not steps:
-        steps.append("Use the checkpoint below.")
-        if ranking.best is not None and ranking.best.summary.n == 2:
-            steps.append("Add seeds if much hangs on it: two say little of the noise itself.")
-    return tuple(steps)
-
-
-def failures(data: SweepData) -> Iterator[str]:
-    """What to do about runs that are open or failed."""
-    states = Counter(run.state for run in data.runs)
-    pending = sum(states[state] for state in PENDING)
-    if pending:
-        yield f"Let the {labels.plural(pending, 'open run')} finish, then analyze again."
-    if states["failed"]:
-        yield f"Read in the logs why {labels.plural(states['failed'], 'run')} failed."
-
-
-def _to_part(
-    ranking: Ranking,
-    following: NextGrid | None,
-    needed: int | None,
-    prices: Mapping[str, float],
-) -> str:
-    """What parts the cells at the top, how surely, at what cost; or that nothing does."""
-    if not ranking.tied:
-        return ""
-    tied = len(ranking.tied) + 1
-    choice = "the cheaper" if tied == 2 else "the cheapest"
-    if len(ranking.equal) == len(ranking.tied):
-        return f"Take {choice} of the {tied} cells with one and the same mean, or a finer metric."
-    confirm = following if following is not None and following.kind == "confirm" else None
-    some = f"the first {confirm.cells} of " if confirm is not None and confirm.cells < tied else ""
-    told = ""
-    if confirm is not None:
-        paid = _price(ranking, confirm.runs, prices)
-        runs = labels.plural(confirm.runs, "run")
-        told = f"({runs} of {confirm.cells} cells on fresh seeds{paid})"
-    if needed is None:
-        text = (
-            f"Take {choice} of the {tied} cells at the top: even 100 seeds of each would tell the "
-            "first two apart in fewer than four sweeps of five."
-        )
-        return f"{text} Launch next.yaml to be surer of {some}the {tied} {told}." if told else text
-    if told:
-        text = f"To part {some}the {tied} cells at the top, launch next.yaml {told}"
-    else:
-        text = f"To part the {tied} cells at the top, run {needed} seeds of each"
-    apart = f"{needed} seeds of each tell the first two apart in about four sweeps of five."
-    return f"{text}; or take {choice}. {apart}"
-
-
-def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
-    """What so many runs of the cells at the top take."""
-    done = [r for c in (ranking.best, *ranking.tied) if c is not None for r in c.runs if r.counts]
-    parts: list[str] = []
-    tokens = [run.cost.total for run in done if run.cost.total is not None]
-    walls = [run.wall_s for run in done if run.wall_s is not None]
-    paid = [found for run in done if (found := dollars(run.cost, prices)) is not None]
-    if tokens:
-        parts.append(f"{labels.amount(runs * sum(tokens) / len(tokens))} tokens")
-    if walls:
-        parts.append(f"{labels.duration(runs * sum(walls) / len(walls))} of runs")
-    if paid:
-        parts.append(f"${labels.number(runs * sum(paid) / len(paid), 3)}")
-    return f", about {labels.listed(parts)}" if parts else ""
-
-
-def _again(ranking: Ranking) -> Iterator[str]:
-    """Cells that may be better than the best, but lost runs."""
-    if ranking.passed_over:
-        names = labels.listed([short_name(cell) for cell in ranking.passed_over], 3)
-        yield f"Find out why runs of {names} diverge: the others beat those of the best cell."
-    if ranking.held_back:
-        names = labels.listed([short_name(cell) for cell in ranking.held_back], 3)
-        yield f"Run the failed seeds of {names} again: the others beat those of the best cell."
-
-
-def _more_seeds(following: NextGrid | None, fewest: int) -> str:
-    if following is not None and following.kind == "confirm":
-        cells = labels.plural(following.cells, "cell")
-        runs = labels.plural(following.runs, "run")
-        return f"Launch next.yaml: the first {cells} on fresh seeds ({runs})."
-    if following is not None and following.kind == "seeds":
-        runs = labels.plural(following.runs, "new run")
-        return f"Launch next.yaml: every cell with three seeds ({runs})."
-    if fewest > 2:
-        return "Runs that are all equal tell no noise: a finer metric would, or a seed that counts."
-    return "Run every cell with three seeds or more (seeds: 3 in the grid)."
-
-
-def _beyond(evidence: Mapping[str, Any]) -> str:
-    if evidence["suggestion"] is None:
-        return f"Ask whether {evidence['axis']} can go beyond {labels.setting(evidence['value'])}."
-    suggestion = labels.setting(evidence["suggestion"])
-    return (
-        f"Extend {evidence['axis']} beyond {labels.setting(evidence['value'])}, for example by "
-        f"{suggestion}, and launch again: finished runs are kept."
-    )

@@ -13,10 +13,9 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.bounded import on_logits
 from sweeper.analysis.distributions import student_quantile
 from sweeper.analysis.heldout import SURE
-from sweeper.analysis.inference import contrast
+from sweeper.analysis.inference import contrast, on_logits
 from sweeper.analysis.items import compare
 
 Floats = NDArray[np.float64]

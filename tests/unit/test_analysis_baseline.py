@@ -6,12 +6,12 @@ from types import ModuleType
 from typing import Any
 
 from sweeper.analysis.baselines import with_baseline
+from sweeper.analysis.celltables import cell_table
 from sweeper.analysis.document import document
 from sweeper.analysis.frames import load
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.page import render
 from sweeper.analysis.study import Study, study
-from sweeper.analysis.tables import cell_table
 from sweeper.model.plan import Baseline
 from sweeper.model.plan_file import read
 from sweeper.planner.plan import plan

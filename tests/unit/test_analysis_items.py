@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from sweeper.analysis import bounded
 from sweeper.analysis.distributions import upper_tail_f
+from sweeper.analysis.inference import counted_share, on_logits
 from sweeper.analysis.items import Parts, compare, difference, level, lucks
 
 RNG = np.random.default_rng(3)
@@ -111,13 +111,13 @@ def test_of_groups_of_unequal_size_the_large_ones_count_for_what_they_are():
 
 
 def test_intervals_of_shares_end_where_shares_do():
-    low, high = bounded.on_logits(0.98, 0.05)
+    low, high = on_logits(0.98, 0.05)
     logit, width = special.logit(0.98), 0.05 / (0.98 * 0.02)
     assert (low, high) == pytest.approx(
         (special.expit(logit - width), special.expit(logit + width)), abs=1e-12
     )
-    assert bounded.on_logits(0.5, 1e9) == (0.0, 1.0)
-    assert bounded.counted(1.0, 8) == pytest.approx((0.6756, 1.0), abs=1e-4)
+    assert on_logits(0.5, 1e9) == (0.0, 1.0)
+    assert counted_share(1.0, 8) == pytest.approx((0.6756, 1.0), abs=1e-4)
     all_right = compare({"a": sheet([[1.0] * 8]), "b": sheet([[0.0] * 4 + [1.0] * 4])})
     assert all_right is not None
     best, second = all_right.cells

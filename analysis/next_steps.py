@@ -1,0 +1,147 @@
+"""What to do next, computed from the findings: sentences for the end of the verdict. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sweeper.analysis import labels
+from sweeper.analysis.cells import Ranking
+from sweeper.analysis.checkpoints import Checkpoint
+from sweeper.analysis.costs import dollars
+from sweeper.analysis.findings import PENDING, Finding, names_of
+from sweeper.analysis.frames import SweepData
+from sweeper.analysis.nextgrid import NextGrid
+
+__all__ = ["failures", "how_to_part", "next_steps"]
+
+
+def next_steps(
+    data: SweepData,
+    findings: Sequence[Finding],
+    ranking: Ranking,
+    checkpoint: Checkpoint | None,
+    following: NextGrid | None,
+    to_part: str,
+) -> tuple[str, ...]:
+    """What to do next, computed from the findings."""
+    by_kind = {finding.kind: finding for finding in findings}
+    steps = list(failures(data))
+    steps += _again(ranking)
+    edges = [finding.evidence for finding in findings if finding.kind == "edge"]
+    steps += [_beyond(evidence) for evidence in edges if evidence is not None]
+    if following is not None and following.kind == "extend":
+        runs = labels.plural(following.runs, "new run")
+        steps.append(f"next.yaml beside this report is that grid: {runs}.")
+    fewest = min((cell.summary.n for cell in ranking.measured), default=0)
+    if "tied" in by_kind:
+        steps.append(to_part)
+        if fewest < 2 and "not_compared" in by_kind:
+            steps.append(_more_seeds(following, fewest))
+    elif "uneven_best" in by_kind:
+        steps.append("Analyze with --at last or --at mean_of_last=5, or evaluate all alike.")
+    elif by_kind.keys() & {"not_compared", "few_runs"}:
+        steps.append(_more_seeds(following, fewest))
+    if "metric_missing" in by_kind or "no_metric" in by_kind:
+        steps.append("Name one of the recorded keys as the metric, in the grid or with --metric.")
+    if "all_equal" in by_kind:
+        steps.append("Look whether the recipe uses these settings, and its seed.")
+    if "all_diverged" in by_kind:
+        steps.append("Try settings under which every seed stays finite.")
+    if checkpoint is not None and not steps:
+        steps.append("Use the checkpoint below.")
+        if ranking.best is not None and ranking.best.summary.n == 2:
+            steps.append("Add seeds if much hangs on it: two say little of the noise itself.")
+    return tuple(steps)
+
+
+def failures(data: SweepData) -> Iterator[str]:
+    """What to do about runs that are open or failed."""
+    states = Counter(run.state for run in data.runs)
+    pending = sum(states[state] for state in PENDING)
+    if pending:
+        yield f"Let the {labels.plural(pending, 'open run')} finish, then analyze again."
+    if states["failed"]:
+        yield f"Read in the logs why {labels.plural(states['failed'], 'run')} failed."
+
+
+def how_to_part(
+    ranking: Ranking,
+    following: NextGrid | None,
+    needed: int | None,
+    prices: Mapping[str, float],
+) -> str:
+    """What parts the cells at the top, how surely, at what cost; or that nothing does."""
+    if not ranking.tied:
+        return ""
+    tied = len(ranking.tied) + 1
+    choice = "the cheaper" if tied == 2 else "the cheapest"
+    if len(ranking.equal) == len(ranking.tied):
+        return f"Take {choice} of the {tied} cells with one and the same mean, or a finer metric."
+    confirm = following if following is not None and following.kind == "confirm" else None
+    some = f"the first {confirm.cells} of " if confirm is not None and confirm.cells < tied else ""
+    told = ""
+    if confirm is not None:
+        paid = _price(ranking, confirm.runs, prices)
+        runs = labels.plural(confirm.runs, "run")
+        told = f"({runs} of {confirm.cells} cells on fresh seeds{paid})"
+    if needed is None:
+        text = (
+            f"Take {choice} of the {tied} cells at the top: even 100 seeds of each would tell the "
+            "first two apart in fewer than four sweeps of five."
+        )
+        return f"{text} Launch next.yaml to be surer of {some}the {tied} {told}." if told else text
+    if told:
+        text = f"To part {some}the {tied} cells at the top, launch next.yaml {told}"
+    else:
+        text = f"To part the {tied} cells at the top, run {needed} seeds of each"
+    apart = f"{needed} seeds of each tell the first two apart in about four sweeps of five."
+    return f"{text}; or take {choice}. {apart}"
+
+
+def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
+    """What so many runs of the cells at the top take."""
+    done = [r for c in (ranking.best, *ranking.tied) if c is not None for r in c.runs if r.counts]
+    parts: list[str] = []
+    tokens = [run.cost.total for run in done if run.cost.total is not None]
+    walls = [run.wall_s for run in done if run.wall_s is not None]
+    paid = [found for run in done if (found := dollars(run.cost, prices)) is not None]
+    if tokens:
+        parts.append(f"{labels.amount(runs * sum(tokens) / len(tokens))} tokens")
+    if walls:
+        parts.append(f"{labels.duration(runs * sum(walls) / len(walls))} of runs")
+    if paid:
+        parts.append(f"${labels.number(runs * sum(paid) / len(paid), 3)}")
+    return f", about {labels.listed(parts)}" if parts else ""
+
+
+def _again(ranking: Ranking) -> Iterator[str]:
+    """Cells that may be better than the best, but lost runs."""
+    if ranking.passed_over:
+        names = labels.listed(names_of(ranking.passed_over), 3)
+        yield f"Find out why runs of {names} diverge: the others beat those of the best cell."
+    if ranking.held_back:
+        names = labels.listed(names_of(ranking.held_back), 3)
+        yield f"Run the failed seeds of {names} again: the others beat those of the best cell."
+
+
+def _more_seeds(following: NextGrid | None, fewest: int) -> str:
+    if following is not None and following.kind == "confirm":
+        cells = labels.plural(following.cells, "cell")
+        runs = labels.plural(following.runs, "run")
+        return f"Launch next.yaml: the first {cells} on fresh seeds ({runs})."
+    if following is not None and following.kind == "seeds":
+        runs = labels.plural(following.runs, "new run")
+        return f"Launch next.yaml: every cell with three seeds ({runs})."
+    if fewest > 2:
+        return "Runs that are all equal tell no noise: a finer metric would, or a seed that counts."
+    return "Run every cell with three seeds or more (seeds: 3 in the grid)."
+
+
+def _beyond(evidence: Mapping[str, Any]) -> str:
+    if evidence["suggestion"] is None:
+        return f"Ask whether {evidence['axis']} can go beyond {labels.setting(evidence['value'])}."
+    suggestion = labels.setting(evidence["suggestion"])
+    return (
+        f"Extend {evidence['axis']} beyond {labels.setting(evidence['value'])}, for example by "
+        f"{suggestion}, and launch again: finished runs are kept."
+    )
