@@ -22,7 +22,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import chz
 
@@ -40,9 +40,6 @@ from . import (
 )
 from .suites import Item
 from .trainer import PARENT
-
-if TYPE_CHECKING:
-    pass
 
 FREE = settings.FREE | {
     *("suite", "grader", "samples", "in_flight", "max_items"),

@@ -490,16 +490,17 @@ class GroupTrainer(Trainer):
     def logprobs_by(self, sampler: Any, groups: list[Group]) -> list[list[float]]:
         """What another model thinks of each answer's tokens, group by group."""
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
-        asked: list[tuple[int, Any, int, list[int]]] = []
+        asked: list[tuple[int, Callable[[], list[float]], list[int]]] = []
         for number, answer in enumerate(answers):
             for part in rollouts.segments(*answer):
                 tokens, places = rollouts.whole(part.prompt, part.rollout)
-                last = len(tokens) - places[0]
-                request = samplers.begin_logprobs(sampler, tokens, last)
-                asked.append((number, request, last, [place - places[0] for place in places]))
+                first = places[0]
+                last = len(tokens) - first
+                logprobs = samplers.begin_logprobs(self.connection, sampler, tokens, last)
+                asked.append((number, logprobs, [place - first for place in places]))
         found: list[list[float]] = [[] for _ in answers]
-        for number, request, last, places in asked:
-            every = samplers.logprobs_of(self.connection, request, last)
+        for number, logprobs, places in asked:
+            every = logprobs()
             found[number] += [every[place] for place in places]
         return found
 
@@ -544,12 +545,7 @@ class GroupTrainer(Trainer):
             groups = [judged() for judged in begun]
             self.write_failures(step, "eval_test_")
             self.write_rollouts(step, "eval_test", groups, f"Running evaluation test {step}")
-            found = rollouts.metrics_of(groups)
-            return {
-                "test/reward": found["env/all/reward/total"],
-                "test/accuracy": found["env/all/correct"],
-                **{f"test/{key}": value for key, value in found.items()},
-            }
+            return rollouts.held_out_metrics(rollouts.metrics_of(groups))
 
         return scores
 

@@ -20,9 +20,10 @@ import json
 import os
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -339,12 +340,22 @@ class EpisodeTrainer(rl.GroupTrainer):
             return Ended(played, failures)
         return Ended(None, failures)
 
-    def environment(self, task: Task) -> "_Open":
-        """An environment for a task, which is ended with the block."""
+    @contextmanager
+    def environment(self, task: Task) -> Iterator[Environment]:
+        """An environment for a task, which is ended with the block; or by `close` from outside."""
         config = self.config
         made = made_of(task, self.limits)
-        opened = environments.open_environment(config.environment, made, unsafe=config.unsafe)
-        return _Open(self, opened)
+        place = environments.open_environment(config.environment, made, unsafe=config.unsafe)
+        with self.lock:
+            if self.closing:
+                raise rl.Interrupted
+            self.places.add(place)
+        try:
+            yield place
+        finally:
+            place.stop()
+            with self.lock:
+                self.places.discard(place)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
         """The held-out tasks, once each and greedily: `test/reward` and the like."""
@@ -356,12 +367,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         def scores() -> dict[str, float]:
             groups = groups_due()
             self.write_rollouts(step, "eval_test", groups, f"Running evaluation test {step}")
-            found = rollouts.metrics_of(groups) | self.told("test")
-            return {
-                "test/reward": found["env/all/reward/total"],
-                "test/accuracy": found["env/all/correct"],
-                **{f"test/{key}": value for key, value in found.items()},
-            }
+            return rollouts.held_out_metrics(rollouts.metrics_of(groups) | self.told("test"))
 
         return scores
 
@@ -409,25 +415,6 @@ class EpisodeTrainer(rl.GroupTrainer):
             for place, played in enumerate(every)
         ]
         self.run.write_iteration(step, f"{name}_trajectories.jsonl", "\n".join(lines) + "\n")
-
-
-class _Open:
-    """An environment while it is used; `close` of the trainer ends it from outside."""
-
-    def __init__(self, trainer: EpisodeTrainer, place: Environment) -> None:
-        self._trainer, self._place = trainer, place
-
-    def __enter__(self) -> Environment:
-        with self._trainer.lock:
-            if self._trainer.closing:
-                raise rl.Interrupted
-            self._trainer.places.add(self._place)
-        return self._place
-
-    def __exit__(self, *_: object) -> None:
-        self._place.stop()
-        with self._trainer.lock:
-            self._trainer.places.discard(self._place)
 
 
 def _rollouts(group: Sequence[Ended]) -> list[rollouts.Rollout]:
