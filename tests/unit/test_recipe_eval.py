@@ -3,7 +3,6 @@ import json
 import re
 import statistics
 
-import chz
 import pytest
 
 from sweeper.recipes import eval as evaluation
@@ -118,11 +117,6 @@ def test_samples_of_an_item_are_one_observation():
 def test_bad_values_are_refused(given, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         evaluation.Config(**given)
-
-
-def test_every_field_is_documented():
-    fields = chz.chz_fields(evaluation.Config)
-    assert [name for name, field in fields.items() if not field._doc] == []
 
 
 def test_what_a_run_holds_out_is_told_without_its_training_part():
