@@ -153,7 +153,7 @@ class Passed:
     batch: list[pairs.Rendered]
     forward: Baseline
     scores: Callable[[], dict[str, float]] | None
-    saved: Any
+    saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse] | None"
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ class Trained:
 
     passed: Passed
     metrics: dict[str, float]
-    forward_backward: Any
-    optim_step: Any
+    forward_backward: "tinker.APIFuture[tinker.ForwardBackwardOutput]"
+    optim_step: "tinker.APIFuture[tinker.OptimStepResponse]"
 
 
 class PairTrainer(Trainer):

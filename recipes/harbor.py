@@ -33,8 +33,7 @@ import chz
 from sweeper import environments
 from sweeper.tasks import Task, read_all
 
-from . import eval as evaluation
-from . import rollouts, rundir, service, settings, tracking, trials
+from . import rollouts, rundir, scores, service, settings, tracking, trials
 from .rollouts import Group, Problem
 from .service import RecipeError
 from .trials import Trial
@@ -269,12 +268,12 @@ class Trials:
         by_task: dict[str, list[dict[str, Any]]] = {}
         for one in found:
             by_task.setdefault(one.task, []).append({"score": one.rollout.reward})
-        scores = evaluation.scores_of(list(by_task.values()))
-        own = {f"eval/{self.suite}/{key}": value for key, value in scores.items()}
+        overall = scores.scores_of(list(by_task.values()))
+        own = {f"eval/{self.suite}/{key}": value for key, value in overall.items()}
         count = len(found)
         metrics = {
             "progress": 1.0,
-            "test/reward": scores["score"],
+            "test/reward": overall["score"],
             "test/accuracy": sum(one.rollout.correct for one in found) / count,
             "test/num_items": len(by_task),
             "env/all/turns_per_episode": sum(len(one.rollout.turns) for one in found) / count,

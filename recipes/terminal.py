@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import chz
 
@@ -38,6 +38,9 @@ from .episodes import Played, Player, Sampled
 from .rollouts import Group, Problem
 from .service import RecipeError
 from .trainer import run
+
+if TYPE_CHECKING:
+    import tinker
 
 _LOOK_SECONDS = 0.2
 
@@ -235,7 +238,9 @@ class EpisodeTrainer(rl.GroupTrainer):
         for place in places:
             place.stop()
 
-    def record(self, step: int, saved: Any) -> None:
+    def record(
+        self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
+    ) -> None:
         """And forget the episodes that it has learned from."""
         super().record(step, saved)
         with self.lock:
@@ -250,7 +255,12 @@ class EpisodeTrainer(rl.GroupTrainer):
         return self.begin("train", step, indices, sampler, config.group_size)
 
     def begin(
-        self, split: str, step: int, indices: Sequence[int], sampler: Any, size: int
+        self,
+        split: str,
+        step: int,
+        indices: Sequence[int],
+        sampler: "tinker.SamplingClient",
+        size: int,
     ) -> Callable[[], list[Group]]:
         """Begin episodes, `size` of each of these tasks."""
         begun: list[tuple[Problem, list[Future[Ended]]]] = []
@@ -283,7 +293,9 @@ class EpisodeTrainer(rl.GroupTrainer):
 
         return groups
 
-    def ask_first(self, sampler: Any, problem: Problem, key: Key, size: int) -> Any:
+    def ask_first(
+        self, sampler: "tinker.SamplingClient", problem: Problem, key: Key, size: int
+    ) -> rl.SampleRequest:
         """The first answers of a group, which all begin alike, in one request."""
         seed = rl.sampling_seed(self.config.seed, key.step, key.group)
         return self.ask(sampler, problem, size, seed=seed, **self.params(key.split))
@@ -306,7 +318,14 @@ class EpisodeTrainer(rl.GroupTrainer):
                     raise error
         return [one.result() for one in futures]
 
-    def play(self, key: Key, task: Task, problem: Problem, sampler: Any, first: Any) -> Ended:
+    def play(
+        self,
+        key: Key,
+        task: Task,
+        problem: Problem,
+        sampler: "tinker.SamplingClient",
+        first: Any,
+    ) -> Ended:
         """One episode; again, where its environment ends by itself. It is written down."""
         if key in self.known:
             return self.known.pop(key)

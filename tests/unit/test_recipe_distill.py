@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from sweeper.recipes import distill
+from sweeper.recipes import distill, policy_gradient
 
 
 def test_the_weights_of_teachers_add_up_to_one():
@@ -18,8 +18,8 @@ def test_teachers_that_are_none_are_refused(text):
 
 
 def test_what_comes_after_a_token_counts_less_and_less():
-    assert distill.discounted([1.0, 2.0, 4.0], 0.0) == [1.0, 2.0, 4.0]
-    assert distill.discounted([1.0, 2.0, 4.0], 0.5) == [3.0, 4.0, 4.0]
+    assert policy_gradient.discounted([1.0, 2.0, 4.0], 0.0) == [1.0, 2.0, 4.0]
+    assert policy_gradient.discounted([1.0, 2.0, 4.0], 0.5) == [3.0, 4.0, 4.0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from sweeper.recipes import eval as evaluation
-from sweeper.recipes import settings, suites, tasks
+from sweeper.recipes import scores, settings, suites, tasks
 from sweeper.recipes.service import RecipeError
 
 
@@ -92,12 +92,12 @@ def test_pass_at_k_is_the_share_of_draws_with_one_that_is_right():
     for k in range(1, 6):
         draws = list(itertools.combinations(right, k))
         expected = sum(any(draw) for draw in draws) / len(draws)
-        assert evaluation.pass_at(k, 5, 2) == pytest.approx(expected)
+        assert scores.pass_at(k, 5, 2) == pytest.approx(expected)
 
 
 def test_samples_of_an_item_are_one_observation():
     rows = [[{"score": s} for s in own] for own in ((1, 1, 0, 0), (0, 0, 0, 0), (1, 1, 1, 1))]
-    found = evaluation.scores_of(rows)
+    found = scores.scores_of(rows)
     assert found["score"] == pytest.approx(0.5)
     assert found["stderr"] == pytest.approx(statistics.stdev([0.5, 0, 1]) / 3**0.5)
     assert found["pass@1"] == pytest.approx(0.5)
