@@ -19,7 +19,6 @@ items so far, `eval/<suite>/pass@k` the chance that one of k samples is right.
 """
 
 import math
-import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -347,7 +346,7 @@ class Evaluation:
 
     def seed(self, item: Item, sample: int) -> int:
         """The seed of an item's samples from one on."""
-        return random.Random(f"eval/{self.config.seed}/{item.key}/{sample}").getrandbits(31)
+        return samplers.seed_of(f"eval/{self.config.seed}/{item.key}/{sample}")
 
     def answered(self, asked: Asked) -> list[dict[str, Any]]:
         """Wait for an item's answers, grade them and put them on record."""

@@ -21,7 +21,6 @@ import asyncio
 import importlib.util
 import json
 import os
-import random
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ import chz
 from sweeper import environments
 from sweeper.tasks import Task, read_all
 
-from . import rollouts, rundir, scores, service, settings, tracking, trials
+from . import rollouts, rundir, samplers, scores, service, settings, tracking, trials
 from .rollouts import Group, Problem
 from .service import RecipeError
 from .trials import Trial
@@ -239,7 +238,7 @@ class Trials:
         named = {"import_path" if ":" in config.agent else "name": config.agent}
         if config.agent != _TERMINUS:
             return {**named, "model_name": config.model_name, "kwargs": options}
-        seed = random.Random(f"trial/{config.seed}/{task.name}/{number}").getrandbits(31)
+        seed = samplers.seed_of(f"trial/{config.seed}/{task.name}/{number}")
         model: dict[str, Any] = {"max_tokens": config.max_tokens, "seed": seed}
         model |= {"context_limit": config.context_limit, "renderer_name": config.renderer_name}
         if config.load_checkpoint_path is not None:

@@ -21,7 +21,6 @@ the question alone.
 """
 
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -148,7 +147,7 @@ def split_evenly(items: list[Any], parts: int) -> list[list[Any]]:
 
 def sampling_seed(seed: int, step: int, question: int) -> int:
     """The seed for the answers to the nth question of a step."""
-    return random.Random(f"sample/{seed}/{step}/{question}").getrandbits(31)
+    return samplers.seed_of(f"sample/{seed}/{step}/{question}")
 
 
 SampleRequest: TypeAlias = "tinker.APIFuture[tinker.SampleResponse]"

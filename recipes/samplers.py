@@ -4,6 +4,7 @@ Each is a base model, or weights trained before: an address of the service, or t
 run, whose last checkpoint is meant.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 _STATES = "/weights/"
 """What addresses of weights to train on have in their path; those to sample from have another."""
+
+
+def seed_of(request: str) -> int:
+    """The seed of a request for samples, by a text that names the request."""
+    return random.Random(request).getrandbits(31)
 
 
 def open_sampler(

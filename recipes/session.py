@@ -19,14 +19,13 @@ answers, and what was refused is left out. So nothing that was ordered is lost, 
 
 import json
 import os
-import random
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from . import chat, rundir, service, tasks
+from . import chat, rundir, samplers, service, tasks
 from .trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ class Session(Trainer):
         """Answers of the model as it is."""
         import tinker
 
-        own = random.Random(f"order/{self.config.seed}/{self.number}").getrandbits(31)
+        own = samplers.seed_of(f"order/{self.config.seed}/{self.number}")
         seed = order.get("seed")
         sampler = self.wait(self.sampler_now())
         requests: list[Any] = []

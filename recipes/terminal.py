@@ -18,7 +18,6 @@ in the middle of a step goes on without playing again what has been played.
 
 import json
 import os
-import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +32,7 @@ from sweeper import environments
 from sweeper.environments import Died, Environment, NotThere
 from sweeper.tasks import Task, TaskFailed, made_of, read_all
 
-from . import chat, episodes, hyperparams, rl, rollouts, service, settings, tasks
+from . import chat, episodes, hyperparams, rl, rollouts, samplers, service, settings, tasks
 from .episodes import Played, Player, Sampled
 from .rollouts import Group, Problem
 from .service import RecipeError
@@ -333,7 +332,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         def sample(turn: int, context: list[int]) -> Sampled:
             if turn == 0:
                 return _sampled(self.wait(first).sequences[key.episode])
-            seed = random.Random(f"turn/{self.config.seed}/{key}/{turn}").getrandbits(31)
+            seed = samplers.seed_of(f"turn/{self.config.seed}/{key}/{turn}")
             asked = problem._replace(prompt=context)
             request = self.ask(sampler, asked, 1, seed=seed, **self.params(key.split))
             return _sampled(self.wait(request).sequences[0])
