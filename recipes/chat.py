@@ -1,13 +1,15 @@
 """Conversations as tokens: the tokenizer's chat template, and which tokens the model learns."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .service import RecipeError
 from .tasks import Conversation
 
 if TYPE_CHECKING:
     import tinker
+
+T = TypeVar("T")
 
 
 class Example(NamedTuple):
@@ -86,14 +88,19 @@ def render_all(
 ) -> list[Example]:
     """All examples of at most `max_length` tokens. Raises RecipeError when none is left."""
     examples = [example for chat in conversations for example in render(tokenizer, chat)]
-    kept = [example for example in examples if len(example.tokens) <= max_length]
+    sizes = [len(example.tokens) for example in examples]
+    return short_enough(examples, sizes, max_length, "example")
+
+
+def short_enough(items: Sequence[T], sizes: Sequence[int], max_length: int, kind: str) -> list[T]:
+    """The items of at most `max_length` tokens. Raises RecipeError when none is left."""
+    kept = [item for item, size in zip(items, sizes, strict=True) if size <= max_length]
     if not kept:
-        shortest = min(len(example.tokens) for example in examples)
         raise RecipeError(
-            f"max_length={max_length} leaves nothing: the shortest example has {shortest} tokens"
+            f"max_length={max_length} leaves nothing: the shortest {kind} has {min(sizes)} tokens"
         )
-    if len(kept) < len(examples):
-        print(f"{len(examples) - len(kept)} of {len(examples)} examples left out: max_length")
+    if len(kept) < len(items):
+        print(f"{len(items) - len(kept)} of {len(items)} {kind}s left out: max_length")
     return kept
 
 

@@ -17,12 +17,24 @@ averaged, so that the student is drawn to each by its weight; off-policy each an
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import chz
 
-from . import chat, estimates, hyperparams, rl, samplers, service, settings, sft, tasks, top_k
+from . import (
+    chat,
+    estimates,
+    hyperparams,
+    policy_gradient,
+    rl,
+    samplers,
+    service,
+    settings,
+    sft,
+    tasks,
+    top_k,
+)
 from .rollouts import Group, Problem, Rollout
 from .trainer import Trainer, run
 
@@ -128,16 +140,6 @@ def teachers_of(text: str) -> list[tuple[float, str]]:
     return [(weight / total, name) for weight, name in found]
 
 
-def discounted(values: Sequence[float], factor: float) -> list[float]:
-    """Each value with those after it, the next one times `factor`, and so on."""
-    found: list[float] = []
-    after = 0.0
-    for value in reversed(values):
-        after = value + factor * after
-        found.append(after)
-    return found[::-1]
-
-
 class Teacher(NamedTuple):
     """A teacher and its weight."""
 
@@ -189,12 +191,17 @@ class OnPolicy(rl.GroupTrainer):
         ]
         count = sum(map(len, gaps))
         found = [
-            [config.kl_penalty_coef * gap for gap in discounted(own, config.kl_discount_factor)]
+            [
+                config.kl_penalty_coef * gap
+                for gap in policy_gradient.discounted(own, config.kl_discount_factor)
+            ]
             for own in gaps
         ]
         return found, {"teacher_kl": -sum(map(sum, gaps)) / count} if count else {}
 
-    def ask(self, sampler: Any, problem: Problem, count: int, **params: Any) -> Any:
+    def ask(
+        self, sampler: "tinker.SamplingClient", problem: Problem, count: int, **params: Any
+    ) -> rl.SampleRequest:
         """With the likeliest values of each token, where they are compared."""
         k = self.config.kl_top_k
         if not k or not params["temperature"]:

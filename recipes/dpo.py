@@ -21,6 +21,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import chz
@@ -152,7 +153,7 @@ class Passed:
     batch: list[pairs.Rendered]
     forward: Baseline
     scores: Callable[[], dict[str, float]] | None
-    saved: Any
+    saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse] | None"
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,8 @@ class Trained:
 
     passed: Passed
     metrics: dict[str, float]
-    forward_backward: Any
-    optim_step: Any
+    forward_backward: "tinker.APIFuture[tinker.ForwardBackwardOutput]"
+    optim_step: "tinker.APIFuture[tinker.OptimStepResponse]"
 
 
 class PairTrainer(Trainer):
@@ -313,29 +314,21 @@ class PreferenceTrainer(PairTrainer):
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
         """The answers themselves."""
-        return pairs.render_pairs(self.tokenizer, split, self.config.max_length)
+        render = partial(chat.render_answer, self.tokenizer)
+        return pairs.render_pairs(split, render, self.config.max_length)
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
         """Ask the reference about pairs that it has not been asked about."""
         unknown = {id(pair): pair for pair in batch if id(pair) not in self._known}
-        asked = {
-            key: [self.ask_reference(example) for example in pair] for key, pair in unknown.items()
-        }
+        ask = partial(samplers.begin_answer_logprobs, self.connection, self.reference)
+        asked = {key: (ask(pair.chosen), ask(pair.rejected)) for key, pair in unknown.items()}
 
         def known() -> list[tuple[float, float]]:
-            for key, both in asked.items():
-                chosen, rejected = (
-                    math.fsum(samplers.logprobs_of(self.connection, *one)) for one in both
-                )
-                self._known[key] = chosen, rejected
+            for key, (chosen, rejected) in asked.items():
+                self._known[key] = math.fsum(chosen()), math.fsum(rejected())
             return [self._known[id(pair)] for pair in batch]
 
         return known
-
-    def ask_reference(self, example: chat.Example) -> tuple[Any, int]:
-        """Ask for the logprobs of an answer's tokens, and how many these are."""
-        last = len(example.tokens) - example.answer
-        return samplers.begin_logprobs(self.reference, example.tokens, last), last
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
         """For generated problems also `test/accuracy`, the share answered exactly by greedy

@@ -19,9 +19,8 @@ items so far, `eval/<suite>/pass@k` the chance that one of k samples is right.
 """
 
 import math
-import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chz
@@ -33,6 +32,7 @@ from . import (
     graders,
     rundir,
     samplers,
+    scores,
     service,
     settings,
     suites,
@@ -42,7 +42,7 @@ from .suites import Item
 from .trainer import PARENT
 
 if TYPE_CHECKING:
-    pass
+    import tinker
 
 FREE = settings.FREE | {
     *("suite", "grader", "samples", "in_flight", "max_items"),
@@ -239,7 +239,7 @@ class Model(NamedTuple):
     """The model that is asked, and the benchmarks that are prepared for it."""
 
     connection: service.Service
-    sampler: Any
+    sampler: "tinker.SamplingClient"
     tokenizer: Any
     examples: benchmarks.Benchmarks | None
 
@@ -247,7 +247,7 @@ class Model(NamedTuple):
 def open_model(config: Config, weights: str | None, names: Sequence[str] = ()) -> Model:
     """Open the model that is to be asked. Raises RecipeError."""
     connection = service.connect(config.base_url, {"recipe": "eval"})
-    sampler: Any = samplers.open_sampler(connection, config.model_name, weights)
+    sampler = samplers.open_sampler(connection, config.model_name, weights)
     tokenizer = service.tokenizer_of(sampler)
     examples = benchmarks.Benchmarks(names, config, tokenizer) if names else None
     return Model(connection, sampler, tokenizer, examples)
@@ -346,7 +346,7 @@ class Evaluation:
 
     def seed(self, item: Item, sample: int) -> int:
         """The seed of an item's samples from one on."""
-        return random.Random(f"eval/{self.config.seed}/{item.key}/{sample}").getrandbits(31)
+        return samplers.seed_of(f"eval/{self.config.seed}/{item.key}/{sample}")
 
     def answered(self, asked: Asked) -> list[dict[str, Any]]:
         """Wait for an item's answers, grade them and put them on record."""
@@ -361,7 +361,7 @@ class Evaluation:
             self.answers.add([known | r | {"sample": asked.first + n} for n, r in enumerate(rows)])
         return self.answers.of(item, self.config.samples) or []
 
-    def row(self, item: Item, tokenizer: Any, sequence: Any) -> dict[str, Any]:
+    def row(self, item: Item, tokenizer: Any, sequence: "tinker.SampledSequence") -> dict[str, Any]:
         """A sample as it is recorded. What did not end within `max_tokens` is graded as it is."""
         text = tokenizer.decode(list(sequence.tokens), skip_special_tokens=True)
         ended = sequence.stop_reason == "stop"
@@ -371,55 +371,12 @@ class Evaluation:
     def log(self, done: Sequence[tuple[Item, list[dict[str, Any]]]], total: int) -> None:
         """A line of metrics of the items so far, and one on the screen."""
         step = len(done)
-        metrics = {"progress": step / total, **measures(done)}
+        metrics = {"progress": step / total, **scores.measures(done)}
         self.directory.log_metrics(step, metrics)
         self.tracker.log(step, metrics)
         shown = metrics.get("test/accuracy")
         score = "" if shown is None else f"  test/accuracy {shown:.4f}"
         print(f"step {step}/{total}{score}", flush=True)
-
-
-def measures(done: Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]) -> dict[str, float]:
-    """What all items say together, and those of each suite. Items that nothing graded are left
-    out of scores."""
-    graded = [(item, rows) for item, rows in done if item.grader is not None]
-    found: dict[str, float] = {"test/num_items": len(done)}
-    if graded:
-        overall = scores_of([rows for _, rows in graded])
-        found |= {"test/accuracy": overall["score"]}
-        if "stderr" in overall:
-            found["test/stderr"] = overall["stderr"]
-        errors = sum(row.get("error") is not None for _, rows in graded for row in rows)
-        found["test/grader_errors"] = errors
-    for suite in dict.fromkeys(item.suite for item, _ in graded):
-        own = scores_of([rows for item, rows in graded if item.suite == suite])
-        found |= {f"eval/{suite}/{key}": value for key, value in own.items()}
-    return found
-
-
-def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
-    """The mean score of items, its standard error over items, and pass@k for powers of two.
-
-    Samples of an item are one observation of it: their scores are averaged first. A sample is right
-    with a score of 1 or more.
-    """
-    means = [sum(row["score"] for row in rows) / len(rows) for rows in items]
-    count, mean = len(means), sum(means) / len(means)
-    spread = sum((value - mean) ** 2 for value in means)
-    samples = min(len(rows) for rows in items)
-    found = {"score": mean, "num_items": count}
-    if count > 1:
-        found["stderr"] = math.sqrt(spread / (count - 1) / count)
-    for k in (2**power for power in range(samples.bit_length()) if 2**power <= samples):
-        passed = [pass_at(k, len(rows), sum(r["score"] >= 1 for r in rows)) for rows in items]
-        found[f"pass@{k}"] = sum(passed) / count
-    return found
-
-
-def pass_at(k: int, samples: int, right: int) -> float:
-    """The chance that of k samples drawn from these one is right (Chen et al. 2021,
-    arXiv:2107.03374): an unbiased estimate, unlike 1 - (1 - right/samples)^k."""
-    return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)
 
 
 if __name__ == "__main__":

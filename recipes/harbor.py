@@ -21,7 +21,6 @@ import asyncio
 import importlib.util
 import json
 import os
-import random
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -33,8 +32,7 @@ import chz
 from sweeper import environments
 from sweeper.tasks import Task, read_all
 
-from . import eval as evaluation
-from . import rollouts, rundir, service, settings, tracking, trials
+from . import rollouts, rundir, samplers, scores, service, settings, tracking, trials
 from .rollouts import Group, Problem
 from .service import RecipeError
 from .trials import Trial
@@ -240,7 +238,7 @@ class Trials:
         named = {"import_path" if ":" in config.agent else "name": config.agent}
         if config.agent != _TERMINUS:
             return {**named, "model_name": config.model_name, "kwargs": options}
-        seed = random.Random(f"trial/{config.seed}/{task.name}/{number}").getrandbits(31)
+        seed = samplers.seed_of(f"trial/{config.seed}/{task.name}/{number}")
         model: dict[str, Any] = {"max_tokens": config.max_tokens, "seed": seed}
         model |= {"context_limit": config.context_limit, "renderer_name": config.renderer_name}
         if config.load_checkpoint_path is not None:
@@ -269,12 +267,12 @@ class Trials:
         by_task: dict[str, list[dict[str, Any]]] = {}
         for one in found:
             by_task.setdefault(one.task, []).append({"score": one.rollout.reward})
-        scores = evaluation.scores_of(list(by_task.values()))
-        own = {f"eval/{self.suite}/{key}": value for key, value in scores.items()}
+        overall = scores.scores_of(list(by_task.values()))
+        own = {f"eval/{self.suite}/{key}": value for key, value in overall.items()}
         count = len(found)
         metrics = {
             "progress": 1.0,
-            "test/reward": scores["score"],
+            "test/reward": overall["score"],
             "test/accuracy": sum(one.rollout.correct for one in found) / count,
             "test/num_items": len(by_task),
             "env/all/turns_per_episode": sum(len(one.rollout.turns) for one in found) / count,

@@ -123,32 +123,17 @@ def read_pairs(path: str, test_size: int) -> PairSplit:
     return PairSplit(*tasks.hold_out(found, test_size, path, "pairs"))
 
 
-def render_pairs(tokenizer: Any, pairs: Sequence[Pair], max_length: int) -> list[Rendered]:
-    """Both answers of each pair as tokens; see `short_enough`."""
-    made = [
-        Rendered(
-            chat.render_answer(tokenizer, pair.prompt, pair.chosen),
-            chat.render_answer(tokenizer, pair.prompt, pair.rejected),
-        )
+def render_pairs(
+    pairs: Sequence[Pair], render: Callable[[Conversation, str], chat.Example], max_length: int
+) -> list[Rendered]:
+    """Both answers of each pair as tokens. A pair is left out if one of them is longer than
+    `max_length`. Raises RecipeError when none is left."""
+    rendered = [
+        Rendered(render(pair.prompt, pair.chosen), render(pair.prompt, pair.rejected))
         for pair in pairs
     ]
-    return short_enough(made, max_length)
-
-
-def short_enough(made: Sequence[Rendered], max_length: int) -> list[Rendered]:
-    """The pairs of which neither side is longer than `max_length` tokens.
-
-    Raises RecipeError when none is left.
-    """
-    sizes = [max(len(example.tokens) for example in pair) for pair in made]
-    kept = [pair for pair, size in zip(made, sizes, strict=True) if size <= max_length]
-    if not kept:
-        raise RecipeError(
-            f"max_length={max_length} leaves nothing: the shortest pair has {min(sizes)} tokens"
-        )
-    if len(kept) < len(made):
-        print(f"{len(made) - len(kept)} of {len(made)} pairs left out: max_length")
-    return kept
+    sizes = [max(len(example.tokens) for example in pair) for pair in rendered]
+    return chat.short_enough(rendered, sizes, max_length, "pair")
 
 
 def _pair(row: Any, where: str) -> Pair | None:

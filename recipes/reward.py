@@ -12,6 +12,7 @@ preference model and RL are the three stages of RLHF (Ouyang et al. 2022, arXiv:
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import chz
@@ -59,14 +60,8 @@ class RewardTrainer(dpo.PairTrainer):
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
         """The verdicts about both answers."""
-        made = [
-            pairs.Rendered(
-                rewards.judged(self.tokenizer, pair.prompt, pair.chosen),
-                rewards.judged(self.tokenizer, pair.prompt, pair.rejected),
-            )
-            for pair in split
-        ]
-        return pairs.short_enough(made, self.config.max_length)
+        render = partial(rewards.judged, self.tokenizer)
+        return pairs.render_pairs(split, render, self.config.max_length)
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> dpo.Baseline:
         """Nothing to compare a score with."""

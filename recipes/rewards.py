@@ -127,9 +127,8 @@ class ModelReward:
     def _begin_score(self, problem: Problem, text: str) -> Callable[[], float]:
         """Ask for an answer's score, the logprob of a verdict that it is good."""
         example = judged(self._tokenizer, problem.messages, text)
-        last = len(example.tokens) - example.answer
-        request = samplers.begin_logprobs(self._sampler, example.tokens, last)
-        return lambda: sum(samplers.logprobs_of(self._connection, request, last))
+        logprobs = samplers.begin_answer_logprobs(self._connection, self._sampler, example)
+        return lambda: sum(logprobs())
 
     def close(self) -> None:
         """Nothing to do."""

@@ -21,11 +21,10 @@ the question alone.
 """
 
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import chz
 
@@ -34,6 +33,7 @@ from . import (
     chat,
     estimates,
     hyperparams,
+    policy_gradient,
     rewards,
     rollouts,
     samplers,
@@ -139,83 +139,6 @@ def sampled_size(config: settings.Policy, train: estimates.Sizes) -> float:
     return min(train.answer, config.max_tokens)
 
 
-def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
-    """What each answer earned above the group's mean.
-
-    With `normalize_std` divided by the group's standard deviation, as GRPO was first published
-    (Shao et al. 2024, arXiv:2402.03300, section 4.1.2); without, as Liu et al. 2025
-    (arXiv:2503.20783) have it, who show that dividing favours the easiest and hardest questions.
-    """
-    mean = sum(rewards) / len(rewards)
-    centred = [reward - mean for reward in rewards]
-    if not normalize_std:
-        return centred
-    deviation = (sum(c * c for c in centred) / len(centred)) ** 0.5
-    return [c / (deviation + 1e-6) for c in centred]
-
-
-def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[float]:
-    """What sampled tokens gain for being unlikely, against the batch's mean logprob.
-
-    Added to their advantages it makes the gradient that of reward + coef * entropy, the entropy
-    being the mean over tokens of -log q under their own distribution (Williams and Peng 1991,
-    "Function optimization using connectionist reinforcement learning algorithms").
-    """
-    return [coef * (mean - logprob) for logprob in logprobs]
-
-
-def kl_penalty(
-    sampled: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], coef: float
-) -> tuple[list[list[float]], dict[str, float]]:
-    """What sampled tokens lose for being likelier than under the reference, against the batch's
-    mean: by answer and token. The metric is that mean, an estimate of the KL divergence from the
-    reference in nats a token, by tinker-cookbook's name."""
-    apart = [
-        [own - before for own, before in zip(*both, strict=True)]
-        for both in zip(sampled, reference, strict=True)
-    ]
-    mean = sum(map(sum, apart)) / max(sum(map(len, apart)), 1)
-    return [[coef * (mean - gap) for gap in own] for own in apart], {"kl_policy_base": mean}
-
-
-def to_datum(prompt: list[int], rollout: Rollout, advantages: Sequence[float]) -> "tinker.Datum":
-    """What Tinker trains on: each sampled token with its logprob and its advantage.
-
-    Tokens of the prompt, and those that an environment wrote between turns, have advantage 0, and
-    so no part in the loss.
-    """
-    import numpy as np
-    import tinker
-
-    tokens, places = rollouts.whole(prompt, rollout)
-    logprobs, weights = (np.zeros(len(tokens), np.float32) for _ in range(2))
-    logprobs[places], weights[places] = rollout.logprobs, advantages
-    return tinker.Datum(
-        model_input=tinker.ModelInput.from_ints(tokens[:-1]),
-        loss_fn_inputs={
-            "target_tokens": tinker.TensorData.from_numpy(np.array(tokens[1:], np.int64)),
-            "logprobs": tinker.TensorData.from_numpy(logprobs[1:]),
-            "advantages": tinker.TensorData.from_numpy(weights[1:]),
-        },
-    )
-
-
-def kl_sample_train(sampled: Sequence[float], trained: Sequence[float]) -> dict[str, float]:
-    """How far the trainer is from the sampler, in nats a token, from the logprobs that both gave
-    the sampled tokens.
-
-    v1 is the mean of log q - log p, the plain estimate of KL(q || p), q being the sampler. v2 is
-    half the mean of its square, biased but never negative (J. Schulman 2020, "Approximating KL
-    divergence", k1 and k2).
-    """
-    differences = [q - p for q, p in zip(sampled, trained, strict=True)]
-    count = len(differences)
-    return {
-        "optim/kl_sample_train_v1": sum(differences) / count,
-        "optim/kl_sample_train_v2": sum(d * d for d in differences) / count / 2,
-    }
-
-
 def split_evenly(items: list[Any], parts: int) -> list[list[Any]]:
     """Consecutive parts whose sizes differ by at most one; fewer where items are fewer."""
     parts = min(parts, len(items))
@@ -224,7 +147,11 @@ def split_evenly(items: list[Any], parts: int) -> list[list[Any]]:
 
 def sampling_seed(seed: int, step: int, question: int) -> int:
     """The seed for the answers to the nth question of a step."""
-    return random.Random(f"sample/{seed}/{step}/{question}").getrandbits(31)
+    return samplers.seed_of(f"sample/{seed}/{step}/{question}")
+
+
+SampleRequest: TypeAlias = "tinker.APIFuture[tinker.SampleResponse]"
+"""A request for answers, under way."""
 
 
 class Interrupted(Exception):
@@ -236,7 +163,7 @@ class Update(NamedTuple):
 
     rollouts: list[Rollout]
     passes: list["tinker.APIFuture[tinker.ForwardBackwardOutput]"]
-    steps: list["tinker.APIFuture[Any]"]
+    steps: list["tinker.APIFuture[tinker.OptimStepResponse]"]
 
     def metrics(self, wait: Callable[[Any], Any]) -> dict[str, float]:
         """Wait, and say how far the trainer was from the sampler and what the optimizer said.
@@ -255,7 +182,7 @@ class Update(NamedTuple):
             trained += [every[place - size] for place in places]
         found: dict[str, float] = {"num_sequences": len(outputs), "num_tokens": len(sampled)}
         if sampled:
-            found |= kl_sample_train(sampled, trained)
+            found |= policy_gradient.kl_sample_train(sampled, trained)
         for request in self.steps:  # the last one's stay
             found |= wait(request).metrics or {}
         return found
@@ -436,14 +363,16 @@ class GroupTrainer(Trainer):
         indices = tasks.batch_indices(step, config.groups_per_batch, count, config.seed)
         return [self.questions[index] for index in indices]
 
-    def ask(self, sampler: Any, problem: Problem, count: int, **params: Any) -> Any:
+    def ask(
+        self, sampler: "tinker.SamplingClient", problem: Problem, count: int, **params: Any
+    ) -> "SampleRequest":
         """Submit a request for `count` answers."""
         import tinker
 
         prompt = tinker.ModelInput.from_ints(problem.prompt)
         return sampler.sample(prompt, count, tinker.SamplingParams(stop=[problem.end], **params))
 
-    def begin_group(self, problem: Problem, request: Any) -> Callable[[], Group]:
+    def begin_group(self, problem: Problem, request: "SampleRequest") -> Callable[[], Group]:
         """Wait for the answers to a question, and begin to judge them; the function returned waits
         for what they earn."""
         begun: list[tuple[Any, str, bool, Callable[[], float]]] = []
@@ -474,32 +403,38 @@ class GroupTrainer(Trainer):
         earned = [
             advantage
             for group in groups
-            for advantage in advantages(group.rewards, config.normalize_std)
+            for advantage in policy_gradient.advantages(group.rewards, config.normalize_std)
         ]
         found = [
-            [advantage + extra for extra in entropy_bonus(own, mean, config.entropy_coef)]
+            [
+                advantage + extra
+                for extra in policy_gradient.entropy_bonus(own, mean, config.entropy_coef)
+            ]
             for advantage, own in zip(earned, logprobs, strict=True)
         ]
         if self.reference is None:
             return found, {}
         reference = self.logprobs_by(self.reference, groups)
-        penalty, metrics = kl_penalty(logprobs, reference, config.kl_penalty_coef)
+        penalty, metrics = policy_gradient.kl_penalty(logprobs, reference, config.kl_penalty_coef)
         pairs = zip(found, penalty, strict=True)
         return [[a + b for a, b in zip(*both, strict=True)] for both in pairs], metrics
 
-    def logprobs_by(self, sampler: Any, groups: list[Group]) -> list[list[float]]:
+    def logprobs_by(
+        self, sampler: "tinker.SamplingClient", groups: list[Group]
+    ) -> list[list[float]]:
         """What another model thinks of each answer's tokens, group by group."""
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
-        asked: list[tuple[int, Any, int, list[int]]] = []
+        asked: list[tuple[int, Callable[[], list[float]], list[int]]] = []
         for number, answer in enumerate(answers):
             for part in rollouts.segments(*answer):
                 tokens, places = rollouts.whole(part.prompt, part.rollout)
-                last = len(tokens) - places[0]
-                request = samplers.begin_logprobs(sampler, tokens, last)
-                asked.append((number, request, last, [place - places[0] for place in places]))
+                first = places[0]
+                last = len(tokens) - first
+                logprobs = samplers.begin_logprobs(self.connection, sampler, tokens, last)
+                asked.append((number, logprobs, [place - first for place in places]))
         found: list[list[float]] = [[] for _ in answers]
-        for number, request, last, places in asked:
-            every = samplers.logprobs_of(self.connection, request, last)
+        for number, logprobs, places in asked:
+            every = logprobs()
             found[number] += [every[place] for place in places]
         return found
 
@@ -512,8 +447,8 @@ class GroupTrainer(Trainer):
             for answer, own in zip(answers, by_token, strict=True)
             for part in rollouts.segments(*answer)
         ]
-        passes: list[Any] = []
-        steps: list[Any] = []
+        passes: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
+        steps: list[tinker.APIFuture[tinker.OptimStepResponse]] = []
         for part in split_evenly(pairs, config.num_substeps):
             data = [datum for _, datum in part]
             passes.append(self.training.forward_backward(data, self.loss_fn))
@@ -527,7 +462,7 @@ class GroupTrainer(Trainer):
 
     def to_datum(self, prompt: list[int], rollout: Rollout, by_token: Any) -> "tinker.Datum":
         """What an answer is to be trained on by, with what `token_advantages` says of it."""
-        return to_datum(prompt, rollout, by_token)
+        return policy_gradient.to_datum(prompt, rollout, by_token)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
         """The held-out questions, answered greedily: `test/reward` and `test/accuracy`."""
@@ -544,12 +479,7 @@ class GroupTrainer(Trainer):
             groups = [judged() for judged in begun]
             self.write_failures(step, "eval_test_")
             self.write_rollouts(step, "eval_test", groups, f"Running evaluation test {step}")
-            found = rollouts.metrics_of(groups)
-            return {
-                "test/reward": found["env/all/reward/total"],
-                "test/accuracy": found["env/all/correct"],
-                **{f"test/{key}": value for key, value in found.items()},
-            }
+            return rollouts.held_out_metrics(rollouts.metrics_of(groups))
 
         return scores
 

@@ -175,6 +175,15 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
     return {f"env/all/{key}": value for key, value in values.items()}
 
 
+def held_out_metrics(found: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of an evaluation, from what `metrics_of` says of its episodes."""
+    return {
+        "test/reward": found["env/all/reward/total"],
+        "test/accuracy": found["env/all/correct"],
+        **{f"test/{key}": value for key, value in found.items()},
+    }
+
+
 def summaries(
     groups: Sequence[Group], split: str, step: int, tag: str, sampled_at: int | None = None
 ) -> str:

@@ -4,10 +4,11 @@ Each is a base model, or weights trained before: an address of the service, or t
 run, whose last checkpoint is meant.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import rundir
+from . import chat, rundir
 from .service import Service
 
 if TYPE_CHECKING:
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 _STATES = "/weights/"
 """What addresses of weights to train on have in their path; those to sample from have another."""
+
+
+def seed_of(request: str) -> int:
+    """The seed of a request for samples, by a text that names the request."""
+    return random.Random(request).getrandbits(31)
 
 
 def open_sampler(
@@ -53,15 +59,19 @@ def is_checkpoint(name: str) -> bool:
 
 
 def begin_logprobs(
-    sampler: "tinker.SamplingClient", tokens: Sequence[int], last: int
-) -> "tinker.APIFuture[list[float | None]]":
-    """Ask for the logprobs of the last tokens; see `logprobs_of`."""
+    connection: Service, sampler: "tinker.SamplingClient", tokens: Sequence[int], last: int
+) -> Callable[[], list[float]]:
+    """Ask for the logprobs of the `last` tokens; the function returned waits for them."""
     import tinker
 
     prompt = tinker.ModelInput.from_ints(list(tokens))
-    return sampler.compute_logprobs(prompt, prompt_logprobs_last_n=last)
+    request: Any = sampler.compute_logprobs(prompt, prompt_logprobs_last_n=last)
+    return lambda: [float(value) for value in connection.wait(request)[-last:]]
 
 
-def logprobs_of(connection: Service, request: Any, last: int) -> list[float]:
-    """Wait for the logprobs of the `last` tokens that `begin_logprobs` has asked for."""
-    return [float(value) for value in connection.wait(request)[-last:]]
+def begin_answer_logprobs(
+    connection: Service, sampler: "tinker.SamplingClient", example: chat.Example
+) -> Callable[[], list[float]]:
+    """Ask for the logprobs of an example's last answer; the function returned waits for them."""
+    last = len(example.tokens) - example.answer
+    return begin_logprobs(connection, sampler, example.tokens, last)

@@ -153,10 +153,10 @@ def tell_of_waits() -> None:
         logger.propagate = False  # nobody asked for the other lines
 
 
-def tokenizer_of(training: "tinker.TrainingClient") -> Any:
+def tokenizer_of(client: "tinker.TrainingClient | tinker.SamplingClient") -> Any:
     """The model's tokenizer, from the local cache or the hub it comes from."""
     try:
-        return training.get_tokenizer()
+        return client.get_tokenizer()
     except OSError as error:  # transformers reports a hub out of reach, or no such model, so
         reason = str(error).partition("\n")[0]
         raise RecipeError(f"cannot load the model's tokenizer: {reason}") from None

@@ -19,15 +19,17 @@ answers, and what was refused is left out. So nothing that was ordered is lost, 
 
 import json
 import os
-import random
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import chat, rundir, service, tasks
+from . import chat, rundir, samplers, service, tasks
 from .trainer import Diverged, Trainer
+
+if TYPE_CHECKING:
+    import tinker
 
 _LOOK_SECONDS = 0.1
 _MOST_ROWS = 20
@@ -214,7 +216,7 @@ class Session(Trainer):
         """Answers of the model as it is."""
         import tinker
 
-        own = random.Random(f"order/{self.config.seed}/{self.number}").getrandbits(31)
+        own = samplers.seed_of(f"order/{self.config.seed}/{self.number}")
         seed = order.get("seed")
         sampler = self.wait(self.sampler_now())
         requests: list[Any] = []
@@ -230,7 +232,7 @@ class Session(Trainer):
             requests.append(sampler.sample(prompt, order["count"], params))
         return {"samples": [[self.said(one) for one in self.wait(r).sequences] for r in requests]}
 
-    def said(self, sequence: Any) -> dict[str, Any]:
+    def said(self, sequence: "tinker.SampledSequence") -> dict[str, Any]:
         """A sampled answer, as it is told."""
         text = self.tokenizer.decode(sequence.tokens, skip_special_tokens=True).strip()
         return {"text": text, "ended": sequence.stop_reason == "stop"}
@@ -269,7 +271,9 @@ class Session(Trainer):
         told = {"finished": True, "step": step, "metrics": self.last_row, **paths}
         self.orders.put_answer(self.number, told)
 
-    def record(self, step: int, saved: Any) -> None:
+    def record(
+        self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
+    ) -> None:
         """See `Trainer`."""
         super().record(step, saved)
         self.saved_at = step

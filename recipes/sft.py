@@ -135,9 +135,9 @@ class Submitted:
     step: int
     batch: list["tinker.Datum"]
     forward_backward: "tinker.APIFuture[tinker.ForwardBackwardOutput]"
-    optim_step: "tinker.APIFuture[Any]"
+    optim_step: "tinker.APIFuture[tinker.OptimStepResponse]"
     scores: "Callable[[], dict[str, float]] | None"
-    saved: "tinker.APIFuture[Any] | None"
+    saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse] | None"
 
 
 class SupervisedTrainer(Trainer):

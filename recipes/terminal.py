@@ -18,13 +18,13 @@ in the middle of a step goes on without playing again what has been played.
 
 import json
 import os
-import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import chz
 
@@ -32,11 +32,14 @@ from sweeper import environments
 from sweeper.environments import Died, Environment, NotThere
 from sweeper.tasks import Task, TaskFailed, made_of, read_all
 
-from . import chat, episodes, hyperparams, rl, rollouts, service, settings, tasks
+from . import chat, episodes, hyperparams, rl, rollouts, samplers, service, settings, tasks
 from .episodes import Played, Player, Sampled
 from .rollouts import Group, Problem
 from .service import RecipeError
 from .trainer import run
+
+if TYPE_CHECKING:
+    import tinker
 
 _LOOK_SECONDS = 0.2
 
@@ -234,7 +237,9 @@ class EpisodeTrainer(rl.GroupTrainer):
         for place in places:
             place.stop()
 
-    def record(self, step: int, saved: Any) -> None:
+    def record(
+        self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
+    ) -> None:
         """And forget the episodes that it has learned from."""
         super().record(step, saved)
         with self.lock:
@@ -249,7 +254,12 @@ class EpisodeTrainer(rl.GroupTrainer):
         return self.begin("train", step, indices, sampler, config.group_size)
 
     def begin(
-        self, split: str, step: int, indices: Sequence[int], sampler: Any, size: int
+        self,
+        split: str,
+        step: int,
+        indices: Sequence[int],
+        sampler: "tinker.SamplingClient",
+        size: int,
     ) -> Callable[[], list[Group]]:
         """Begin episodes, `size` of each of these tasks."""
         begun: list[tuple[Problem, list[Future[Ended]]]] = []
@@ -282,7 +292,9 @@ class EpisodeTrainer(rl.GroupTrainer):
 
         return groups
 
-    def ask_first(self, sampler: Any, problem: Problem, key: Key, size: int) -> Any:
+    def ask_first(
+        self, sampler: "tinker.SamplingClient", problem: Problem, key: Key, size: int
+    ) -> rl.SampleRequest:
         """The first answers of a group, which all begin alike, in one request."""
         seed = rl.sampling_seed(self.config.seed, key.step, key.group)
         return self.ask(sampler, problem, size, seed=seed, **self.params(key.split))
@@ -305,7 +317,14 @@ class EpisodeTrainer(rl.GroupTrainer):
                     raise error
         return [one.result() for one in futures]
 
-    def play(self, key: Key, task: Task, problem: Problem, sampler: Any, first: Any) -> Ended:
+    def play(
+        self,
+        key: Key,
+        task: Task,
+        problem: Problem,
+        sampler: "tinker.SamplingClient",
+        first: Any,
+    ) -> Ended:
         """One episode; again, where its environment ends by itself. It is written down."""
         if key in self.known:
             return self.known.pop(key)
@@ -313,7 +332,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         def sample(turn: int, context: list[int]) -> Sampled:
             if turn == 0:
                 return _sampled(self.wait(first).sequences[key.episode])
-            seed = random.Random(f"turn/{self.config.seed}/{key}/{turn}").getrandbits(31)
+            seed = samplers.seed_of(f"turn/{self.config.seed}/{key}/{turn}")
             asked = problem._replace(prompt=context)
             request = self.ask(sampler, asked, 1, seed=seed, **self.params(key.split))
             return _sampled(self.wait(request).sequences[0])
@@ -339,12 +358,22 @@ class EpisodeTrainer(rl.GroupTrainer):
             return Ended(played, failures)
         return Ended(None, failures)
 
-    def environment(self, task: Task) -> "_Open":
-        """An environment for a task, which is ended with the block."""
+    @contextmanager
+    def environment(self, task: Task) -> Iterator[Environment]:
+        """An environment for a task, which is ended with the block; or by `close` from outside."""
         config = self.config
         made = made_of(task, self.limits)
-        opened = environments.open_environment(config.environment, made, unsafe=config.unsafe)
-        return _Open(self, opened)
+        place = environments.open_environment(config.environment, made, unsafe=config.unsafe)
+        with self.lock:
+            if self.closing:
+                raise rl.Interrupted
+            self.places.add(place)
+        try:
+            yield place
+        finally:
+            place.stop()
+            with self.lock:
+                self.places.discard(place)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
         """The held-out tasks, once each and greedily: `test/reward` and the like."""
@@ -356,12 +385,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         def scores() -> dict[str, float]:
             groups = groups_due()
             self.write_rollouts(step, "eval_test", groups, f"Running evaluation test {step}")
-            found = rollouts.metrics_of(groups) | self.told("test")
-            return {
-                "test/reward": found["env/all/reward/total"],
-                "test/accuracy": found["env/all/correct"],
-                **{f"test/{key}": value for key, value in found.items()},
-            }
+            return rollouts.held_out_metrics(rollouts.metrics_of(groups) | self.told("test"))
 
         return scores
 
@@ -409,25 +433,6 @@ class EpisodeTrainer(rl.GroupTrainer):
             for place, played in enumerate(every)
         ]
         self.run.write_iteration(step, f"{name}_trajectories.jsonl", "\n".join(lines) + "\n")
-
-
-class _Open:
-    """An environment while it is used; `close` of the trainer ends it from outside."""
-
-    def __init__(self, trainer: EpisodeTrainer, place: Environment) -> None:
-        self._trainer, self._place = trainer, place
-
-    def __enter__(self) -> Environment:
-        with self._trainer.lock:
-            if self._trainer.closing:
-                raise rl.Interrupted
-            self._trainer.places.add(self._place)
-        return self._place
-
-    def __exit__(self, *_: object) -> None:
-        self._place.stop()
-        with self._trainer.lock:
-            self._trainer.places.discard(self._place)
 
 
 def _rollouts(group: Sequence[Ended]) -> list[rollouts.Rollout]:

@@ -143,11 +143,13 @@ class Trainer(ABC):
         del step
         return True
 
-    def save(self, step: int) -> "tinker.APIFuture[Any]":
+    def save(self, step: int) -> "tinker.APIFuture[tinker.types.SaveWeightsResponse]":
         """Submit a checkpoint to resume from."""
         return self.training.save_state(_name_of(step), ttl_seconds=self.config.ttl_seconds)
 
-    def record(self, step: int, saved: "tinker.APIFuture[Any]") -> None:
+    def record(
+        self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
+    ) -> None:
         """Wait for a checkpoint and write down where it is.
 
         To be called between the lines of the last step in it and of the first one not in it.

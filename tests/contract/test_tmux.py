@@ -4,13 +4,12 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from harness.real import until
 
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.tmux.backend import (
@@ -23,17 +22,10 @@ from sweeper.backends.tmux.backend import (
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 
-def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline, "waited 90 s in vain"
-        time.sleep(0.02)
-
-
 def test_a_window_that_ended_is_started_again_in_its_place(tmux_socket: str) -> None:
     server = TmuxServer()
     session = server.ensure_window("engine", "/f", "engine", ["sleep", "0.05"])
-    _until(lambda: server.panes(session)[0].dead)
+    until(lambda: server.panes(session)[0].dead)
     assert server.ensure_window("engine", "/f", "engine", ["sleep", "600"]) == session
     (pane,) = server.panes(session)
     assert not pane.dead
@@ -60,9 +52,9 @@ def test_programs_have_the_home_of_who_opened_their_window(
     for number, (folder, title, seconds) in enumerate([*opened, ("two", "sweep", "600")], 1):
         monkeypatch.setenv("SWEEPER_HOME", f"/homes/{folder}")
         session = TmuxServer().ensure_window("s", f"/{folder}", title, [*say, seconds])
-        _until(lambda n=number: told.exists() and len(told.read_text().splitlines()) == n)
+        until(lambda n=number: told.exists() and len(told.read_text().splitlines()) == n)
         if seconds == "0":
-            _until(lambda s=session: TmuxServer().panes(s)[0].dead)
+            until(lambda s=session: TmuxServer().panes(s)[0].dead)
     assert told.read_text().split() == ["/homes/one", *["/homes/two"] * 3]
 
 
@@ -75,9 +67,9 @@ def test_a_window_has_the_variables_that_its_program_is_given(
     for number, end in ((1, "0"), (2, "0"), (3, "600")):
         command = ["sh", "-c", f'echo "$SWEEPER_QUOTA" >> {told}; sleep "$0"', end]
         session = server.ensure_window("s", "/f", "launcher", command, given)
-        _until(lambda n=number: told.exists() and told.read_text() == "/some where\n" * n)
+        until(lambda n=number: told.exists() and told.read_text() == "/some where\n" * n)
         if end == "0":
-            _until(lambda s=session: server.panes(s)[0].dead)
+            until(lambda s=session: server.panes(s)[0].dead)
 
 
 def test_a_path_that_the_locale_cannot_spell(
@@ -256,10 +248,10 @@ def test_ended_jobs_stay_with_their_last_screen_and_word(
     read = tmp_path / "read"
     program = f"{say}; echo the last words; until [ -e {read} ]; do sleep 0.05; done; {end}"
     tmux.backend.submit([job._replace(argv=["sh", "-c", program, token])])
-    _until(lambda: "the last words" in list(tmux.backend.logs(token)))
+    until(lambda: "the last words" in list(tmux.backend.logs(token)))
     read.touch()
     # Not until "Pane is dead": tmux may learn of an exit status only when another child exits.
-    _until(lambda: tmux.states([token]) == {JobState.ENDED: 1})
+    until(lambda: tmux.states([token]) == {JobState.ENDED: 1})
     assert "the last words" in list(tmux.backend.logs(token))
     pane = tmux.backend.find([token])[token]
     for form in ("pane-border-format", "window-status-format"):
@@ -273,7 +265,7 @@ def test_many_jobs_that_end_at_once_are_all_found(tmux: Tmux) -> None:
     tokens = _tokens(200)
     tmux.backend.submit([tmux.job(token, "quick", run="0") for token in tokens])
     assert set(tmux.backend.find(tokens)) == set(tokens)
-    _until(lambda: tmux.states(tokens) == {JobState.ENDED: 200})
+    until(lambda: tmux.states(tokens) == {JobState.ENDED: 200})
 
 
 def test_of_many_that_are_over_the_newest_stay(tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +273,7 @@ def test_of_many_that_are_over_the_newest_stay(tmux: Tmux, monkeypatch: pytest.M
     monkeypatch.setattr("sweeper.backends.tmux.backend.MOST_ENDED", 3)
     tokens = _tokens(8)
     tmux.backend.submit([tmux.job(token, f"x={n}", run="0") for n, token in enumerate(tokens)])
-    _until(lambda: tmux.states(tokens) == {JobState.ENDED: 8})
+    until(lambda: tmux.states(tokens) == {JobState.ENDED: 8})
     words = dict.fromkeys(tokens[2:], "succeeded") | {tokens[0]: "failed"}
     tmux.backend.show("6 succeeded", words)
     tmux.backend.show("6 succeeded", {})
@@ -311,8 +303,8 @@ def test_a_server_that_was_killed_has_no_jobs(tmux: Tmux) -> None:
     tmux.backend.submit([tmux.job(token, "x")])
     (pid,) = tmux.run("display-message", "-p", "#{pid}")
     os.kill(int(pid), signal.SIGKILL)  # leaves its socket behind
-    _until(lambda: not psutil.pid_exists(int(pid)))
-    _until(lambda: tmux.states([token]) == {JobState.ABSENT: 1})
+    until(lambda: not psutil.pid_exists(int(pid)))
+    until(lambda: tmux.states([token]) == {JobState.ABSENT: 1})
     tmux.backend.submit([tmux.job(token, "x")])
     assert tmux.states([token]) == {JobState.RUNNING: 1}
 

@@ -97,6 +97,18 @@ class Recipes:
             check=False,
         )
 
+    def succeed(
+        self,
+        recipe: str,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> subprocess.CompletedProcess[str]:
+        """`run` a recipe, which must end with exit code 0 and nothing on stderr."""
+        done = self.run(recipe, log_path, env, **settings)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done
+
     def start(
         self,
         recipe: str,

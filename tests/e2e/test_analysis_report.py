@@ -20,8 +20,6 @@ from sweeper.errors import NotFound, StoreError, UsageError
 
 pytestmark = pytest.mark.e2e
 
-RATES = (1e-4, 1e-3, 1e-2)
-
 # The pictures of the Markdown take longer than all the rest: they have a test of their own.
 analyze = functools.partial(analysis.analyze, pictures=False)
 

@@ -5,13 +5,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from harness.real import until
 
 from sweeper import Registry
 from sweeper.engine import lifecycle
@@ -206,7 +206,7 @@ def test_its_benchmarks_are_items_of_an_evaluation(shell: Shell, tmp_path: Path)
 
     first = start(24)
     path = folder / "items.jsonl"
-    _until(lambda: (path.exists() and path.read_text().count("\n") > 3) or first.poll() is not None)
+    until(lambda: (path.exists() and path.read_text().count("\n") > 3) or first.poll() is not None)
     first.kill()
     first.communicate()
     known = path.read_text().count("\n")
@@ -257,7 +257,7 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(
     shell.run("engine", "start", "--latency", "0.3")  # so that there is a mid-run
     launcher = shell.start("launch", grid, "--wait")
     # 23 of both: one of them has 12 or more.
-    _until(lambda: len(_rows(shell, "*.1")) > 22 or launcher.poll() is not None)
+    until(lambda: len(_rows(shell, "*.1")) > 22 or launcher.poll() is not None)
     assert launcher.returncode is None, launcher.communicate()
     listed = shell.runs("ls", sweep)
     killed, other = sorted(listed, key=lambda run: -len(_rows(shell, f"{run['id']}.1")))
@@ -315,11 +315,4 @@ def _kill(claim: dict[str, Any]) -> None:
     worker = psutil.Process(claim["pid"])
     for process in (worker, *worker.children(recursive=True)):
         process.kill()
-    _until(lambda: not psutil.pid_exists(claim["pid"]) or worker.status() == "zombie")
-
-
-def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "waited 120 s in vain"
-        time.sleep(0.1)
+    until(lambda: not psutil.pid_exists(claim["pid"]) or worker.status() == "zombie")

@@ -20,12 +20,10 @@ def folder(recipes, tmp_path_factory):
         pytest.skip("tinker-cookbook is not installed: `make cookbook` gets it")
     found = tmp_path_factory.mktemp("runs")
     common = {"max_steps": STEPS, "test_size": HELD_OUT, "eval_every": 2, "save_every": 2}
-    done = recipes.run("sft", found / "sft", **common)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("sft", found / "sft", **common)
     rl = {"groups_per_batch": GROUPS, "group_size": SIZE, "num_groups_to_log": LOGGED}
     rl |= {"max_tokens": 8, "load_checkpoint_path": found / "sft"}
-    done = recipes.run("rl", found / "rl", **common, **rl)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("rl", found / "rl", **common, **rl)
     return found
 
 

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import IO
 
 import psutil
 import pytest
+from harness.real import until
 
 pytestmark = pytest.mark.e2e
 
@@ -109,13 +109,6 @@ def sweeper(tmp_path: Path, tmux_socket: str) -> Iterator[Sweeper]:
             process.stdout.close()
 
 
-def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "waited 120 s in vain"
-        time.sleep(0.05)
-
-
 def _until_lines(process: subprocess.Popen[str], text: str) -> list[str]:
     assert process.stdout is not None
     found: list[str] = []
@@ -141,7 +134,7 @@ def test_following_many_runs(backend: str, sweeper: Sweeper) -> None:
     printed = sweeper.folder / "printed"
     with printed.open("w") as file:
         following = sweeper.start("logs", "-f", "many", into=file)
-    _until(lambda: "begin" in printed.read_text())
+    until(lambda: "begin" in printed.read_text())
     assert psutil.Process(following.pid).children(recursive=True) == []  # it reads by itself
     assert following.wait(120) == 0
     output = printed.read_text()
@@ -201,7 +194,7 @@ def test_new_attempts_and_new_runs_are_followed(sweeper: Sweeper) -> None:
         following = sweeper.start("logs", "-f", "many", into=file)
     launcher.send_signal(signal.SIGKILL)
     launcher.wait()
-    _until(lambda: "attempt 1 of 1" in printed.read_text())
+    until(lambda: "attempt 1 of 1" in printed.read_text())
     sweeper.run("launch", "grid.yaml", "x=[1,2]", "launch.retries=1")
     sweeper.hold.unlink()
     code, output = following.wait(120), printed.read_text()
@@ -246,12 +239,12 @@ def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:
     sweeper.grid(f"echo >> {begun}; {sweeper.waiting}; " + "test {x} != 2", "local", 4)
     sweeper.hold.touch()  # the first two are at work when they are looked at for the first time
     sweeper.run("launch", "grid.yaml", "launch.max_parallel=2")
-    _until(lambda: begun.exists() and len(begun.read_text()) == 2)
+    until(lambda: begun.exists() and len(begun.read_text()) == 2)
     with paths[0].open("w") as file:
         lines = sweeper.start("status", "many", "--follow", into=file)
     with paths[1].open("w") as file:
         stream = sweeper.start("status", "many", "--follow", "--json", into=file)
-    _until(lambda: all("\n" in path.read_text() for path in paths))
+    until(lambda: all("\n" in path.read_text() for path in paths))
     sweeper.hold.unlink()
     code, output = lines.wait(120), paths[0].read_text()
     assert code == 3, output

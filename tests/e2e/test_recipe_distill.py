@@ -15,15 +15,13 @@ def warm(recipes, tmp_path_factory):
     """A student that answers in the right shape, and mostly wrong."""
     log_path = tmp_path_factory.mktemp("warm")
     task = {key: TASK[key] for key in ("task", "length", "letters", "test_size", "train_size")}
-    done = recipes.run("sft", log_path, **task, max_steps=25, eval_every=0)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("sft", log_path, **task, max_steps=25, eval_every=0)
     return log_path
 
 
 def test_the_student_comes_nearer_to_the_teacher(recipes, warm, tmp_path):
     settings = TASK | {"max_steps": 30, "eval_every": 0, "test_size": 4, "learning_rate": 2e-3}
-    done = recipes.run("distill", tmp_path, load_checkpoint_path=warm, **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("distill", tmp_path, load_checkpoint_path=warm, **settings)
     lines = recipes.measured(tmp_path)
     apart = [line["teacher_kl"] for line in lines[:-1]]
     assert sum(apart[-5:]) < 0.75 * sum(apart[:5])
@@ -33,8 +31,7 @@ def test_the_student_comes_nearer_to_the_teacher(recipes, warm, tmp_path):
 
 def test_the_student_is_shown_what_the_teacher_answers(recipes, tmp_path):
     settings = TASK | {"mode": "off_policy", "max_steps": 60, "eval_every": 0}
-    done = recipes.run("distill", tmp_path, teacher="2*tiny/teacher,1*tiny/teacher", **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = recipes.succeed("distill", tmp_path, teacher="2*tiny/teacher,1*tiny/teacher", **settings)
     assert "questions answered by the teacher" in done.stdout
     lines = recipes.measured(tmp_path)
     assert lines[-1]["test/accuracy"] > 0.3
@@ -43,8 +40,7 @@ def test_the_student_is_shown_what_the_teacher_answers(recipes, tmp_path):
 
 def test_the_likeliest_values_of_each_token_teach_too(recipes, warm, tmp_path):
     settings = TASK | {"max_steps": 30, "eval_every": 0, "test_size": 4, "learning_rate": 2e-3}
-    done = recipes.run("distill", tmp_path, load_checkpoint_path=warm, kl_top_k=8, **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("distill", tmp_path, load_checkpoint_path=warm, kl_top_k=8, **settings)
     lines = recipes.measured(tmp_path)[:-1]
     for key in ("teacher_kl", "teacher_kl_top_k"):
         apart = [line[key] for line in lines]
@@ -61,7 +57,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(recipes, warm, tmp_pa
     settings |= {"test_size": 4, "groups_per_batch": 4, "group_size": 2, "batch_size": 8}
     settings |= {"load_checkpoint_path": warm, "teacher": f"3*tiny/teacher,1*{warm}"}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert recipes.run("distill", whole, **settings).returncode == 0
+    recipes.succeed("distill", whole, **settings)
     assert recipes.stopped_after("distill", stopped, 5, signal.SIGKILL, **settings) == (-9, "")
     resumed = recipes.run("distill", stopped, **settings)
     assert (resumed.returncode, resumed.stderr) == (0, "")

@@ -22,8 +22,7 @@ WARM = TASK | {"max_steps": 80, "learning_rate": 1e-2, "eval_every": 0}
 def warm(recipes, tmp_path_factory):
     """A run of SFT that answers in the right shape, and often right."""
     log_path = tmp_path_factory.mktemp("warm")
-    done = recipes.run("sft", log_path, **WARM)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("sft", log_path, **WARM)
     return log_path
 
 
@@ -118,8 +117,7 @@ def test_its_gradient_is_that_of_the_sdks_own_custom_loss(
 
 def test_it_learns_to_prefer_and_so_to_answer(recipes, warm, tmp_path):
     settings = TASK | {"max_steps": 60, "eval_every": 20, "load_checkpoint_path": warm}
-    done = recipes.run("dpo", tmp_path, **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("dpo", tmp_path, **settings)
     lines = recipes.measured(tmp_path)
     evaluations = [line for line in lines if "test/margin" in line]
     assert [line["step"] for line in evaluations] == [0, 20, 40, 60]
@@ -146,7 +144,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(recipes, warm, tmp_pa
     (parent / "checkpoints.jsonl").write_text(json.dumps(records[-1]) + "\n")
     settings |= {"load_checkpoint_path": parent}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert recipes.run("dpo", whole, **settings).returncode == 0
+    recipes.succeed("dpo", whole, **settings)
     assert recipes.stopped_after("dpo", stopped, 9, signal.SIGKILL, **settings) == (-9, "")
     # The run that it has started from has trained on: that changes no reference.
     trained = recipes.read(whole / "checkpoints.jsonl")[-1]
@@ -165,8 +163,7 @@ def test_pairs_from_a_file(recipes, tmp_path):
     data = tmp_path / "pairs.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = {"data": data, "test_size": 8, "max_steps": 10, "eval_every": 0}
-    done = recipes.run("dpo", tmp_path / "run", **settings, reference_model_name="tiny/qwen3")
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("dpo", tmp_path / "run", **settings, reference_model_name="tiny/qwen3")
     last = recipes.measured(tmp_path / "run")[-1]
     assert last["test/preference_accuracy"] == 1.0
     assert "test/accuracy" not in last

@@ -73,7 +73,7 @@ def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
     settings |= {"grader": f"{grader}:score", "function_seconds": 240}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     before = asked(recipes)
-    assert recipes.run("eval", whole, **settings).returncode == 0
+    recipes.succeed("eval", whole, **settings)
     assert asked(recipes) - before == MANY
 
     before = asked(recipes)
@@ -81,8 +81,7 @@ def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
         signum = signal.SIGTERM if part % 2 else signal.SIGKILL
         code = after_lines(recipes, killed, part * MANY // 10, signum, hold, **settings)
         assert code == (143 if part % 2 else -9)
-    done = recipes.run("eval", killed, **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("eval", killed, **settings)
     # A signal that can be heard costs nothing; a kill, what was under way.
     count = asked(recipes) - before
     print(f"{MANY} items, killed five times: {count} asked")
@@ -103,11 +102,11 @@ def test_a_suite_that_is_killed_five_times_and_grows(recipes, tmp_path):
 def test_what_a_checkpoint_answers_and_another_grader_thinks_of_it(recipes, tmp_path):
     task = {"task": "sorting", "length": 2, "letters": 4, "test_size": 8}
     trained = tmp_path / "sft"
-    assert recipes.run("sft", trained, **task, max_steps=60, eval_every=0).returncode == 0
+    recipes.succeed("sft", trained, **task, max_steps=60, eval_every=0)
     log_path = tmp_path / "eval"
     settings = task | {"load_checkpoint_path": trained, "max_tokens": 4}
     before = asked(recipes)
-    assert recipes.run("eval", log_path, **settings).returncode == 0
+    recipes.succeed("eval", log_path, **settings)
     # It means by accuracy what training means by it.
     [last] = recipes.measured(log_path)[-1:]
     assert last["test/accuracy"] == recipes.measured(trained)[-1]["test/accuracy"]
@@ -119,7 +118,7 @@ def test_what_a_checkpoint_answers_and_another_grader_thinks_of_it(recipes, tmp_
     # Once more: nothing is asked, and nothing changes.
     files = ("items.jsonl", "checkpoints.jsonl", "metrics.jsonl")
     left = [(log_path / name).read_text() for name in files]
-    assert recipes.run("eval", log_path, **settings).returncode == 0
+    recipes.succeed("eval", log_path, **settings)
     assert [(log_path / name).read_text() for name in files] == left
     assert asked(recipes) - before == 8
     # The same weights are needed, and no others will do.
@@ -141,13 +140,13 @@ def test_several_samples_by_a_function_of_the_users(recipes, tmp_path):
     assert "ZeroDivisionError: division by zero (line 2)" in done.stderr
     assert asked(recipes) == before
     function.write_text("def score(question, response, answer):\n    return len(response) > 0\n")
-    assert recipes.run("eval", tmp_path / "run", **settings).returncode == 0
+    recipes.succeed("eval", tmp_path / "run", **settings)
     rows = recipes.read(tmp_path / "run" / "items.jsonl")
     assert [(row["sample"], row["score"]) for row in rows] == [(0, 1.0), (1, 1.0)] * 6
     assert asked(recipes) - before == 12
     # Another function grades what is there; more samples are asked for what is missing.
     function.write_text("def score(question, response, answer):\n    return 0\n")
-    assert recipes.run("eval", tmp_path / "run", **settings | {"samples": 3}).returncode == 0
+    recipes.succeed("eval", tmp_path / "run", **settings | {"samples": 3})
     rows = recipes.read(tmp_path / "run" / "items.jsonl")
     assert {row["score"] for row in rows} == {0.0}
     assert len(rows) == 18

@@ -22,15 +22,14 @@ def score(question, response, answer):
 def judge(recipes, tmp_path_factory):
     """A run of reward that tells right answers from nearly right ones."""
     log_path = tmp_path_factory.mktemp("judge")
-    done = recipes.run("reward", log_path, **PAIRS)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("reward", log_path, **PAIRS)
     return log_path
 
 
 @pytest.fixture(scope="module")
 def warm(recipes, tmp_path_factory):
     log_path = tmp_path_factory.mktemp("warm")
-    assert recipes.run("sft", log_path, **TASK, max_steps=20, eval_every=0).returncode == 0
+    recipes.succeed("sft", log_path, **TASK, max_steps=20, eval_every=0)
     return log_path
 
 
@@ -45,19 +44,18 @@ def test_a_preference_model_learns(recipes, judge):
 def test_a_killed_preference_model_goes_on_to_the_same(recipes, judge, tmp_path):
     settings = PAIRS | {"max_steps": 10, "save_every": 4, "eval_every": 5, "batch_size": 4}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert recipes.run("reward", whole, **settings).returncode == 0
+    recipes.succeed("reward", whole, **settings)
     assert recipes.stopped_after("reward", stopped, 6, signal.SIGKILL, **settings) == (-9, "")
-    assert recipes.run("reward", stopped, **settings).returncode == 0
+    recipes.succeed("reward", stopped, **settings)
     assert recipes.measured(stopped) == recipes.measured(whole)
 
 
 def test_the_three_stages_of_rlhf(recipes, judge, tmp_path):
     first, last = tmp_path / "sft", tmp_path / "rl"
-    assert recipes.run("sft", first, **TASK, max_steps=12, eval_every=0).returncode == 0
+    recipes.succeed("sft", first, **TASK, max_steps=12, eval_every=0)
     settings = RL | {"load_checkpoint_path": first, "reward_model": judge, "max_steps": 20}
     settings |= {"kl_penalty_coef": 0.1, "eval_every": 0}
-    done = recipes.run("rl", last, **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("rl", last, **settings)
     lines = recipes.measured(last)
     # Chances to be preferred to the right answer, of which that itself has an even one.
     rewards = [line["env/all/reward/total"] for line in lines[:-1]]
@@ -78,8 +76,7 @@ def test_a_users_function_is_tried_first_and_its_failures_are_kept(recipes, warm
     assert "it returned NoneType, not a number" in done.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     function.write_text(SCORE)
-    done = recipes.run("rl", tmp_path / "run", **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("rl", tmp_path / "run", **settings)
     for line in recipes.measured(tmp_path / "run")[:-1]:
         folder = tmp_path / "run" / f"iteration_{line['step']:06d}"
         episodes = recipes.read(folder / "train_rollout_summaries.jsonl")
@@ -106,7 +103,7 @@ STALE |= {"eval_every": 5, "kl_penalty_coef": 0.05}
 def whole(recipes, warm, tmp_path_factory):
     """A run on samples of older weights that nothing has stopped."""
     log_path = tmp_path_factory.mktemp("whole")
-    assert recipes.run("rl", log_path, load_checkpoint_path=warm, **STALE).returncode == 0
+    recipes.succeed("rl", log_path, load_checkpoint_path=warm, **STALE)
     return log_path
 
 
@@ -118,7 +115,7 @@ def test_samples_of_older_weights_change_nothing_when_a_run_is_stopped(
     stopped = tmp_path / "stopped"
     code, errors = recipes.stopped_after("rl", stopped, 6, signum, **settings)
     assert (code, errors) == (-9 if signum == signal.SIGKILL else 143, "")
-    assert recipes.run("rl", stopped, **settings).returncode == 0
+    recipes.succeed("rl", stopped, **settings)
     lines = recipes.measured(stopped)
     assert lines == recipes.measured(whole)
     stale = [line["optim/staleness"] for line in lines[:-1]]

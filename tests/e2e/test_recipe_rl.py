@@ -23,15 +23,13 @@ def sampled(log_path):
 def warm(recipes, tmp_path_factory):
     """A run of SFT that has learned to answer, if not yet to answer right."""
     log_path = tmp_path_factory.mktemp("warm")
-    done = recipes.run("sft", log_path, **TASK, max_steps=20, eval_every=0)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("sft", log_path, **TASK, max_steps=20, eval_every=0)
     return log_path
 
 
 def test_it_learns_what_sft_began(recipes, warm, tmp_path):
     settings = SMALL | {"group_size": 8, "max_steps": 40, "eval_every": 10}
-    done = recipes.run("rl", tmp_path, load_checkpoint_path=warm, **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("rl", tmp_path, load_checkpoint_path=warm, **settings)
     lines = recipes.measured(tmp_path)
     assert [line["step"] for line in lines] == list(range(41))
     rewards = [line["env/all/reward/total"] for line in lines[:-1]]
@@ -48,8 +46,7 @@ def test_it_learns_what_sft_began(recipes, warm, tmp_path):
 def test_it_learns_by_other_losses_in_several_substeps(recipes, warm, tmp_path, loss_fn):
     settings = SMALL | {"group_size": 8, "max_steps": 30, "eval_every": 0}
     settings |= {"loss_fn": loss_fn, "num_substeps": 3}
-    done = recipes.run("rl", tmp_path, load_checkpoint_path=warm, **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("rl", tmp_path, load_checkpoint_path=warm, **settings)
     lines = recipes.measured(tmp_path)
     rewards = [line["env/all/reward/total"] for line in lines[:-1]]
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1
@@ -58,8 +55,7 @@ def test_it_learns_by_other_losses_in_several_substeps(recipes, warm, tmp_path, 
 
 
 def test_what_it_leaves_behind(recipes, warm, tmp_path):
-    done = recipes.run("rl", tmp_path, load_checkpoint_path=warm, **SMALL)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("rl", tmp_path, load_checkpoint_path=warm, **SMALL)
     for line in recipes.measured(tmp_path)[:-1]:
         name = f"iteration_{line['step']:06d}/train_rollout_summaries.jsonl"
         episodes = recipes.read(tmp_path / name)
@@ -84,7 +80,7 @@ def test_what_it_leaves_behind(recipes, warm, tmp_path):
 def whole(recipes, warm, tmp_path_factory):
     """A run that nothing has stopped."""
     log_path = tmp_path_factory.mktemp("whole")
-    assert recipes.run("rl", log_path, load_checkpoint_path=warm, **STOPPED).returncode == 0
+    recipes.succeed("rl", log_path, load_checkpoint_path=warm, **STOPPED)
     return log_path
 
 
@@ -113,8 +109,7 @@ def test_questions_from_a_file(recipes, tmp_path):
     rows = [{"prompt": f"colour {i}", "answer": "red" if i % 2 else "blue"} for i in range(12)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = {"data": data, "test_size": 4, "max_steps": 2, "groups_per_batch": 2}
-    done = recipes.run("rl", tmp_path / "run", **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("rl", tmp_path / "run", **settings)
     summaries = tmp_path / "run" / "iteration_000002" / "eval_test_rollout_summaries.jsonl"
     found = recipes.read(summaries)
     assert {episode["tags"][0] for episode in found} == {"sky"}
@@ -124,8 +119,7 @@ def test_questions_from_a_file(recipes, tmp_path):
 
 def test_a_sparse_reward_never_earned_teaches_nothing(recipes, tmp_path):
     settings = SMALL | {"reward": "sparse", "max_steps": 2, "eval_every": 0}
-    done = recipes.run("rl", tmp_path, **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("rl", tmp_path, **settings)
     for line in recipes.measured(tmp_path)[:-1]:
         assert (line["num_groups_dropped"], line["num_sequences"]) == (8, 0)
         assert "optim/kl_sample_train_v1" not in line

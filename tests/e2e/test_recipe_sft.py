@@ -13,8 +13,7 @@ STOPPED = SMALL | {"max_steps": 30, "eval_every": 5, "save_every": 4}
 
 
 def test_it_learns(recipes, tmp_path):
-    done = recipes.run("sft", tmp_path, test_size=16, fresh=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("sft", tmp_path, test_size=16, fresh=True)
     lines = recipes.measured(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     steps = config["max_steps"]
@@ -35,7 +34,7 @@ def test_it_learns(recipes, tmp_path):
 def whole(recipes, tmp_path_factory):
     """A run that nothing has stopped."""
     log_path = tmp_path_factory.mktemp("whole")
-    assert recipes.run("sft", log_path, **STOPPED).returncode == 0
+    recipes.succeed("sft", log_path, **STOPPED)
     return log_path
 
 
@@ -69,7 +68,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
 def test_seeds_differ_and_repeat(recipes, tmp_path):
     settings = SMALL | {"max_steps": 3, "eval_every": 0}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        assert recipes.run("sft", tmp_path / name, seed=seed, **settings).returncode == 0
+        recipes.succeed("sft", tmp_path / name, seed=seed, **settings)
     first, again, other = (recipes.measured(tmp_path / name) for name in "abc")
     assert first == again
     assert first != other
@@ -89,8 +88,7 @@ def test_conversations_from_a_file(recipes, tmp_path):
     ]
     data = tmp_path / "chats.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = recipes.run("sft", tmp_path / "run", data=data, test_size=8, max_steps=5)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("sft", tmp_path / "run", data=data, test_size=8, max_steps=5)
     first, last = (recipes.measured(tmp_path / "run")[i]["test/nll"] for i in (0, -1))
     assert last < first
 
@@ -115,8 +113,7 @@ def test_an_unknown_model_is_one_clear_line(recipes, tmp_path):
 
 def test_what_is_found_for_auto_is_on_record(recipes, tmp_path):
     settings = SMALL | {"max_steps": 2, "learning_rate": "auto", "lora_rank": "auto"}
-    done = recipes.run("sft", tmp_path, **settings, model_name="Qwen/Qwen3-8B")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = recipes.succeed("sft", tmp_path, **settings, model_name="Qwen/Qwen3-8B")
     assert "learning_rate=0.000473: 5e-5 x 10 for LoRA x (2000/4096)^0.0775" in done.stdout
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["learning_rate"], config["lora_rank"]) == (4.73e-4, 8)

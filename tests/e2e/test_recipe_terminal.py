@@ -43,8 +43,7 @@ SMALL = {
 def whole(recipes, tmp_path_factory):
     """A run that nobody disturbs, with held-out tasks."""
     log_path = tmp_path_factory.mktemp("whole")
-    done = recipes.run("terminal", log_path, **SMALL, test_tasks=TASKS)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("terminal", log_path, **SMALL, test_tasks=TASKS)
     return log_path
 
 
@@ -134,8 +133,7 @@ def test_of_200_episodes_all_is_trained_as_it_was_sampled(recipes, tmp_path):
     env = {"PYTHONPATH": str(tmp_path), "NOTED": str(noted)}
     settings = SMALL | {"group_size": 67, "max_tokens": 3, "max_steps": 1, "n_parallel_envs": 8}
     settings |= {"remove_constant_reward_groups": False, "entropy_coef": 0}
-    done = recipes.run("terminal", tmp_path / "run", env, fresh=True, **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("terminal", tmp_path / "run", env, fresh=True, **settings)
     episodes, data = trajectories(tmp_path / "run", 0), recipes.read(noted)
     assert len(episodes) == len(data) == 201
     weighed = 0
@@ -230,8 +228,7 @@ def test_a_stopped_run_goes_on_in_the_middle_of_a_step(recipes, whole, tmp_path,
         assert time.monotonic() < deadline
         time.sleep(0.02)
     played = {one["seconds"] for one in episodes_of(tmp_path) if one["step"] == step}
-    done = recipes.run("terminal", tmp_path, **SMALL)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("terminal", tmp_path, **SMALL)
     assert played
     assert played <= {one["extra"]["seconds"] for one in trajectories(tmp_path, step)}
     assert rewards(recipes, tmp_path) == rewards(recipes, whole)
@@ -242,8 +239,7 @@ def test_summaries_and_epochs(recipes, tmp_path):
     three tasks, three a step, take two steps for two epochs."""
     settings = SMALL | {"group_size": 2, "max_turns": 6, "n_epochs": 2, "max_steps": 9}
     settings |= {"summarise": True, "context_limit": 300, "save_every": 0}
-    done = recipes.run("terminal", tmp_path / "run", **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("terminal", tmp_path / "run", **settings)
     lines = recipes.measured(tmp_path / "run")
     assert [line["step"] for line in lines] == [0, 1, 2]
     for line in lines[:-1]:
@@ -275,6 +271,5 @@ def test_episodes_in_a_folder_are_the_same(recipes, whole, tmp_path):
         text = path.read_text().replace("$SWEEPER_TASK_ROOT/app", "/app")
         path.write_text(text.replace(". /app", ". $SWEEPER_TASK_ROOT/app"))
     settings = SMALL | {"tasks": tasks, "environment": "process", "unsafe": True, "max_steps": 1}
-    done = recipes.run("terminal", tmp_path / "run", **settings)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("terminal", tmp_path / "run", **settings)
     assert recipes.measured(tmp_path / "run")[0]["env/all/verifier_failures"] == 0

@@ -145,14 +145,12 @@ def test_sessions_reach_the_values_of_the_recipes(
     names = [record["name"] for record in run.checkpoint_records()]
     assert names[-1] == "final" and "000002" in names
 
-    done = recipes.run("sft", tmp_path / "sft", **WARM)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("sft", tmp_path / "sft", **WARM)
     assert rows_of(warm) == recipes.measured(tmp_path / "sft")
     start = warm.checkpoint_records()[-1]["state_path"]
     (tmp_path / "grader.py").write_text(GRADER)
     judged = {"reward_function": f"{tmp_path}/grader.py:score", "load_checkpoint_path": start}
-    done = recipes.run("rl", tmp_path / "rl", **STUDY, **judged)
-    assert (done.returncode, done.stderr) == (0, "")
+    recipes.succeed("rl", tmp_path / "rl", **STUDY, **judged)
     expected = recipes.measured(tmp_path / "rl")
     assert rows_of(run) == expected
     assert any(row.get("num_sequences") for row in expected)  # there was something to learn

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.real import until
 
 from sweeper.command import BOOTSTRAP
 from sweeper.model import job as jobs
@@ -171,13 +171,6 @@ def warmed(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     found.close()
 
 
-def eventually(look: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 90
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -275,7 +268,7 @@ def living(warmed: Warm) -> tuple[subprocess.Popen[bytes], int, int, int]:
 def test_it_dies_with_its_worker(warmed: Warm) -> None:
     worker, recipe, keeper, child = living(warmed)
     worker.kill()
-    eventually(lambda: not any(map(lives, (recipe, keeper, child))))
+    until(lambda: not any(map(lives, (recipe, keeper, child))))
     assert lives(warmed.servers[0])
 
 
@@ -284,7 +277,7 @@ def test_it_outlives_the_server(warmed: Warm) -> None:
     worker, recipe, _, _ = living(warmed)
     (server,) = warmed.servers
     os.kill(server, signal.SIGKILL)
-    eventually(lambda: not lives(server))
+    until(lambda: not lives(server))
     assert lives(recipe)
     (warmed.bench.path() / "end").touch()
     warmed.bench.finish(worker)
@@ -297,7 +290,7 @@ def test_another_server_serves_while_runs_of_the_first_live(warmed: Warm) -> Non
     first = warmed.fork("import time; time.sleep(1000)")
     (server,) = warmed.servers
     os.kill(server, signal.SIGKILL)
-    eventually(lambda: not lives(server))
+    until(lambda: not lives(server))
     second = warmed.fork("raise SystemExit(4)")
     assert first is not None and second is not None
     assert second.reap()[0] == 4
@@ -322,7 +315,7 @@ def test_a_server_that_ends_when_it_is_asked(
         connection = connect(found)
         if lives(server):
             os.kill(server, signal.SIGKILL)
-            eventually(lambda: not lives(server))
+            until(lambda: not lives(server))
             held = os.open(lock, os.O_RDWR)
             fcntl.flock(held, fcntl.LOCK_EX)
             threading.Timer(longer, os.close, (held,)).start()
@@ -392,7 +385,7 @@ def test_it_dies_with_its_keeper(warmed: Warm) -> None:
     os.kill(keeper, signal.SIGKILL)
     warmed.bench.finish(worker)
     assert not lives(recipe)
-    eventually(lambda: not lives(child))
+    until(lambda: not lives(child))
     outcome = warmed.bench.outcome()
     assert (outcome["state"], outcome["signal"]) == (State.FAILED, "SIGKILL")
 
@@ -402,7 +395,7 @@ def test_it_is_told_to_stop(warmed: Warm) -> None:
     worker.terminate()
     warmed.bench.finish(worker)
     assert not lives(recipe)
-    eventually(lambda: not lives(child))
+    until(lambda: not lives(child))
     outcome = warmed.bench.outcome()
     assert (outcome["state"], outcome["reason"]) == (State.PREEMPTED, "terminated")
 

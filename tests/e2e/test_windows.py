@@ -4,11 +4,11 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from harness.real import until
 
 from sweeper.model.states import State
 from sweeper.storage.files import LocalStore
@@ -80,13 +80,6 @@ def shell(tmp_path: Path, tmux_socket: str) -> Iterator[Shell]:
     (tmp_path / "go").touch()
 
 
-def _until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
-        time.sleep(0.05)
-
-
 def _ended_panes(window: str, listed: Iterable[str]) -> list[int]:
     """The pids that the dead panes of a window had."""
     found = (re.fullmatch(rf"{window} (\d+) 1", line) for line in listed)
@@ -104,7 +97,7 @@ def test_grouped_runs_with_their_names_and_ends(shell: Shell) -> None:
     ends = {f"x=0,y={y}": f"x=0 + x=0,y={y} (succeeded) " for y in (1, 2, 3)}
     ends |= {f"x=3,y={y}": f"x=3 ! x=3,y={y} (failed (error)) " for y in (1, 2, 3)}
     # A worker ends after its outcome is on record, and tmux hears of that still later.
-    _until(lambda: ends.items() <= shell.panes().items())
+    until(lambda: ends.items() <= shell.panes().items())
 
 
 def test_a_view_that_nobody_looks_at_ends_with_its_sweep(shell: Shell) -> None:
@@ -115,14 +108,14 @@ def test_a_view_that_nobody_looks_at_ends_with_its_sweep(shell: Shell) -> None:
     listed = ("list-panes", "-s", "-F", "#{window_name} #{pane_pid} #{pane_dead}")
     # Its exit status is not asked: before 3.5 tmux may miss it, and leaves a zombie for a while.
     ended: list[int] = []
-    _until(lambda: ended.extend(_ended_panes("sweep", shell.tmux(*listed))) or ended)
+    until(lambda: ended.extend(_ended_panes("sweep", shell.tmux(*listed))) or ended)
     assert not began(ended[0])
     assert "1 succeeded" in "\n".join(shell.tmux("capture-pane", "-p", "-t", "s:sweep"))
 
 
 def test_panes_that_a_user_closes_cost_no_run(shell: Shell) -> None:
     launcher = shell.start("launch", "grid.yaml", "x=[0]", "seconds=4", "--wait")
-    _until(lambda: len(shell.executed()) == 3)
+    until(lambda: len(shell.executed()) == 3)
     (pane,) = shell.tmux("list-panes", "-t", "s:x=0", "-f", "#{==:#{pane_index},1}", "-F", "#D")
     shell.tmux("kill-pane", "-t", pane)
     shell.tmux("kill-window", "-t", "s:x=0")
@@ -135,10 +128,10 @@ def test_panes_that_a_user_closes_cost_no_run(shell: Shell) -> None:
 def test_a_deleted_socket_costs_no_run(shell: Shell) -> None:
     go = shell.hold()
     launcher = shell.start("launch", "grid.yaml", "x=[0]", "--wait")
-    _until(lambda: len(shell.executed()) == 3)
+    until(lambda: len(shell.executed()) == 3)
     (path,) = shell.tmux("display-message", "-p", "#{socket_path}")
     os.unlink(path)
-    _until(lambda: os.path.exists(path))  # the launcher has noticed, and made it again
+    until(lambda: os.path.exists(path))  # the launcher has noticed, and made it again
     go.touch()
     output, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output
@@ -155,7 +148,7 @@ def test_a_launch_while_the_launcher_before_is_still_leaving(shell: Shell) -> No
     launch = shell.start("launch", "grid.yaml", "x=0", "y=1")
     said, _ = launch.communicate(timeout=120)
     assert launch.returncode == 0, said
-    _until((shell.folder / "ledger").exists)
+    until((shell.folder / "ledger").exists)
 
 
 class Terminal:
@@ -190,7 +183,7 @@ SWEEPER = str(Path(sys.executable).parent / "sweeper")
 def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
     go = shell.hold()
     launcher = shell.start("launch", "grid.yaml", "--wait")
-    _until(lambda: len(shell.executed()) == 6)
+    until(lambda: len(shell.executed()) == 6)
     begin, sent = shell.folder / "begin", shell.folder / "sent"
     attach = f"until [ -e {begin} ]; do sleep 0.1; done; exec {SWEEPER} attach s"
     terminal = Terminal(shell, 80, 24, "sh", "-c", attach)  # so inside another tmux
@@ -199,26 +192,26 @@ def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
         sent.touch()
         terminal.run("pipe-pane", f"cat >>{sent}")
         begin.touch()
-        _until(lambda: "type the prefix twice" in sent.read_text(errors="replace"))
+        until(lambda: "type the prefix twice" in sent.read_text(errors="replace"))
         shell.tmux("select-window", "-t", "s:=x=3")
-        _until(lambda: ". x=3,y=2 (running)" in terminal.screen())
-        _until(lambda: "6 running" in terminal.screen().splitlines()[-1])
+        until(lambda: ". x=3,y=2 (running)" in terminal.screen())
+        until(lambda: "6 running" in terminal.screen().splitlines()[-1])
         go.touch()
         output, _ = launcher.communicate(timeout=120)
         assert launcher.returncode == 3, output
-        _until(lambda: "3/6 succeeded, 3 failed" in terminal.screen().splitlines()[-1])
+        until(lambda: "3/6 succeeded, 3 failed" in terminal.screen().splitlines()[-1])
         # Workers print their last line, and end, after their outcome is on record.
-        _until(lambda: terminal.screen().count("! x=3,y=") == 3)
-        _until(lambda: terminal.screen().count("(failed (error))") == 3)
-        _until(lambda: terminal.screen().count("sweeper: failed (error) after") == 3)
+        until(lambda: terminal.screen().count("! x=3,y=") == 3)
+        until(lambda: terminal.screen().count("(failed (error))") == 3)
+        until(lambda: terminal.screen().count("sweeper: failed (error) after") == 3)
         assert "Pane is dead" not in terminal.screen()
         listed = ("list-windows", "-t", "s", "-F", "#{T:window-status-format}")
         signs = ["x=0 [+++]", "x=3 [!!!]"]
-        _until(lambda: [line.strip() for line in shell.tmux(*listed)][-2:] == signs)
+        until(lambda: [line.strip() for line in shell.tmux(*listed)][-2:] == signs)
         terminal.run("resize-window", "-x", "30", "-y", "9")  # nothing breaks, nothing is lost
-        _until(lambda: terminal.screen().count("3,y=") == 3)
+        until(lambda: terminal.screen().count("3,y=") == 3)
         terminal.run("resize-window", "-x", "120", "-y", "40")
-        _until(lambda: terminal.screen().count("sweeper: failed (error) after") == 3)
+        until(lambda: terminal.screen().count("sweeper: failed (error) after") == 3)
     finally:
         terminal.close()
 
@@ -233,11 +226,11 @@ def test_panes_keep_their_room_in_a_smaller_terminal(shell: Shell) -> None:
     def panes() -> list[str]:
         return shell.tmux("list-panes", "-t", "s:=all", "-F", form)
 
-    _until(lambda: "all" in shell.tmux("list-windows", "-t", "s", "-F", "#{window_name}"))
+    until(lambda: "all" in shell.tmux("list-windows", "-t", "s", "-F", "#{window_name}"))
     terminal = Terminal(shell, 80, 24, SWEEPER, "attach", "s")
     try:
         shell.tmux("select-window", "-t", "s:=all")
-        _until(lambda: sorted(int(pane.split()[0]) for pane in panes()) == [26] * 7 + [53])
+        until(lambda: sorted(int(pane.split()[0]) for pane in panes()) == [26] * 7 + [53])
         assert all(f"=4,seed={seed} " in pane for seed, pane in enumerate(panes()[-2:]))
     finally:
         terminal.close()
@@ -257,9 +250,9 @@ def test_attach_from_a_window_of_the_same_server(shell: Shell) -> None:
     typed = f"SWEEPER_HOME={shell.environment['SWEEPER_HOME']} {SWEEPER} attach s"
     try:
         clients = ["list-clients", "-F", "#{client_session}"]
-        _until(lambda: shell.tmux(*clients) == ["mine"])
+        until(lambda: shell.tmux(*clients) == ["mine"])
         shell.tmux("send-keys", "-t", "mine", f"cd {shell.folder}; TMUX=$TMUX {typed}", "Enter")
-        _until(lambda: shell.tmux(*clients) == ["s"])
+        until(lambda: shell.tmux(*clients) == ["s"])
         assert len(shell.tmux("list-clients")) == 1  # not one inside the other
     finally:
         terminal.close()

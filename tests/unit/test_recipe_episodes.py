@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sweeper.environments import Result
-from sweeper.recipes import chat, episodes, rl, rollouts
+from sweeper.recipes import chat, episodes, policy_gradient, rollouts
 from sweeper.recipes.episodes import Action, Player, Sampled, action_of, shown
 from sweeper.recipes.rollouts import Problem, Rollout, Turn
 from sweeper.tasks import Judged, total
@@ -127,7 +127,7 @@ def test_the_tokens_are_those_that_were_sampled(tmp_path):
         "ls",
         "ab",
     ]
-    datum = rl.to_datum(problem.prompt, rollout, [1.0] * len(rollout.tokens))
+    datum = policy_gradient.to_datum(problem.prompt, rollout, [1.0] * len(rollout.tokens))
     weights = datum.loss_fn_inputs["advantages"].to_numpy()
     assert [n + 1 for n, weight in enumerate(weights) if weight] == places
     logprobs = datum.loss_fn_inputs["logprobs"].to_numpy()

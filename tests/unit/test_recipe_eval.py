@@ -3,11 +3,10 @@ import json
 import re
 import statistics
 
-import chz
 import pytest
 
 from sweeper.recipes import eval as evaluation
-from sweeper.recipes import settings, suites, tasks
+from sweeper.recipes import scores, settings, suites, tasks
 from sweeper.recipes.service import RecipeError
 
 
@@ -93,12 +92,12 @@ def test_pass_at_k_is_the_share_of_draws_with_one_that_is_right():
     for k in range(1, 6):
         draws = list(itertools.combinations(right, k))
         expected = sum(any(draw) for draw in draws) / len(draws)
-        assert evaluation.pass_at(k, 5, 2) == pytest.approx(expected)
+        assert scores.pass_at(k, 5, 2) == pytest.approx(expected)
 
 
 def test_samples_of_an_item_are_one_observation():
     rows = [[{"score": s} for s in own] for own in ((1, 1, 0, 0), (0, 0, 0, 0), (1, 1, 1, 1))]
-    found = evaluation.scores_of(rows)
+    found = scores.scores_of(rows)
     assert found["score"] == pytest.approx(0.5)
     assert found["stderr"] == pytest.approx(statistics.stdev([0.5, 0, 1]) / 3**0.5)
     assert found["pass@1"] == pytest.approx(0.5)
@@ -118,11 +117,6 @@ def test_samples_of_an_item_are_one_observation():
 def test_bad_values_are_refused(given, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         evaluation.Config(**given)
-
-
-def test_every_field_is_documented():
-    fields = chz.chz_fields(evaluation.Config)
-    assert [name for name, field in fields.items() if not field._doc] == []
 
 
 def test_what_a_run_holds_out_is_told_without_its_training_part():

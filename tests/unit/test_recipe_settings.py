@@ -1,8 +1,30 @@
 import re
 
+import chz
 import pytest
 
-from sweeper.recipes import settings, tasks
+from sweeper.recipes import (
+    distill,
+    dpo,
+    harbor,
+    reward,
+    rl,
+    session_rl,
+    session_sft,
+    settings,
+    sft,
+    tasks,
+    terminal,
+)
+from sweeper.recipes import eval as evaluation
+
+RECIPES = [distill, dpo, evaluation, harbor, reward, rl, session_rl, session_sft, sft, terminal]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
+def test_every_field_is_documented(recipe):
+    fields = chz.chz_fields(recipe.Config)
+    assert [name for name, field in fields.items() if not field._doc] == []
 
 
 def rates(**given):

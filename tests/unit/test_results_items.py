@@ -6,8 +6,6 @@ import pytest
 
 from sweeper.results.items import Answered, ItemFile, item_files, parse_answers, parse_items
 
-STORE = "runs/step90_b/gsm8k/trajectories.jsonl"
-
 
 def test_an_evaluation_that_ended_has_a_result_and_the_latest_comes_last():
     paths = {

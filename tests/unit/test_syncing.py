@@ -184,14 +184,6 @@ def test_a_file_that_is_written_anew_replaces_what_was_sent(recipe: Recipe, how:
     assert not [path for path in recipe.arrived() if ".parts/" in path]
 
 
-def _turns(recipe: Recipe, sync: Sync, count: int = 4) -> None:
-    for _ in range(count):
-        recipe.steps(5)
-        recipe.checkpoint()
-        sync.step()
-    sync.finish()
-
-
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY, Fault.TWICE, Fault.KILL_AFTER])
 def test_interrupted_at_every_call(tmp_path: Path, fault: Fault) -> None:
     struck = 0

@@ -212,7 +212,7 @@ class Sweep:
                 process.kill()
 
 
-def until(condition: Callable[[], object], seconds: float = 60, why: str = "") -> None:
+def until(condition: Callable[[], object], seconds: float = 120, why: str = "") -> None:
     """Wait for a condition, at most so long."""
     deadline = time.monotonic() + seconds
     while not condition():

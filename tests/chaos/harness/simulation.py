@@ -49,10 +49,6 @@ YEAR = 365 * DAY
 STEPS_OF_CLOCKS = (1.0, 60.0, 3600.0, DAY, YEAR)
 DEADLY = (Fault.KILL, Fault.KILL_AFTER, Fault.POWER)
 
-ENDINGS = ("succeed", "fail", "killed", "preempted", "vanish", "stall")
-"""How an attempt goes: `killed` leaves no outcome but a job that ended, `vanish` not even that;
-`stall` stops for longer than a lease, unseen by the backend, and then goes on."""
-
 
 class Result(NamedTuple):
     """What became of a simulated sweep."""
@@ -457,6 +453,9 @@ class _Trouble:
 
 def _endings(chance: random.Random) -> list[str]:
     """How a run's attempts go: some that are to be started again, then one that decides. There are
-    no retries: a failure is the end."""
+    no retries: a failure is the end.
+
+    `killed` leaves no outcome but a job that ended, `vanish` not even that; `stall` stops for
+    longer than a lease, unseen by the backend, and then goes on."""
     again = [chance.choice(("preempted", "vanish", "stall")) for _ in range(chance.randint(0, 2))]
     return [*again, chance.choice(("succeed", "succeed", "succeed", "fail", "killed"))]

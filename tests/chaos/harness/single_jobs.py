@@ -1,13 +1,13 @@
 """Jobs that a test gives to a backend by itself, without a sweep."""
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.real import until
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.errors import Unreachable
 
@@ -16,14 +16,6 @@ def a_job(number: int, *argv: str, attempt: int = 1, **resources: Any) -> JobSpe
     """One that sleeps, where nothing else is said."""
     token = f"{number:012x}-a{attempt}"
     return JobSpec(token, f"x={number}", argv or ("sleep", "600"), "/", resources, grace_s=0)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited 60 s in vain"
-        time.sleep(0.05)
 
 
 def until_state(backend: Backend, token: str, state: JobState) -> JobStatus:

@@ -1,0 +1,101 @@
+"""The numbers of a policy-gradient step: what each sampled token is worth, what is trained on, and
+how far the trainer is from the sampler.
+
+Each is a function of its arguments alone.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from . import rollouts
+from .rollouts import Rollout
+
+if TYPE_CHECKING:
+    import tinker
+
+
+def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
+    """What each answer earned above the group's mean.
+
+    With `normalize_std` divided by the group's standard deviation, as GRPO was first published
+    (Shao et al. 2024, arXiv:2402.03300, section 4.1.2); without, as Liu et al. 2025
+    (arXiv:2503.20783) have it, who show that dividing favours the easiest and hardest questions.
+    """
+    mean = sum(rewards) / len(rewards)
+    centred = [reward - mean for reward in rewards]
+    if not normalize_std:
+        return centred
+    deviation = (sum(c * c for c in centred) / len(centred)) ** 0.5
+    return [c / (deviation + 1e-6) for c in centred]
+
+
+def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[float]:
+    """What sampled tokens gain for being unlikely, against the batch's mean logprob.
+
+    Added to their advantages it makes the gradient that of reward + coef * entropy, the entropy
+    being the mean over tokens of -log q under their own distribution (Williams and Peng 1991,
+    "Function optimization using connectionist reinforcement learning algorithms").
+    """
+    return [coef * (mean - logprob) for logprob in logprobs]
+
+
+def kl_penalty(
+    sampled: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], coef: float
+) -> tuple[list[list[float]], dict[str, float]]:
+    """What sampled tokens lose for being likelier than under the reference, against the batch's
+    mean: by answer and token. The metric is that mean, an estimate of the KL divergence from the
+    reference in nats a token, by tinker-cookbook's name."""
+    apart = [
+        [own - before for own, before in zip(*both, strict=True)]
+        for both in zip(sampled, reference, strict=True)
+    ]
+    mean = sum(map(sum, apart)) / max(sum(map(len, apart)), 1)
+    return [[coef * (mean - gap) for gap in own] for own in apart], {"kl_policy_base": mean}
+
+
+def to_datum(prompt: list[int], rollout: Rollout, advantages: Sequence[float]) -> "tinker.Datum":
+    """What Tinker trains on: each sampled token with its logprob and its advantage.
+
+    Tokens of the prompt, and those that an environment wrote between turns, have advantage 0, and
+    so no part in the loss.
+    """
+    import numpy as np
+    import tinker
+
+    tokens, places = rollouts.whole(prompt, rollout)
+    logprobs, weights = (np.zeros(len(tokens), np.float32) for _ in range(2))
+    logprobs[places], weights[places] = rollout.logprobs, advantages
+    return tinker.Datum(
+        model_input=tinker.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={
+            "target_tokens": tinker.TensorData.from_numpy(np.array(tokens[1:], np.int64)),
+            "logprobs": tinker.TensorData.from_numpy(logprobs[1:]),
+            "advantages": tinker.TensorData.from_numpy(weights[1:]),
+        },
+    )
+
+
+def kl_sample_train(sampled: Sequence[float], trained: Sequence[float]) -> dict[str, float]:
+    """How far the trainer is from the sampler, in nats a token, from the logprobs that both gave
+    the sampled tokens.
+
+    v1 is the mean of log q - log p, the plain estimate of KL(q || p), q being the sampler. v2 is
+    half the mean of its square, biased but never negative (J. Schulman 2020, "Approximating KL
+    divergence", k1 and k2).
+    """
+    differences = [q - p for q, p in zip(sampled, trained, strict=True)]
+    count = len(differences)
+    return {
+        "optim/kl_sample_train_v1": sum(differences) / count,
+        "optim/kl_sample_train_v2": sum(d * d for d in differences) / count / 2,
+    }
+
+
+def discounted(values: Sequence[float], factor: float) -> list[float]:
+    """Each value with those after it, the next one times `factor`, and so on."""
+    found: list[float] = []
+    after = 0.0
+    for value in reversed(values):
+        after = value + factor * after
+        found.append(after)
+    return found[::-1]

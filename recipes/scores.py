@@ -1,0 +1,50 @@
+"""What the answers of an evaluation say together: mean scores, their errors, and pass@k."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .suites import Item
+
+
+def measures(done: Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]) -> dict[str, float]:
+    """What all items say together, and those of each suite. Items that nothing graded are left
+    out of scores."""
+    graded = [(item, rows) for item, rows in done if item.grader is not None]
+    found: dict[str, float] = {"test/num_items": len(done)}
+    if graded:
+        overall = scores_of([rows for _, rows in graded])
+        found |= {"test/accuracy": overall["score"]}
+        if "stderr" in overall:
+            found["test/stderr"] = overall["stderr"]
+        errors = sum(row.get("error") is not None for _, rows in graded for row in rows)
+        found["test/grader_errors"] = errors
+    for suite in dict.fromkeys(item.suite for item, _ in graded):
+        own = scores_of([rows for item, rows in graded if item.suite == suite])
+        found |= {f"eval/{suite}/{key}": value for key, value in own.items()}
+    return found
+
+
+def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
+    """The mean score of items, its standard error over items, and pass@k for powers of two.
+
+    Samples of an item are one observation of it: their scores are averaged first. A sample is right
+    with a score of 1 or more.
+    """
+    means = [sum(row["score"] for row in rows) / len(rows) for rows in items]
+    count, mean = len(means), sum(means) / len(means)
+    spread = sum((value - mean) ** 2 for value in means)
+    samples = min(len(rows) for rows in items)
+    found = {"score": mean, "num_items": count}
+    if count > 1:
+        found["stderr"] = math.sqrt(spread / (count - 1) / count)
+    for k in (2**power for power in range(samples.bit_length()) if 2**power <= samples):
+        passed = [pass_at(k, len(rows), sum(r["score"] >= 1 for r in rows)) for rows in items]
+        found[f"pass@{k}"] = sum(passed) / count
+    return found
+
+
+def pass_at(k: int, samples: int, right: int) -> float:
+    """The chance that of k samples drawn from these one is right (Chen et al. 2021,
+    arXiv:2107.03374): an unbiased estimate, unlike 1 - (1 - right/samples)^k."""
+    return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)
