@@ -363,15 +363,6 @@ class Service:
         self.registry.sampler(body["sampling_session_id"])
         return {"type": "join_sampling_session", "client_counter": next(self._clients)}
 
-    def get_sampler(self, name: str) -> Body:
-        """What a sampler draws from."""
-        sampler = self.registry.sampler(name)
-        return {
-            "sampler_id": name,
-            "base_model": sampler.adapter.model.name,
-            "model_path": sampler.path,
-        }
-
     def sample(self, body: Body, *, may_refuse: bool = False) -> Body:
         """Draw sequences. Busy if too many are drawn already and the client takes that for an
         answer (`may_refuse`); else the request waits."""
