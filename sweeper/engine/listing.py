@@ -10,7 +10,7 @@ from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.meter import HOURS, Billed
 from sweeper.engine.service import Body, Service
-from sweeper.engine.state import Known
+from sweeper.engine.state import RunSummary
 
 __all__ = ["CHECKPOINT", "OWNER", "ROUTES", "Params", "expire", "external_addresses", "time_of"]
 
@@ -58,25 +58,25 @@ def _training_run(service: Service, name: str) -> Body:
     checkpoints."""
     held = {run.id: run for run in service.registry.runs()}.get(name)
     entries = service.vault.entries(name)
-    known = held.known if held else service.registry.past_runs().get(name)
-    if known is None:
+    summary = held.summary if held else service.registry.past_runs().get(name)
+    if summary is None:
         if not entries:
             raise Unknown(f"there is no training run {name}")
         last = entries[-1].document
         rank, said = last["lora"]["rank"], last.get("run_metadata")
-        known = Known(last["base"], rank, said, last["created"])
+        summary = RunSummary(last["base"], rank, said, last["created"])
     latest: dict[str, Body] = {e.place.kind: _checkpoint(e) for e in entries}
     return {
         "training_run_id": name,
-        "base_model": known.base,
+        "base_model": summary.base,
         "model_owner": OWNER,
         "is_lora": True,
         "corrupted": False,
-        "lora_rank": known.rank,
-        "last_request_time": time_of(known.used),
+        "lora_rank": summary.rank,
+        "last_request_time": time_of(summary.used),
         "last_checkpoint": latest.get("weights"),
         "last_sampler_checkpoint": latest.get("sampler_weights"),
-        "user_metadata": known.user_metadata,
+        "user_metadata": summary.user_metadata,
     }
 
 
@@ -187,7 +187,7 @@ def session(service: Service, path: Params, _query: Params) -> Body:
         "sampler_ids": found.samplers,
         "user_metadata": found.user_metadata,
         "display_name": found.display_name,
-        "seconds_since_heard": round(time.monotonic() - found.seen, 1),
+        "seconds_since_heard": round(time.monotonic() - found.last_heard, 1),
     }
 
 

@@ -221,8 +221,8 @@ class Service:
 
     def forward_backward(self, raw: bytes) -> Body:
         """A forward pass, and a backward pass unless it is `forward_only`."""
-        header, message = wire.header(raw)
-        run = self._run(header.run)
+        message = wire.parse(raw)
+        run = self._run(message.model_id)
 
         def job() -> Reply:
             given = wire.data_of(message)
@@ -234,7 +234,7 @@ class Service:
             self.meter.bill(_owner(run.id, "train"), run.adapter.model.name, **{kind: tokens})
             return Reply(wire.passed(result))
 
-        return self._queue_for(run, header.sequence or None, job)
+        return self._queue_for(run, message.seq_id or None, job)
 
     def optim_step(self, body: Body) -> Body:
         """Step by the gradients gathered."""

@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from tinker.proto import tinker_public_pb2 as pb
 
 __all__ = [
-    "Header",
     "Pass",
     "data_of",
     "head_of",
-    "header",
     "json_head",
+    "parse",
     "passed",
     "prompt_tokens",
     "sampled",
@@ -61,13 +60,6 @@ _FROM_WIRE = {
 }
 
 
-class Header(NamedTuple):
-    """Whom a forward_backward is for: all that is read before the request is queued."""
-
-    run: str
-    sequence: int
-
-
 class Pass(NamedTuple):
     """A forward_backward request, unpacked."""
 
@@ -77,14 +69,14 @@ class Pass(NamedTuple):
     train: bool
 
 
-def header(body: bytes) -> tuple[Header, "pb.ForwardBackwardRequest"]:
+def parse(body: bytes) -> "pb.ForwardBackwardRequest":
     """Parse a request; its data are unpacked later, by `data_of`. RequestError if it is none."""
     message = pb.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
     except Exception as error:  # protobuf's DecodeError, whose home differs between backends
         raise RequestError(f"this is no ForwardBackwardRequest: {error}") from error
-    return Header(message.model_id, message.seq_id), message
+    return message
 
 
 def head_of(data: bytes) -> dict[str, str | int]:
@@ -298,15 +290,16 @@ def sampled(result: SampleResult, named: Targets | None = None) -> bytes:
         if sequence.topk:
             ids, values = (np.stack(part) for part in zip(*sequence.topk, strict=True))
             _put_topk(out.topk_sampled_logprobs, ids, values)
-    if result.prompt_logprobs is not None:
-        message.prompt_logprobs = result.prompt_logprobs.astype(np.float32).tobytes()
-    if result.topk is not None:
-        _put_topk(message.topk_prompt_logprobs, *result.topk)
-    if result.targets is not None and named is not None:
+    scores = result.scores
+    if scores.own is not None:
+        message.prompt_logprobs = scores.own.astype(np.float32).tobytes()
+    if scores.topk is not None:
+        _put_topk(message.topk_prompt_logprobs, *scores.topk)
+    if scores.targets is not None and named is not None:
         tensor = message.target_prompt_logprobs
         tensor.dtype = pb.DTYPE_FLOAT32
         tensor.shape.extend(named.shape)
-        raw = result.targets.astype(np.float32).tobytes()
+        raw = scores.targets.astype(np.float32).tobytes()
         if named.sparse is None:
             tensor.dense = raw
         else:
