@@ -19,7 +19,7 @@ from io import BytesIO
 
 from sweeper.environments.base import Died, Ended, Limits, Result
 
-__all__ = ["InShell", "Output", "Shell", "close_pipes", "supervisor"]
+__all__ = ["InShell", "Output", "Shell", "close_pipes", "last_error", "supervisor"]
 
 _WORD = 12
 _SHELLS = 64
@@ -272,7 +272,7 @@ class Shell:
             data=packed,
         )
         if told.code != 0:
-            line = told.text.strip().rpartition("\n")[2] or told.ended
+            line = told.last_line or told.ended
             raise OSError(f"files cannot be put into the environment: {line}")
 
     def get(self, path: str, most: int, seconds: float) -> bytes | None:
@@ -282,6 +282,16 @@ class Shell:
             f"[ -f {quoted} ] && head -c {most} {quoted} 2>/dev/null", seconds, 2 * most
         )
         return found.output if found.code == 0 else None
+
+
+def last_error(process: "subprocess.Popen[bytes] | None") -> str:
+    """The last line that a process has written to its standard error. What it had begun may hold
+    the pipe open: only what is there by now is read."""
+    if process is None or process.stderr is None:
+        return "it did not start"
+    os.set_blocking(process.stderr.fileno(), False)
+    written = (process.stderr.read() or b"").decode(errors="replace").strip()
+    return written.rpartition("\n")[2] or "it did not start"
 
 
 def close_pipes(process: "subprocess.Popen[bytes]") -> None:
