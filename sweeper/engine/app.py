@@ -21,7 +21,7 @@ from sweeper.engine.limits import Bucket, Failures, Paused
 from sweeper.engine.refusals import REFUSED
 from sweeper.engine.scheduler import Reply
 from sweeper.engine.service import Body, Service
-from sweeper.engine.wire import head_of, json_head
+from sweeper.engine.wire import json_head, protobuf_head
 
 __all__ = ["build"]
 
@@ -166,7 +166,7 @@ class _Api:
         """The same to one whose body begins with `start`. If it has a number, in JSON or in
         protobuf, the number is freed: the SDK counts it, and the requests that follow would wait
         for it."""
-        self._service.refuse((json_head if _is_json(request) else head_of)(start), message)
+        self._service.refuse((json_head if _is_json(request) else protobuf_head)(start), message)
         return _json({"detail": message}, status)
 
     async def missing(self, request: Request, _error: Exception) -> Response:

@@ -213,7 +213,7 @@ class Models:
             offered = ", ".join(self.names())
             raise Unknown(
                 f"there is no base model {name!r} here; use {offered}; or restart the engine with "
-                f"--alias {name}={tiny.NAME}"
+                f"--alias {name}={tiny.TINY}"
             )
 
     def contexts(self) -> dict[str, int]:

@@ -15,20 +15,20 @@ import numpy as np
 from sweeper.engine.arrays import Floats, Ints, Numbers
 from sweeper.engine.batches import Datum
 from sweeper.engine.errors import RequestError
-from sweeper.engine.work import Passed, SampleResult, Targets
+from sweeper.engine.work import PassResult, SampleResult, Targets
 
 if TYPE_CHECKING:
     from tinker.proto import tinker_public_pb2 as pb
 
 __all__ = [
-    "Pass",
-    "data_of",
-    "head_of",
+    "PassRequest",
+    "decode_pass",
+    "encode_pass",
+    "encode_samples",
     "json_head",
     "parse",
-    "passed",
     "prompt_tokens",
-    "sampled",
+    "protobuf_head",
 ]
 
 
@@ -60,7 +60,7 @@ _FROM_WIRE = {
 }
 
 
-class Pass(NamedTuple):
+class PassRequest(NamedTuple):
     """A forward_backward request, unpacked."""
 
     data: list[Datum]
@@ -70,7 +70,7 @@ class Pass(NamedTuple):
 
 
 def parse(body: bytes) -> "pb.ForwardBackwardRequest":
-    """Parse a request; its data are unpacked later, by `data_of`. RequestError if it is none."""
+    """Parse a request. `decode_pass` unpacks its data later. RequestError if it is none."""
     message = pb.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
@@ -79,7 +79,7 @@ def parse(body: bytes) -> "pb.ForwardBackwardRequest":
     return message
 
 
-def head_of(data: bytes) -> dict[str, str | int]:
+def protobuf_head(data: bytes) -> dict[str, str | int]:
     """What a ForwardBackwardRequest, or the beginning of one, says of whom it is for: `model_id`
     and `seq_id`, which stand before its data; less where they do not."""
     reader = _Varints(data)
@@ -178,7 +178,7 @@ def _tokens(chunks: "Sequence[pb.Chunk]") -> Ints:
     return np.concatenate(parts) if len(parts) != 1 else parts[0]
 
 
-def data_of(message: "pb.ForwardBackwardRequest") -> Pass:
+def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
     """Unpack a request. RequestError says what this engine cannot take."""
     data = list[Datum]()
     for datum in message.data:
@@ -188,10 +188,10 @@ def data_of(message: "pb.ForwardBackwardRequest") -> Pass:
     config: dict[str, float | str] = dict(message.loss_fn_config)
     for key, value in message.loss_fn_config_v2.items():
         config[key] = value.text if value.HasField("text") else value.number
-    return Pass(data, message.loss_fn, config, not message.forward_only)
+    return PassRequest(data, message.loss_fn, config, not message.forward_only)
 
 
-def passed(result: Passed) -> bytes:
+def encode_pass(result: PassResult) -> bytes:
     """A ForwardBackwardOutput: one record for each run of data with the same trailing shape."""
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     for key, value in result.metrics.items():
@@ -248,7 +248,7 @@ class _Tensor(TypedDict, total=False):
     sparse_col_indices: list[int] | None
 
 
-def targets(value: _Tensor) -> Targets:
+def decode_targets(value: _Tensor) -> Targets:
     """The tokens that a JSON tensor names, dense or sparse (CSR). RequestError for another one."""
     wrong = RequestError("target_prompt_logprobs must be an int64 tensor of two dimensions")
     try:
@@ -279,7 +279,7 @@ def _put_topk(message: "pb.TopkLogprobs", ids: Ints, logprobs: Floats) -> None:
     message.length, message.k = ids.shape
 
 
-def sampled(result: SampleResult, named: Targets | None = None) -> bytes:
+def encode_samples(result: SampleResult, named: Targets | None = None) -> bytes:
     """A SampleResponse; `named` are the targets that were asked for."""
     message = pb.SampleResponse(prompt_cache_hit_tokens=result.reused)
     for sequence in result.sequences:

@@ -19,7 +19,7 @@ from sweeper.engine.prefixes import BLOCK, Prefixes
 from sweeper.engine.state import Adapter, Run
 
 __all__ = [
-    "Passed",
+    "PassResult",
     "PromptScores",
     "SampleRequest",
     "SampleResult",
@@ -39,7 +39,7 @@ __all__ = [
 MAX_SAMPLES = 1024
 
 
-class Passed(NamedTuple):
+class PassResult(NamedTuple):
     """A forward pass: the logprobs of each datum's targets, shaped as those, and metrics."""
 
     logprobs: list[Floats]
@@ -92,7 +92,7 @@ def one_pass(
 
 def forward_backward(
     run: Run, data: Sequence[Datum], name: str, config: losses.LossConfig, *, train: bool
-) -> Passed:
+) -> PassResult:
     """One pass over the data; with `train` its gradient is added to what the run has gathered.
 
     The loss is summed over tokens. A pass that fails leaves the gradients as they were.
@@ -107,7 +107,7 @@ def forward_backward(
     for key, gradient in gradients.items():
         held = run.gradients.get(key)
         run.gradients[key] = gradient if held is None else held + gradient
-    return Passed(logprobs, {"loss:sum": total})
+    return PassResult(logprobs, {"loss:sum": total})
 
 
 def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:

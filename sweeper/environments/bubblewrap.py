@@ -139,7 +139,7 @@ class Bubblewrap(InShell):
             raise Died(self._last_words()) from None
         self._watched = Watched(pid, self._made.limits, self._end_all)
         self._shell = Shell(self._process, self._end_all, self._watched.why)
-        self._shell.greet()
+        self._shell.await_ready()
         watch(self._watched)
 
     def _spawn(self, info: int) -> "subprocess.Popen[bytes]":

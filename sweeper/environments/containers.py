@@ -83,7 +83,7 @@ class Container(InShell):
             raise NotThere(f"{self._command} does not start: {error}") from None
         self._shell = Shell(self._process, self._end_all)
         try:
-            self._shell.greet()
+            self._shell.await_ready()
         except Died:
             raise Died(self._last_words()) from None
 
