@@ -20,30 +20,21 @@ def _parser() -> argparse.ArgumentParser:
         prog="sweeper engine", description="the local Tinker-compatible service"
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    for action in (
-        _with_settings(actions.add_parser("start", help="start one, which stays")),
-        _with_settings(actions.add_parser("serve", help="serve in the foreground")),
-        _with_all(actions.add_parser("status", help="say whether one runs, and where")),
-        actions.add_parser(
-            "env", help='print what a shell sets to use it: eval "$(sweeper engine env)"'
-        ),
-        _with_force(actions.add_parser("stop", help="stop it")),
-    ):
+    _add_settings(actions.add_parser("start", help="start one, which stays"))
+    _add_settings(actions.add_parser("serve", help="serve in the foreground"))
+    status = actions.add_parser("status", help="say whether one runs, and where")
+    status.add_argument("--all", action="store_true", help="list all sessions, not the last 10")
+    actions.add_parser(
+        "env", help='print what a shell sets to use it: eval "$(sweeper engine env)"'
+    )
+    stop = actions.add_parser("stop", help="stop it")
+    stop.add_argument("--force", action="store_true", help="though sweeps use it")
+    for action in actions.choices.values():
         action.add_argument("--home", help="default: $SWEEPER_HOME or the user's data directory")
     return parser
 
 
-def _with_all(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--all", action="store_true", help="list all sessions, not the last 10")
-    return parser
-
-
-def _with_force(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--force", action="store_true", help="though sweeps use it")
-    return parser
-
-
-def _with_settings(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 (the default) is a free one")
     parser.add_argument(
@@ -57,7 +48,6 @@ def _with_settings(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--token", help=f"what clients must give as their key; better ${TOKEN}")
     add_limits(parser)
-    return parser
 
 
 def _pairs(given: list[str], flag: str, parser: argparse.ArgumentParser) -> dict[str, str]:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from sweeper.engine.limits import Gate, Limits, Paused
 from sweeper.engine.meter import Meter
-from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler, failure
+from sweeper.engine.scheduler import Lane, Promises, Reply, Scheduler, fail
 
 __all__ = ["Admission"]
 
@@ -81,9 +81,7 @@ class Admission:
         self._seats.forget(session)
         with self._lock:
             waiting = self._waiting.pop(session, ())
-        for future in waiting:
-            if future.set_running_or_notify_cancel():
-                future.set_result(failure("the session has ended", "user"))
+        fail(waiting, "the session has ended")
 
     def keep(self, sessions: Collection[str]) -> None:
         """Free the seats of all sessions but these; what waits goes on waiting."""

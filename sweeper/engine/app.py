@@ -21,7 +21,7 @@ from sweeper.engine.limits import Bucket, Failures, Paused
 from sweeper.engine.refusals import REFUSED
 from sweeper.engine.scheduler import Reply
 from sweeper.engine.service import Body, Service
-from sweeper.engine.wire import head_of, json_head
+from sweeper.engine.wire import json_head, protobuf_head
 
 __all__ = ["build"]
 
@@ -44,15 +44,15 @@ _DYNAMIC_CONFIG: Body = {"sample_cancel_enabled": True}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def _spelled(value: object) -> object:
+def _nonfinite_as_text(value: object) -> object:
     """NaN and infinities as the strings that the SDK's models read as numbers: JSON has none, and
     its parser refuses the bare words."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {key: _spelled(item) for key, item in cast(Body, value).items()}
+        return {key: _nonfinite_as_text(item) for key, item in cast(Body, value).items()}
     if isinstance(value, list):
-        return [_spelled(item) for item in cast(list[object], value)]
+        return [_nonfinite_as_text(item) for item in cast(list[object], value)]
     return value
 
 
@@ -60,7 +60,7 @@ def _json(document: object, status: int = 200) -> Response:
     try:
         text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a metric of a run that diverges
-        text = json.dumps(_spelled(document), separators=(",", ":"), allow_nan=False)
+        text = json.dumps(_nonfinite_as_text(document), separators=(",", ":"), allow_nan=False)
     return Response(text.encode(), status, media_type="application/json")
 
 
@@ -76,64 +76,6 @@ def _busy(error: Busy) -> Response:
     response.headers["retry-after-ms"] = str(max(1, round(1000 * error.seconds)))
     response.headers["retry-after"] = f"{error.seconds:.3f}"
     return response
-
-
-class _Rehearsal:
-    """What a request has to pass where limits were asked for: failures, the rate."""
-
-    def __init__(self, service: Service) -> None:
-        limits = service.limits
-        self._service = service
-        self._bucket = Bucket(limits.rate_limit)
-        self._failures = Failures(limits.fail_rate, limits.seed)
-
-    def guard(self, name: str, handler: Handler) -> Handler:
-        """The handler behind all that stands before it."""
-        inner = _guarded(self._service, handler)
-
-        async def guarded(request: Request) -> Response:
-            if name in _CAN_FAIL and self._failures.next():
-                self._service.meter.add(None, failed=1)
-                return _json({"detail": "a failure that --fail-rate asked for"}, 500)
-            if name in _WORK and (seconds := self._bucket.take()):
-                self._service.meter.add(None, refused=1)
-                return _busy(Busy("too many requests: --rate-limit", seconds))
-            return await inner(request)
-
-        return guarded
-
-
-def _guarded(service: Service, handler: Handler) -> Handler:
-    async def guarded(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except Busy as error:  # the client comes again, with the same number
-            return _busy(error)
-        except Unknown as error:
-            return await _turned_away(service, request, str(error), 404)
-        except RequestError as error:
-            return await _turned_away(service, request, str(error), 400)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            message = f"malformed request: {type(error).__name__}: {error}"
-            return await _turned_away(service, request, message, 400)
-
-    return guarded
-
-
-async def _turned_away(service: Service, request: Request, message: str, status: int) -> Response:
-    """The answer to a request that nothing will be done for."""
-    try:
-        said = await request.body()
-    except TooLarge as error:
-        said = error.head
-    return _freed(service, request, said, message, status)
-
-
-def _freed(service: Service, request: Request, said: bytes, message: str, status: int) -> Response:
-    """The same to one that begins with `said`. If it has a number, in JSON or in protobuf, the
-    number is freed: the SDK counts it, and the requests that follow would wait for it."""
-    service.refuse((json_head if _is_json(request) else head_of)(said), message)
-    return _json({"detail": message}, status)
 
 
 def _is_json(request: Request) -> bool:
@@ -169,15 +111,6 @@ def _constant(document: Body) -> Handler:
     return handler
 
 
-def _listed(service: Service, function: listing.Handler) -> Handler:
-    async def handler(request: Request) -> Response:
-        # these read directories: not in the loop that everybody waits for
-        body = await asyncio.to_thread(function, service, request.path_params, request.query_params)
-        return _json(body)
-
-    return handler
-
-
 def _try_again(name: str, paused: Paused | None) -> Response:
     again: Body = {"type": "try_again", "request_id": name, "queue_state": "active"}
     if paused is not None:
@@ -185,8 +118,98 @@ def _try_again(name: str, paused: Paused | None) -> Response:
     return _json(again, 408)
 
 
-def _retrieve(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
+class _Api:
+    """The handlers of requests that are more than a call of the service, and what every request
+    has to pass before its handler: failures and the rate, where limits were asked for."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._bucket = Bucket(service.limits.rate_limit)
+        self._failures = Failures(service.limits.fail_rate, service.limits.seed)
+
+    def guard(self, name: str, handler: Handler) -> Handler:
+        """The handler behind all that stands before it. Errors become answers."""
+
+        async def guarded(request: Request) -> Response:
+            if name in _CAN_FAIL and self._failures.next():
+                self._service.meter.add(None, failed=1)
+                return _json({"detail": "a failure that --fail-rate asked for"}, 500)
+            if name in _WORK and (seconds := self._bucket.take()):
+                self._service.meter.add(None, refused=1)
+                return _busy(Busy("too many requests: --rate-limit", seconds))
+            return await self._answer(request, handler)
+
+        return guarded
+
+    async def _answer(self, request: Request, handler: Handler) -> Response:
+        try:
+            return await handler(request)
+        except Busy as error:  # the client comes again, with the same number
+            return _busy(error)
+        except Unknown as error:
+            return await self._reject(request, str(error), 404)
+        except RequestError as error:
+            return await self._reject(request, str(error), 400)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            message = f"malformed request: {type(error).__name__}: {error}"
+            return await self._reject(request, message, 400)
+
+    async def _reject(self, request: Request, message: str, status: int) -> Response:
+        """The answer to a request that nothing will be done for."""
+        try:
+            start = await request.body()
+        except TooLarge as error:
+            start = error.head
+        return self._reject_with(request, start, message, status)
+
+    def _reject_with(self, request: Request, start: bytes, message: str, status: int) -> Response:
+        """The same to one whose body begins with `start`. If it has a number, in JSON or in
+        protobuf, the number is freed: the SDK counts it, and the requests that follow would wait
+        for it."""
+        self._service.refuse((json_head if _is_json(request) else protobuf_head)(start), message)
+        return _json({"detail": message}, status)
+
+    async def missing(self, request: Request, _error: Exception) -> Response:
+        """What an address or a method that is not there answers."""
+        message = f"this engine has no {request.method} {request.url.path}"
+        return await self._reject(request, message, 404)
+
+    def too_large(self, request: Request, error: Exception) -> Response:
+        """What is answered to a body that is not read to its end."""
+        message = getattr(error, "detail", "the body is too large")
+        start = error.head if isinstance(error, TooLarge) else b""
+        return self._reject_with(request, start, message, 413)
+
+    def refused(self, message: str) -> Handler:
+        """For what this engine does not do."""
+
+        async def handler(request: Request) -> Response:
+            return await self._reject(request, message, 400)
+
+        return handler
+
+    def listed(self, function: listing.Handler) -> Handler:
+        """For what reads directories: not in the loop that everybody waits for."""
+
+        async def handler(request: Request) -> Response:
+            path, query = request.path_params, request.query_params
+            return _json(await asyncio.to_thread(function, self._service, path, query))
+
+        return handler
+
+    def posted_listed(self, function: listing.PostHandler) -> Handler:
+        """The same for what takes a body."""
+
+        async def handler(request: Request) -> Response:
+            body = await _body(request)
+            found = await asyncio.to_thread(function, self._service, request.path_params, body)
+            return _json(found)
+
+        return handler
+
+    async def retrieve(self, request: Request) -> Response:
+        """The answer to a promise, waited for as long as one poll may take."""
+        service = self._service
         name = (await _body(request))["request_id"]
         future = service.promises.get(name)
         if future is None:
@@ -208,133 +231,52 @@ def _retrieve(service: Service) -> Handler:
         service.sweep()
         return _reply(reply)
 
-    return handler
-
-
-def _forward_backward(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
+    async def forward_backward(self, request: Request) -> Response:
+        """A batch of data, in protobuf."""
         if "protobuf" not in request.headers.get("content-type", ""):
             raise RequestError("forward_backward takes protobuf: use the tinker SDK 0.38")
         if request.headers.get("content-encoding"):
             raise RequestError("this engine takes uncompressed requests only")
-        return _json(service.forward_backward(await request.body()))
+        return _json(self._service.forward_backward(await request.body()))
 
-    return handler
-
-
-def _sampling_session(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
-        future = service.create_sampling_session(await _body(request))
+    async def create_sampling_session(self, request: Request) -> Response:
+        """A new sampler, which is waited for."""
+        future = self._service.create_sampling_session(await _body(request))
         reply = await asyncio.shield(asyncio.wrap_future(future))
         if isinstance(reply.body, dict) and "error" in reply.body:
             return _json({"detail": reply.body["error"]}, 404)
-        await asyncio.sleep(service.limits.latency)
+        await asyncio.sleep(self._service.limits.latency)
         return _reply(reply)
 
-    return handler
-
-
-def _sample(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
+    async def sample(self, request: Request) -> Response:
+        """Sequences to draw."""
         # this header says that the client waits by itself when it is turned away
         may_refuse = request.headers.get("x-tinker-sampling-backpressure") == "1"
         try:
-            return _json(service.sample(await _body(request), may_refuse=may_refuse))
+            return _json(self._service.sample(await _body(request), may_refuse=may_refuse))
         except Busy:
-            service.meter.add(None, refused=1)
+            self._service.meter.add(None, refused=1)
             raise
 
-    return handler
+    async def finish_session(self, request: Request) -> Response:
+        """The end of a session."""
+        session = request.path_params["session"]
+        return _json(self._service.finish_session(session, await _body(request)))
 
-
-def _finish(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
-        return _json(service.finish_session(request.path_params["session"], await _body(request)))
-
-    return handler
-
-
-def _weights_info(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
-        body = await _body(request)
-        return _json(await asyncio.to_thread(listing.weights_info, service, body, {}))
-
-    return handler
-
-
-def _publish(service: Service, *, public: bool) -> Handler:
-    async def handler(request: Request) -> Response:
-        place = listing.place_of(request.path_params)
-        await asyncio.to_thread(service.vault.publish, place, public=public)
-        return _json({})
-
-    return handler
-
-
-def _external_addresses(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
+    async def external_addresses(self, request: Request) -> Response:
+        """Addresses of a checkpoint's files, as the client reaches this engine."""
         base = f"{str(request.base_url).rstrip('/')}{PREFIX}files/"
         found = await asyncio.to_thread(
-            listing.external_addresses, service, request.path_params, base
+            listing.external_addresses, self._service, request.path_params, base
         )
         return _json(found)
 
-    return handler
-
-
-def _file(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
-        place = service.tickets.place(request.path_params["ticket"])
-        name = request.path_params["file"]
-        data = await asyncio.to_thread(lambda: exports.contents(service.vault.load(place), name))
+    async def file(self, request: Request) -> Response:
+        """One of these files."""
+        vault, name = self._service.vault, request.path_params["file"]
+        place = self._service.tickets.place(request.path_params["ticket"])
+        data = await asyncio.to_thread(lambda: exports.contents(vault.load(place), name))
         return Response(data, media_type="application/octet-stream")
-
-    return handler
-
-
-def _search(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
-        body = await _body(request)
-        return _json(await asyncio.to_thread(searching.search_sessions, service, body))
-
-    return handler
-
-
-def _refused(service: Service, message: str) -> Handler:
-    async def handler(request: Request) -> Response:
-        return await _turned_away(service, request, message, 400)
-
-    return handler
-
-
-def _expire(service: Service) -> Handler:
-    async def handler(request: Request) -> Response:
-        body = await _body(request)
-        await asyncio.to_thread(listing.expire, service, request.path_params, body)
-        return _json({})
-
-    return handler
-
-
-def _missing(service: Service) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """What an address or a method that is not there answers."""
-
-    async def missing(request: Request, _error: Exception) -> Response:
-        message = f"this engine has no {request.method} {request.url.path}"
-        return await _turned_away(service, request, message, 404)
-
-    return missing
-
-
-def _too_large(service: Service) -> Callable[[Request, Exception], Response]:
-    """What is answered to a body that is not read to its end."""
-
-    def too_large(request: Request, error: Exception) -> Response:
-        message = getattr(error, "detail", "the body is too large")
-        said = error.head if isinstance(error, TooLarge) else b""
-        return _freed(service, request, said, message, 413)
-
-    return too_large
 
 
 def _health(identity: Body, token: str | None) -> Handler:
@@ -352,7 +294,7 @@ def build(
     """The application. `identity` is what `healthz` answers besides that all is well; all else
     asks for the token, if there is one. `address` is that on loopback where it listens: then it
     answers to no other name of its host."""
-    rehearsal = _Rehearsal(service)
+    api = _Api(service)
     posted: dict[str, Handler] = {
         name: _posted(function)
         for name, function in {
@@ -374,29 +316,25 @@ def build(
         "client/config": _constant(_CLIENT_CONFIG),
         "client/dynamic_config": _constant(_DYNAMIC_CONFIG),
         "telemetry": _constant({"status": "accepted"}),
-        "forward_backward": _forward_backward(service),
-        "asample": _sample(service),
-        "retrieve_future": _retrieve(service),
-        "create_sampling_session": _sampling_session(service),
-        "sessions/{session}/finish": _finish(service),
-        "weights_info": _weights_info(service),
-        "sessions/search": _search(service),
+        "forward_backward": api.forward_backward,
+        "asample": api.sample,
+        "retrieve_future": api.retrieve,
+        "create_sampling_session": api.create_sampling_session,
+        "sessions/{session}/finish": api.finish_session,
+        "weights_info": api.posted_listed(listing.weights_info),
+        "sessions/search": api.posted_listed(searching.search_sessions),
     }
     handlers = [("POST", name, handler) for name, handler in posted.items()]
     handlers.append(("GET", OPEN.removeprefix(PREFIX), _health(identity, token)))
-    checkpoint = "training_runs/{run}/checkpoints/{checkpoint:path}"
+    checkpoint = listing.CHECKPOINT
     handlers += [
-        ("PUT", f"{checkpoint}/ttl", _expire(service)),
-        ("POST", f"{checkpoint}/publish", _publish(service, public=True)),
-        ("DELETE", f"{checkpoint}/publish", _publish(service, public=False)),
-        ("GET", f"{checkpoint}/external_weights_urls", _external_addresses(service)),
-        ("GET", "files/{ticket}/{file}", _file(service)),
+        ("PUT", f"{checkpoint}/ttl", api.posted_listed(listing.expire)),
+        ("GET", f"{checkpoint}/external_weights_urls", api.external_addresses),
+        ("GET", "files/{ticket}/{file}", api.file),
     ]
-    handlers += [(m, path, _refused(service, message)) for m, path, message in REFUSED]
-    handlers += [(m, path, _listed(service, function)) for m, path, function in listing.ROUTES]
-    guard = rehearsal.guard
-    routes = [Route(PREFIX + path, guard(path, h), methods=[m]) for m, path, h in handlers]
-    missing = _missing(service)
-    handled = {404: missing, 405: missing, 413: _too_large(service)}
+    handlers += [(m, path, api.refused(message)) for m, path, message in REFUSED]
+    handlers += [(m, path, api.listed(function)) for m, path, function in listing.ROUTES]
+    routes = [Route(PREFIX + path, api.guard(path, h), methods=[m]) for m, path, h in handlers]
+    handled = {404: api.missing, 405: api.missing, 413: api.too_large}
     inner = Starlette(routes=routes, exception_handlers=handled)
     return Front(inner, token, None if address is None else local_names(address))

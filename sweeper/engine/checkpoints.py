@@ -171,9 +171,6 @@ class Vault:
             "run_metadata": checkpoint.run_metadata,
             "public": False,
         }
-        self._commit(target, document)
-
-    def _commit(self, target: str, document: Document) -> None:
         with self._lock:
             self._replace(target, document)
 

@@ -10,12 +10,15 @@ from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.meter import HOURS, Billed
 from sweeper.engine.service import Body, Service
-from sweeper.engine.state import Known
+from sweeper.engine.state import RunSummary
 
-__all__ = ["OWNER", "ROUTES", "expire", "external_addresses", "place_of", "time_of"]
+__all__ = ["CHECKPOINT", "OWNER", "ROUTES", "Params", "expire", "external_addresses", "time_of"]
 
 OWNER = "local"
 """Whose everything is, and its project."""
+
+CHECKPOINT = "training_runs/{run}/checkpoints/{checkpoint:path}"
+"""The address of one."""
 
 T = TypeVar("T")
 Params = Mapping[str, str]
@@ -55,31 +58,35 @@ def _training_run(service: Service, name: str) -> Body:
     checkpoints."""
     held = {run.id: run for run in service.registry.runs()}.get(name)
     entries = service.vault.entries(name)
-    known = held.known if held else service.registry.past_runs().get(name)
-    if known is None:
+    summary = held.summary if held else service.registry.past_runs().get(name)
+    if summary is None:
         if not entries:
             raise Unknown(f"there is no training run {name}")
         last = entries[-1].document
         rank, said = last["lora"]["rank"], last.get("run_metadata")
-        known = Known(last["base"], rank, said, last["created"])
+        summary = RunSummary(last["base"], rank, said, last["created"])
     latest: dict[str, Body] = {e.place.kind: _checkpoint(e) for e in entries}
     return {
         "training_run_id": name,
-        "base_model": known.base,
+        "base_model": summary.base,
         "model_owner": OWNER,
         "is_lora": True,
         "corrupted": False,
-        "lora_rank": known.rank,
-        "last_request_time": time_of(known.used),
+        "lora_rank": summary.rank,
+        "last_request_time": time_of(summary.used),
         "last_checkpoint": latest.get("weights"),
         "last_sampler_checkpoint": latest.get("sampler_weights"),
-        "user_metadata": known.user_metadata,
+        "user_metadata": summary.user_metadata,
     }
 
 
 def _names(service: Service) -> list[str]:
     held = [run.id for run in service.registry.runs()]
     return list(dict.fromkeys([*held, *service.registry.past_runs(), *service.vault.runs()]))
+
+
+def _all_entries(service: Service) -> list[Entry]:
+    return [entry for run in service.vault.runs() for entry in service.vault.entries(run)]
 
 
 def capabilities(service: Service, _path: Params, _query: Params) -> Body:
@@ -109,20 +116,20 @@ def run_checkpoints(service: Service, path: Params, _query: Params) -> Body:
 
 def all_checkpoints(service: Service, _path: Params, query: Params) -> Body:
     """Every checkpoint, the newest first."""
-    entries = [entry for run in service.vault.runs() for entry in service.vault.entries(run)]
+    entries = _all_entries(service)
     entries.sort(key=lambda entry: -entry.document["created"])
     page, cursor = _page(entries, query)
     return {"checkpoints": [_checkpoint(entry) for entry in page], "cursor": cursor}
 
 
-def place_of(path: Params) -> Place:
+def _place(path: Params) -> Place:
     """The checkpoint that an address names."""
     return parse(f"tinker://{path['run']}/{path['checkpoint']}")
 
 
 def external_addresses(service: Service, path: Params, base: str) -> Body:
     """Where the files of an external checkpoint can be fetched for a while, below `base`."""
-    place = place_of(path)
+    place = _place(path)
     service.vault.entry(place)
     if place.kind != "external_weights":
         raise RequestError(f"{place} is no external checkpoint: save_weights_external makes one")
@@ -133,9 +140,7 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
 
 def storage(service: Service, _path: Params, query: Params) -> Body:
     """What checkpoints take on disk. There is one owner and no project."""
-    entries = list[Entry]()
-    if query.get("project_id") in (None, OWNER):
-        entries = [entry for run in service.vault.runs() for entry in service.vault.entries(run)]
+    entries = _all_entries(service) if query.get("project_id") in (None, OWNER) else []
     size = sum(entry.document["size"] for entry in entries)
     item = {"checkpoint_count": len(entries), "size_bytes": size, "size_gigabytes": size / 1e9}
     return {"data": [item] if entries else []}
@@ -143,15 +148,27 @@ def storage(service: Service, _path: Params, query: Params) -> Body:
 
 def delete_checkpoint(service: Service, path: Params, _query: Params) -> Body:
     """Delete a checkpoint."""
-    service.vault.delete(place_of(path))
+    service.vault.delete(_place(path))
     return {}
 
 
-def expire(service: Service, path: Params, body: Body) -> None:
+def publish(service: Service, path: Params, _query: Params) -> Body:
+    """Make a checkpoint public."""
+    service.vault.publish(_place(path), public=True)
+    return {}
+
+
+def unpublish(service: Service, path: Params, _query: Params) -> Body:
+    """Make a checkpoint private again."""
+    service.vault.publish(_place(path), public=False)
+    return {}
+
+
+def expire(service: Service, path: Params, body: Body) -> Body:
     """Give a checkpoint a time to live, or none."""
     work.check_ttl(body["ttl_seconds"])
-    place = place_of(path)
-    service.vault.expire(place, body["ttl_seconds"])
+    service.vault.expire(_place(path), body["ttl_seconds"])
+    return {}
 
 
 def sessions(service: Service, _path: Params, query: Params) -> Body:
@@ -170,7 +187,7 @@ def session(service: Service, path: Params, _query: Params) -> Body:
         "sampler_ids": found.samplers,
         "user_metadata": found.user_metadata,
         "display_name": found.display_name,
-        "seconds_since_heard": round(time.monotonic() - found.seen, 1),
+        "seconds_since_heard": round(time.monotonic() - found.last_heard, 1),
     }
 
 
@@ -221,13 +238,17 @@ def _billed(one: Billed, tokens: int) -> Body:
 
 def sampler(service: Service, path: Params, _query: Params) -> Body:
     """What a sampler draws from."""
-    return service.get_sampler(path["sampler"])
+    found = service.registry.sampler(path["sampler"])
+    return {
+        "sampler_id": found.id,
+        "base_model": found.adapter.model.name,
+        "model_path": found.path,
+    }
 
 
-def weights_info(service: Service, body: Params, _query: Params) -> Body:
-    """What a checkpoint is of; a body with `tinker_path`, not a path's parameter."""
-    place: Place = parse(body["tinker_path"])
-    document = service.vault.entry(place).document
+def weights_info(service: Service, _path: Params, body: Body) -> Body:
+    """What a checkpoint is of."""
+    document = service.vault.entry(parse(body["tinker_path"])).document
     lora = document["lora"]
     return {
         "base_model": document["base"],
@@ -238,11 +259,16 @@ def weights_info(service: Service, body: Params, _query: Params) -> Body:
 
 
 Handler = Callable[[Service, Params, Params], Body]
+"""Takes the parameters of a path and of a query."""
+PostHandler = Callable[[Service, Params, Body], Body]
+"""Takes the parameters of a path, and a body."""
 ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "get_server_capabilities", capabilities),
     ("GET", "training_runs", training_runs),
     ("GET", "training_runs/{run}/checkpoints", run_checkpoints),
-    ("DELETE", "training_runs/{run}/checkpoints/{checkpoint:path}", delete_checkpoint),
+    ("POST", f"{CHECKPOINT}/publish", publish),
+    ("DELETE", f"{CHECKPOINT}/publish", unpublish),
+    ("DELETE", CHECKPOINT, delete_checkpoint),
     ("GET", "training_runs/{run}", training_run),
     ("GET", "checkpoints", all_checkpoints),
     ("GET", "billing/usage/checkpoints/current", storage),

@@ -29,16 +29,11 @@ LossConfig = Mapping[str, float | str]
 
 
 class Loss(NamedTuple):
-    """A loss, the inputs it cannot do without, and its configuration with the defaults.
-
-    `derived`: the slope is the derivative of the loss, which is so unless part of it is held
-    constant.
-    """
+    """A loss, the inputs it cannot do without, and its configuration with the defaults."""
 
     compute: Callable[[Floats, Arrays, LossConfig], tuple[Floats, Floats]]
     needs: tuple[str, ...] = ()
     config: Mapping[str, float] = {}
-    derived: bool = True
 
 
 def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tuple[Floats, Floats]:
@@ -99,7 +94,7 @@ LOSSES: dict[str, Loss] = {
     "cross_entropy": Loss(_cross_entropy),
     "importance_sampling": Loss(_importance_sampling, _NEEDS),
     "ppo": Loss(_ppo, _NEEDS, _PPO),
-    "cispo": Loss(_cispo, _NEEDS, _CISPO, derived=False),
+    "cispo": Loss(_cispo, _NEEDS, _CISPO),
     "dro": Loss(_dro, _NEEDS, _DRO),
 }
 

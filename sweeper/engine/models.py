@@ -5,8 +5,9 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Required, TypedDict, cast
+from typing import Any, Required, TypedDict, cast
 
 import numpy as np
 
@@ -35,26 +36,16 @@ _LAYER = {
 _TOP = {"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm_head.weight": "head"}
 
 
-class _Parts(NamedTuple):
-    shape: Shape
-    base: Arrays
-    eos: frozenset[int]
-
-
+@dataclass(frozen=True, eq=False)
 class Model:
     """A frozen base: sizes, weights by short name, rotations, tokens that end a text."""
 
-    def __init__(
-        self, name: str, directory: str, parts: _Parts, rotation: Rotation | None = None
-    ) -> None:
-        self.name, self.directory = name, directory
-        self.shape, self.base, self.eos = parts
-        self.rotation = rotation or rotary(self.shape, np.float32)
-
-    def renamed(self, name: str) -> "Model":
-        """The same model, with the same arrays, under another name."""
-        parts = _Parts(self.shape, self.base, self.eos)
-        return Model(name, self.directory, parts, self.rotation)
+    name: str
+    directory: str
+    shape: Shape
+    base: Arrays
+    eos: frozenset[int]
+    rotation: Rotation
 
     @cached_property
     def decode(self) -> Callable[[list[int]], str]:
@@ -187,7 +178,7 @@ def load(name: str, directory: str) -> Model:
         array.flags.writeable = False
     eos = config.get("eos_token_id")
     ends = np.atleast_1d(np.array([] if eos is None else eos, np.int64)).tolist()
-    return Model(name, directory, _Parts(shape, base, frozenset(ends)))
+    return Model(name, directory, shape, base, frozenset(ends), rotary(shape, np.float32))
 
 
 class Models:
@@ -222,7 +213,7 @@ class Models:
             offered = ", ".join(self.names())
             raise Unknown(
                 f"there is no base model {name!r} here; use {offered}; or restart the engine with "
-                f"--alias {name}={tiny.NAME}"
+                f"--alias {name}={tiny.TINY}"
             )
 
     def contexts(self) -> dict[str, int]:
@@ -238,7 +229,7 @@ class Models:
     def _held(self, name: str) -> Model:
         if name not in self._loaded:
             if target := self._aliases.get(name):
-                self._loaded[name] = self._held(target).renamed(name)
+                self._loaded[name] = replace(self._held(target), name=name)  # the same arrays
             else:
                 directory = self._extra.get(name) or tiny.ensure(self._directory, name)
                 self._loaded[name] = load(name, directory)

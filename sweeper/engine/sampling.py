@@ -113,8 +113,10 @@ def read(
             keys[:, place], values[:, place] = kept_keys, kept_values
     outputs = [held[-1].last[None]] if len(held) == len(parts) else list[Floats]()
     above = held[-1] if held else None
+    batch = [(keys[None], values[None]) for keys, values in cache]  # of one sequence
     for at in range(len(held) * BLOCK, length, BLOCK):
-        x = _read_block(network, ids[at : at + BLOCK], cache, at)
+        block_ids = ids[at : at + BLOCK]
+        x = _extend(network, block_ids, batch, at, len(block_ids))
         if at + len(x) > first:
             outputs.append(x)
         if prefixes:
@@ -122,12 +124,6 @@ def read(
             own = [(keys[:, place].copy(), values[:, place].copy()) for keys, values in cache]
             above = prefixes.add(owner, above, parts[at // BLOCK], own, x[-1].copy())
     return Prompt(length, np.concatenate(outputs), cache, min(len(held) * BLOCK, length))
-
-
-def _read_block(network: Network, ids: Ints, cache: list[Cache], at: int) -> Floats:
-    """Read the positions from `at` on: L x d of the last layer's output. Fills the cache there."""
-    whole = [(keys[None], values[None]) for keys, values in cache]
-    return _extend(network, ids, whole, at, len(ids))
 
 
 def _extend_layer(

@@ -17,14 +17,14 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import NamedTuple
 
 from sweeper.engine.errors import RequestError
 from sweeper.engine.limits import Paused
 
-__all__ = ["Lane", "Promises", "Reply", "Scheduler", "failure"]
+__all__ = ["Lane", "Promises", "Reply", "Scheduler", "fail", "failure"]
 
 log = logging.getLogger("sweeper.engine")
 
@@ -38,6 +38,13 @@ class Reply(NamedTuple):
 def failure(message: str, category: str) -> Reply:
     """A request that failed; `category` is `user` or `server`, which the SDK tells apart."""
     return Reply({"error": message, "category": category})
+
+
+def fail(futures: Iterable[Future[Reply]], message: str) -> None:
+    """Answer requests that have not begun, unless they were given up, with a failure."""
+    for future in futures:
+        if future.set_running_or_notify_cancel():
+            future.set_result(failure(message, "user"))
 
 
 Work = Callable[[], Reply]
@@ -137,7 +144,7 @@ class Lane:
         self.early_since = 0.0  # when it began to wait for the number that is next
         self.queue: collections.deque[_Job] = collections.deque()
         self.running = 0
-        self.listed = False
+        self.is_ready = False
         self.closed = False
 
     def take(self) -> _Job:
@@ -181,11 +188,11 @@ class Scheduler:
                 heapq.heappush(lane.early, (sequence, next(self._tie), job))
                 if len(lane.early) == 1 or sequence <= lane.next:
                     lane.early_since = time.monotonic()
-                self._due(lane)
-            self._list(lane)
+                self._queue_due(lane)
+            self._mark_ready(lane)
 
     @staticmethod
-    def _due(lane: Lane) -> None:
+    def _queue_due(lane: Lane) -> None:
         while lane.early and lane.early[0][0] <= lane.next:
             number, _, due = heapq.heappop(lane.early)
             lane.next = max(lane.next, number + 1)
@@ -199,25 +206,18 @@ class Scheduler:
                 return
             missing = lane.next
             lane.next = 1 + max(number for number, _, _ in lane.early)
-            waiting = [job for _, _, job in lane.early]
+            waiting = [job.future for _, _, job in lane.early]
             lane.early.clear()
-        for job in waiting:
-            if job.future.set_running_or_notify_cancel():
-                message = (
-                    f"request {missing} of this training client, which goes before, never came"
-                )
-                job.future.set_result(failure(message, "user"))
+        fail(waiting, f"request {missing} of this training client, which goes before, never came")
 
     def close(self, lane: Lane) -> None:
         """Fail what waits in a lane and refuse what comes; what runs ends by itself."""
         with self._condition:
             lane.closed = True
-            waiting = [*lane.queue, *(job for _, _, job in lane.early)]
+            waiting = [job.future for job in (*lane.queue, *(job for _, _, job in lane.early))]
             lane.queue.clear()
             lane.early.clear()
-        for job in waiting:
-            if job.future.set_running_or_notify_cancel():
-                job.future.set_result(failure("the session has ended", "user"))
+        fail(waiting, "the session has ended")
 
     def stop(self, timeout: float) -> None:
         """Let what runs end, start nothing more, and wait at most `timeout` seconds for it."""
@@ -228,9 +228,9 @@ class Scheduler:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _list(self, lane: Lane) -> None:
-        if lane.queue and not lane.listed and lane.running < lane.limit:
-            lane.listed = True
+    def _mark_ready(self, lane: Lane) -> None:
+        if lane.queue and not lane.is_ready and lane.running < lane.limit:
+            lane.is_ready = True
             self._ready.append(lane)
             self._condition.notify()
 
@@ -239,11 +239,11 @@ class Scheduler:
             while not self._stopped:
                 while self._ready:
                     lane = self._ready.popleft()
-                    lane.listed = False
+                    lane.is_ready = False
                     if lane.queue:
                         job = lane.take()
                         lane.running += 1
-                        self._list(lane)
+                        self._mark_ready(lane)
                         return lane, job
                 self._condition.wait()
             return None
@@ -256,7 +256,7 @@ class Scheduler:
             del job  # the promise alone decides how long the answer is kept
             with self._condition:
                 lane.running -= 1
-                self._list(lane)
+                self._mark_ready(lane)
 
 
 def _answer(work: Work) -> Reply:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from sweeper.engine.listing import OWNER, time_of
+from sweeper.engine.listing import OWNER, Params, time_of
 from sweeper.engine.service import Body, Service
 from sweeper.engine.state import Session
 from sweeper.model.json_values import table_of
@@ -63,7 +63,7 @@ def _place(found: Session) -> tuple[datetime, str]:
     return datetime.fromtimestamp(found.started, UTC), found.id
 
 
-def search_sessions(service: Service, body: Body) -> Body:
+def search_sessions(service: Service, _path: Params, body: Body) -> Body:
     """One page of what a search finds, the newest first."""
     active = {session.id for session in service.registry.sessions()}
     found = [one for one in service.registry.all_sessions() if _is_meant(one, body)]

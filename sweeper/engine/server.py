@@ -73,7 +73,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _listen_again(host: str, port: int, home: str) -> socket.socket:
+def _listen_as_before(host: str, port: int, home: str) -> socket.socket:
     """Listen on `port`; where any will do, on that of the engine before, if it can be had: what was
     at work when that one went away finds this one."""
     path = os.path.join(paths.engine(home), "port")
@@ -126,7 +126,7 @@ class _Recorded(uvicorn.Server):
                 os.remove(self._path)
 
 
-def _offered(home: str, settings: Settings) -> Models:
+def _load_models(home: str, settings: Settings) -> Models:
     """The models, read, and their tokenizers where programs look for them."""
     try:
         offered = Models(paths.models(home), settings.models, settings.aliases)
@@ -140,12 +140,12 @@ def _offered(home: str, settings: Settings) -> Models:
 def _run(host: str, port: int, home: str, settings: Settings) -> None:
     aliases = names.complete(settings.models, settings.aliases)
     settings = settings._replace(aliases=aliases)
-    offered, vault = _offered(home, settings), Vault(paths.checkpoints(home))
+    offered, vault = _load_models(home, settings), Vault(paths.checkpoints(home))
     service = Service(offered, vault, paths.spill(home), THREADS, settings.limits)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = {"service": SERVICE, "pid": os.getpid(), "started": started, "home": home}
     token = settings.token or keys.read(home) or keys.new()
-    with _listen_again(host, port, home) as listener:
+    with _listen_as_before(host, port, home) as listener:
         keys.keep(home, token)
         address, bound = listener.getsockname()[:2]
         url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"

@@ -221,20 +221,20 @@ class Service:
 
     def forward_backward(self, raw: bytes) -> Body:
         """A forward pass, and a backward pass unless it is `forward_only`."""
-        header, message = wire.header(raw)
-        run = self._run(header.run)
+        message = wire.parse(raw)
+        run = self._run(message.model_id)
 
         def job() -> Reply:
-            given = wire.data_of(message)
+            given = wire.decode_pass(message)
             result = work.forward_backward(
                 run, given.data, given.loss, given.config, train=given.train
             )
             kind = "trained_tokens" if given.train else "forward_tokens"
             tokens = sum(len(datum.tokens) for datum in given.data)
             self.meter.bill(_owner(run.id, "train"), run.adapter.model.name, **{kind: tokens})
-            return Reply(wire.passed(result))
+            return Reply(wire.encode_pass(result))
 
-        return self._queue_for(run, header.sequence or None, job)
+        return self._queue_for(run, message.seq_id or None, job)
 
     def optim_step(self, body: Body) -> Body:
         """Step by the gradients gathered."""
@@ -363,15 +363,6 @@ class Service:
         self.registry.sampler(body["sampling_session_id"])
         return {"type": "join_sampling_session", "client_counter": next(self._clients)}
 
-    def get_sampler(self, name: str) -> Body:
-        """What a sampler draws from."""
-        sampler = self.registry.sampler(name)
-        return {
-            "sampler_id": name,
-            "base_model": sampler.adapter.model.name,
-            "model_path": sampler.path,
-        }
-
     def sample(self, body: Body, *, may_refuse: bool = False) -> Body:
         """Draw sequences. Busy if too many are drawn already and the client takes that for an
         answer (`may_refuse`); else the request waits."""
@@ -404,7 +395,7 @@ class Service:
             topk_prompt_logprobs=int(body.get("topk_prompt_logprobs") or 0),
             last_n=body.get("prompt_logprobs_last_n"),
             topk_sampled=int(body.get("topk_sample_logprobs") or 0),
-            targets=None if (named := body.get(_TARGETS)) is None else wire.targets(named),
+            targets=None if (named := body.get(_TARGETS)) is None else wire.decode_targets(named),
         )
         result = work.sample(sampler.adapter, request, self.prefixes)
         self.meter.bill(
@@ -415,7 +406,7 @@ class Service:
             cached_tokens=result.reused,
             sampled_tokens=sum(len(sequence.tokens) for sequence in result.sequences),
         )
-        return Reply(wire.sampled(result, request.targets))
+        return Reply(wire.encode_samples(result, request.targets))
 
     def cancel(self, body: Body) -> Body:
         """Give up a request that has not begun; one that runs goes on."""

@@ -21,7 +21,7 @@ from sweeper.engine.net import Network
 from sweeper.engine.optimizer import Moments
 from sweeper.engine.scheduler import Lane
 
-__all__ = ["Adapter", "Known", "Registry", "Run", "Sampler", "Session"]
+__all__ = ["Adapter", "Registry", "Run", "RunSummary", "Sampler", "Session"]
 
 NETWORKS = 64
 # Kept a session, the ones used last: a loop that makes one every step must not fill the memory,
@@ -92,7 +92,7 @@ class Adapter:
         return network
 
 
-class Known(NamedTuple):
+class RunSummary(NamedTuple):
     """What is said of a training run, also when its session has ended; `used` in Unix seconds."""
 
     base: str
@@ -114,10 +114,10 @@ class Run:
     used: float = field(default_factory=time.time)
 
     @property
-    def known(self) -> Known:
+    def summary(self) -> RunSummary:
         """What is said of it."""
         adapter = self.adapter
-        return Known(adapter.model.name, adapter.config.rank, self.user_metadata, self.used)
+        return RunSummary(adapter.model.name, adapter.config.rank, self.user_metadata, self.used)
 
 
 class Sampler(NamedTuple):
@@ -140,7 +140,7 @@ class Session:
     display_name: str | None
     runs: list[str] = field(default_factory=list[str])
     samplers: list[str] = field(default_factory=list[str])
-    seen: float = field(default_factory=time.monotonic)
+    last_heard: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.time)
     status: Mapping[str, object] | None = None
 
@@ -158,7 +158,7 @@ class Registry:
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
         self._past: collections.OrderedDict[str, Session] = collections.OrderedDict()
-        self._past_runs: collections.OrderedDict[str, Known] = collections.OrderedDict()
+        self._past_runs: collections.OrderedDict[str, RunSummary] = collections.OrderedDict()
         self._samplers: dict[str, collections.OrderedDict[str, Sampler]] = {}
 
     def add_session(self, session: Session) -> None:
@@ -168,11 +168,11 @@ class Registry:
             self._samplers[session.id] = collections.OrderedDict()
 
     def session(self, name: str) -> Session:
-        """The session of that id, marked as seen now. Unknown if there is none."""
+        """The session of that id, marked as heard of now. Unknown if there is none."""
         session = self._sessions.get(name)
         if session is None:
             raise Unknown(f"there is no session {name}: it ended, or the engine was restarted")
-        session.seen = time.monotonic()
+        session.last_heard = time.monotonic()
         return session
 
     def sessions(self) -> list[Session]:
@@ -185,7 +185,7 @@ class Registry:
         with self._lock:
             return [*reversed(self._sessions.values()), *reversed(self._past.values())]
 
-    def past_runs(self) -> dict[str, Known]:
+    def past_runs(self) -> dict[str, RunSummary]:
         """The last training runs whose session has ended, the newest end first."""
         with self._lock:
             return dict(reversed(self._past_runs.items()))
@@ -254,7 +254,7 @@ class Registry:
         with self._lock:
             run = self._runs.pop(name, None)
             if run is not None:
-                self._past_runs[name] = run.known
+                self._past_runs[name] = run.summary
                 while len(self._past_runs) > PAST:
                     self._past_runs.popitem(last=False)
         if run is not None:
@@ -281,7 +281,7 @@ class Registry:
     def silent(self, seconds: float) -> list[str]:
         """The sessions not heard of for so many seconds."""
         now = time.monotonic()
-        return [session.id for session in self.sessions() if now - session.seen > seconds]
+        return [session.id for session in self.sessions() if now - session.last_heard > seconds]
 
     def sweep(self, idle: float = IDLE_SECONDS) -> list[str]:
         """End the sessions not heard of for `idle` seconds; their ids."""

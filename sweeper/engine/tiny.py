@@ -19,9 +19,8 @@ from typing import TypedDict
 from sweeper.engine.arrays import Arrays, Floats
 from sweeper.engine.names import TEACHER, TINY
 
-__all__ = ["BUILT_IN", "CONFIG", "NAME", "SPECIAL", "ensure", "vocabulary", "weights"]
+__all__ = ["BUILT_IN", "CONFIG", "SPECIAL", "TINY", "ensure", "vocabulary", "weights"]
 
-NAME = TINY
 BUILT_IN = (TINY, TEACHER)
 
 
@@ -180,7 +179,7 @@ def _taught() -> bytes:
 def _config(name: str) -> Mapping[str, object]:
     """A model's config.json. The teacher's has a hash of its weights, by which those of an earlier
     release are known."""
-    if name == NAME:
+    if name == TINY:
         return CONFIG
     digest = hashlib.sha256(_taught()).hexdigest()
     return {**CONFIG, "torch_dtype": "bfloat16", "weights_sha256": digest}
@@ -212,7 +211,7 @@ def _is_this(directory: str, config: Mapping[str, object]) -> bool:
         return False
 
 
-def ensure(models: str, name: str = NAME) -> str:
+def ensure(models: str, name: str = TINY) -> str:
     """The model's directory under `models`, made if it is not there or of an earlier release.
 
     It appears whole or not at all; of two processes that make it at once one wins, and both find

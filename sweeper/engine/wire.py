@@ -15,21 +15,20 @@ import numpy as np
 from sweeper.engine.arrays import Floats, Ints, Numbers
 from sweeper.engine.batches import Datum
 from sweeper.engine.errors import RequestError
-from sweeper.engine.work import Passed, SampleResult, Targets
+from sweeper.engine.work import PassResult, SampleResult, Targets
 
 if TYPE_CHECKING:
     from tinker.proto import tinker_public_pb2 as pb
 
 __all__ = [
-    "Header",
-    "Pass",
-    "data_of",
-    "head_of",
-    "header",
+    "PassRequest",
+    "decode_pass",
+    "encode_pass",
+    "encode_samples",
     "json_head",
-    "passed",
+    "parse",
     "prompt_tokens",
-    "sampled",
+    "protobuf_head",
 ]
 
 
@@ -61,14 +60,7 @@ _FROM_WIRE = {
 }
 
 
-class Header(NamedTuple):
-    """Whom a forward_backward is for: all that is read before the request is queued."""
-
-    run: str
-    sequence: int
-
-
-class Pass(NamedTuple):
+class PassRequest(NamedTuple):
     """A forward_backward request, unpacked."""
 
     data: list[Datum]
@@ -77,17 +69,17 @@ class Pass(NamedTuple):
     train: bool
 
 
-def header(body: bytes) -> tuple[Header, "pb.ForwardBackwardRequest"]:
-    """Parse a request; its data are unpacked later, by `data_of`. RequestError if it is none."""
+def parse(body: bytes) -> "pb.ForwardBackwardRequest":
+    """Parse a request. `decode_pass` unpacks its data later. RequestError if it is none."""
     message = pb.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
     except Exception as error:  # protobuf's DecodeError, whose home differs between backends
         raise RequestError(f"this is no ForwardBackwardRequest: {error}") from error
-    return Header(message.model_id, message.seq_id), message
+    return message
 
 
-def head_of(data: bytes) -> dict[str, str | int]:
+def protobuf_head(data: bytes) -> dict[str, str | int]:
     """What a ForwardBackwardRequest, or the beginning of one, says of whom it is for: `model_id`
     and `seq_id`, which stand before its data; less where they do not."""
     reader = _Varints(data)
@@ -186,7 +178,7 @@ def _tokens(chunks: "Sequence[pb.Chunk]") -> Ints:
     return np.concatenate(parts) if len(parts) != 1 else parts[0]
 
 
-def data_of(message: "pb.ForwardBackwardRequest") -> Pass:
+def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
     """Unpack a request. RequestError says what this engine cannot take."""
     data = list[Datum]()
     for datum in message.data:
@@ -196,10 +188,10 @@ def data_of(message: "pb.ForwardBackwardRequest") -> Pass:
     config: dict[str, float | str] = dict(message.loss_fn_config)
     for key, value in message.loss_fn_config_v2.items():
         config[key] = value.text if value.HasField("text") else value.number
-    return Pass(data, message.loss_fn, config, not message.forward_only)
+    return PassRequest(data, message.loss_fn, config, not message.forward_only)
 
 
-def passed(result: Passed) -> bytes:
+def encode_pass(result: PassResult) -> bytes:
     """A ForwardBackwardOutput: one record for each run of data with the same trailing shape."""
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     for key, value in result.metrics.items():
@@ -256,7 +248,7 @@ class _Tensor(TypedDict, total=False):
     sparse_col_indices: list[int] | None
 
 
-def targets(value: _Tensor) -> Targets:
+def decode_targets(value: _Tensor) -> Targets:
     """The tokens that a JSON tensor names, dense or sparse (CSR). RequestError for another one."""
     wrong = RequestError("target_prompt_logprobs must be an int64 tensor of two dimensions")
     try:
@@ -287,7 +279,7 @@ def _put_topk(message: "pb.TopkLogprobs", ids: Ints, logprobs: Floats) -> None:
     message.length, message.k = ids.shape
 
 
-def sampled(result: SampleResult, named: Targets | None = None) -> bytes:
+def encode_samples(result: SampleResult, named: Targets | None = None) -> bytes:
     """A SampleResponse; `named` are the targets that were asked for."""
     message = pb.SampleResponse(prompt_cache_hit_tokens=result.reused)
     for sequence in result.sequences:
@@ -298,15 +290,16 @@ def sampled(result: SampleResult, named: Targets | None = None) -> bytes:
         if sequence.topk:
             ids, values = (np.stack(part) for part in zip(*sequence.topk, strict=True))
             _put_topk(out.topk_sampled_logprobs, ids, values)
-    if result.prompt_logprobs is not None:
-        message.prompt_logprobs = result.prompt_logprobs.astype(np.float32).tobytes()
-    if result.topk is not None:
-        _put_topk(message.topk_prompt_logprobs, *result.topk)
-    if result.targets is not None and named is not None:
+    scores = result.scores
+    if scores.own is not None:
+        message.prompt_logprobs = scores.own.astype(np.float32).tobytes()
+    if scores.topk is not None:
+        _put_topk(message.topk_prompt_logprobs, *scores.topk)
+    if scores.targets is not None and named is not None:
         tensor = message.target_prompt_logprobs
         tensor.dtype = pb.DTYPE_FLOAT32
         tensor.shape.extend(named.shape)
-        raw = result.targets.astype(np.float32).tobytes()
+        raw = scores.targets.astype(np.float32).tobytes()
         if named.sparse is None:
             tensor.dense = raw
         else:

@@ -19,7 +19,8 @@ from sweeper.engine.prefixes import BLOCK, Prefixes
 from sweeper.engine.state import Adapter, Run
 
 __all__ = [
-    "Passed",
+    "PassResult",
+    "PromptScores",
     "SampleRequest",
     "SampleResult",
     "SamplingParams",
@@ -38,7 +39,7 @@ __all__ = [
 MAX_SAMPLES = 1024
 
 
-class Passed(NamedTuple):
+class PassResult(NamedTuple):
     """A forward pass: the logprobs of each datum's targets, shaped as those, and metrics."""
 
     logprobs: list[Floats]
@@ -91,7 +92,7 @@ def one_pass(
 
 def forward_backward(
     run: Run, data: Sequence[Datum], name: str, config: losses.LossConfig, *, train: bool
-) -> Passed:
+) -> PassResult:
     """One pass over the data; with `train` its gradient is added to what the run has gathered.
 
     The loss is summed over tokens. A pass that fails leaves the gradients as they were.
@@ -106,7 +107,7 @@ def forward_backward(
     for key, gradient in gradients.items():
         held = run.gradients.get(key)
         run.gradients[key] = gradient if held is None else held + gradient
-    return Passed(logprobs, {"loss:sum": total})
+    return PassResult(logprobs, {"loss:sum": total})
 
 
 def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:
@@ -247,15 +248,21 @@ class Targets(NamedTuple):
         return int(self.rows[self.ids >= 0].min())
 
 
+class PromptScores(NamedTuple):
+    """What was asked of a prompt's places: logprobs of its own tokens (NaN where there are none),
+    the top k, and of each cell of the targets its logprob (0 where it names no token)."""
+
+    own: Floats | None = None
+    topk: tuple[Ints, Floats] | None = None  # T x k token ids, T x k logprobs
+    targets: Floats | None = None
+
+
 class SampleResult(NamedTuple):
-    """Sequences, and for the prompt: logprobs (NaN where there are none), the top k, and of each
-    cell of the targets its logprob (0 where it names no token)."""
+    """Sequences, and what was asked of the prompt."""
 
     sequences: list[sampling.Sampled]
-    prompt_logprobs: Floats | None
-    topk: tuple[Ints, Floats] | None  # T x k token ids, T x k logprobs
-    reused: int = 0  # tokens of the prompt that had been read before
-    targets: Floats | None = None
+    scores: PromptScores
+    reused: int  # tokens of the prompt that had been read before
 
 
 def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
@@ -306,17 +313,9 @@ def _first_scored(request: SampleRequest) -> int:
     return 1 if request.last_n is None else max(1, n - request.last_n)
 
 
-class PromptScores(NamedTuple):
-    """What was asked of a prompt's places: see `SampleResult`."""
-
-    own: Floats | None = None
-    topk: tuple[Ints, Floats] | None = None
-    targets: Floats | None = None
-
-
 def _prompt_scores(
     network: net.Network, prompt: sampling.Prompt, request: SampleRequest
-) -> "PromptScores":
+) -> PromptScores:
     """Logprobs of the prompt's own tokens, the best k and the targets of each place; none for the
     first."""
     k, n, first = request.topk_prompt_logprobs, prompt.length, _first_scored(request)
@@ -324,7 +323,7 @@ def _prompt_scores(
     best = np.full((n, k), sampling.EMPTY[0], np.int32)
     values = np.full((n, k), sampling.EMPTY[1], np.float32)
     ids, targets = np.array(request.prompt), request.targets
-    told = None if targets is None else np.zeros(len(targets.ids), np.float32)
+    found = None if targets is None else np.zeros(len(targets.ids), np.float32)
     for at in range(prompt.first, n - 1, BLOCK):  # a block at a time, as it was read
         end = min(at + BLOCK, n - 1)
         rows = prompt.x[at - prompt.first : end - prompt.first]
@@ -333,13 +332,13 @@ def _prompt_scores(
         own[place] = np.take_along_axis(scores, ids[place, None], -1)[:, 0]
         if k:
             best[place], values[place] = sampling.likeliest(scores, k)
-        if targets is not None and told is not None:
+        if targets is not None and found is not None:
             cells = (targets.rows >= at) & (targets.rows < end) & (targets.ids >= 0)
-            told[cells] = scores[targets.rows[cells] - at, targets.ids[cells]]
+            found[cells] = scores[targets.rows[cells] - at, targets.ids[cells]]
     own[:first] = np.nan
     best[:first], values[:first] = sampling.EMPTY
     return PromptScores(
-        own if request.prompt_logprobs else None, (best, values) if k else None, told
+        own if request.prompt_logprobs else None, (best, values) if k else None, found
     )
 
 
@@ -363,4 +362,4 @@ def sample(adapter: Adapter, request: SampleRequest, prefixes: Prefixes | None) 
         )
         scores = _prompt_scores(network, prompt, request) if firsts else PromptScores()
         sequences = sampling.sample(network, prompt, request.n, params)
-    return SampleResult(sequences, scores.own, scores.topk, prompt.reused, scores.targets)
+    return SampleResult(sequences, scores, prompt.reused)

@@ -44,6 +44,11 @@ class Result(NamedTuple):
         """What it wrote, as text; bytes that are none become U+FFFD."""
         return self.output.decode(errors="replace")
 
+    @property
+    def last_line(self) -> str:
+        """The last line of that."""
+        return self.text.strip().rpartition("\n")[2]
+
 
 @dataclass(frozen=True)
 class Limits:

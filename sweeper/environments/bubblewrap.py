@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from sweeper.environments.base import Died, Made, NotThere
-from sweeper.environments.shell import InShell, Shell, close_pipes, supervisor
+from sweeper.environments.shell import InShell, Shell, close_pipes, last_error, supervisor
 from sweeper.environments.watch import Watched, below, unwatch, watch
 
 __all__ = ["Bubblewrap", "missing"]
@@ -139,7 +139,7 @@ class Bubblewrap(InShell):
             raise Died(self._last_words()) from None
         self._watched = Watched(pid, self._made.limits, self._end_all)
         self._shell = Shell(self._process, self._end_all, self._watched.why)
-        self._shell.greet()
+        self._shell.await_ready()
         watch(self._watched)
 
     def _spawn(self, info: int) -> "subprocess.Popen[bytes]":
@@ -164,15 +164,10 @@ class Bubblewrap(InShell):
             raise Died(f"bwrap does not start: {error}") from None
 
     def _last_words(self) -> str:
-        process = self._process
-        if process is None or process.stderr is None:
-            return "it did not start"
-        process.kill()
-        process.wait()
-        # What it had begun may hold the pipe open: only what is there by now is read.
-        os.set_blocking(process.stderr.fileno(), False)
-        said = (process.stderr.read() or b"").decode(errors="replace").strip()
-        return said.rpartition("\n")[2] or "it did not start"
+        if (process := self._process) is not None:
+            process.kill()
+            process.wait()
+        return last_error(process)
 
     def _end_all(self) -> None:
         """Have the first process end all others."""

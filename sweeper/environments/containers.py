@@ -16,7 +16,7 @@ import uuid
 from contextlib import suppress
 
 from sweeper.environments.base import Died, Made, NotThere
-from sweeper.environments.shell import InShell, Shell, close_pipes, supervisor
+from sweeper.environments.shell import InShell, Shell, close_pipes, last_error, supervisor
 
 __all__ = ["Container", "missing"]
 
@@ -83,7 +83,7 @@ class Container(InShell):
             raise NotThere(f"{self._command} does not start: {error}") from None
         self._shell = Shell(self._process, self._end_all)
         try:
-            self._shell.greet()
+            self._shell.await_ready()
         except Died:
             raise Died(self._last_words()) from None
 
@@ -132,14 +132,10 @@ class Container(InShell):
             raise NotThere(f"{folder}: its image cannot be made: {_last_line(told)}")
 
     def _last_words(self) -> str:
-        process = self._process
-        if process is None or process.stderr is None:
-            return "it did not start"
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(5.0)
-        os.set_blocking(process.stderr.fileno(), False)
-        said = (process.stderr.read() or b"").decode(errors="replace").strip()
-        return said.rpartition("\n")[2][:300] or "it did not start"
+        if (process := self._process) is not None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5.0)
+        return last_error(process)[:300]
 
     def _end_all(self) -> None:
         """Have the first process end all others."""

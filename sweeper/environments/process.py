@@ -62,7 +62,7 @@ class Process(InShell):
         except OSError as error:
             raise Died(f"the environment does not start: {error}") from None
         self._shell = Shell(self._process, self._end_all, root=self.root)
-        self._shell.greet()
+        self._shell.await_ready()
 
     def _end_all(self) -> None:
         if self._process is not None:

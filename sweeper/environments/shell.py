@@ -19,7 +19,7 @@ from io import BytesIO
 
 from sweeper.environments.base import Died, Ended, Limits, Result
 
-__all__ = ["InShell", "Output", "Shell", "close_pipes", "supervisor"]
+__all__ = ["InShell", "Output", "Shell", "close_pipes", "last_error", "supervisor"]
 
 _WORD = 12
 _SHELLS = 64
@@ -90,11 +90,11 @@ class Output:
 
     def __init__(self, keep: int) -> None:
         self._most_head, self._most_tail = keep - keep // 2, keep // 2
-        self._head, self._tail, self._seen = bytearray(), bytearray(), 0
+        self._head, self._tail, self._size = bytearray(), bytearray(), 0
 
     def add(self, piece: bytes | bytearray) -> None:
         """What comes next."""
-        self._seen += len(piece)
+        self._size += len(piece)
         room = self._most_head - len(self._head)
         self._head += piece[: max(room, 0)]
         self._tail += piece[max(room, 0) :]
@@ -109,7 +109,7 @@ class Output:
         if len(self._tail) > self._most_tail:
             self._cut()
         kept = bytes(self._head + self._tail)
-        return Result(code, kept, self._seen - len(kept), ended)
+        return Result(code, kept, self._size - len(kept), ended)
 
 
 class Shell:
@@ -127,14 +127,14 @@ class Shell:
         if process.stdin is None or process.stdout is None:
             raise ValueError("the supervisor is spoken to by pipes")
         self._process, self._end_all, self._why, self._root = process, end_all, why, root
-        self._asks, self._answers = process.stdin.fileno(), process.stdout.fileno()
-        os.set_blocking(self._asks, False)
-        os.set_blocking(self._answers, False)
+        self._stdin, self._stdout = process.stdin.fileno(), process.stdout.fileno()
+        os.set_blocking(self._stdin, False)
+        os.set_blocking(self._stdout, False)
         self._words = [secrets.token_hex(_WORD // 2) for _ in range(_SHELLS)]
         self._read = bytearray()
         self._first = "".join(self._words).encode() + b"\0"
 
-    def greet(self) -> None:
+    def await_ready(self) -> None:
         """Have it answer for the first time."""
         self.run(":", _START_SECONDS)
 
@@ -147,10 +147,10 @@ class Shell:
             raise ValueError("a command has no NUL")
         word = secrets.token_hex(_WORD // 2)
         kind = "run" if data is None else "data"
-        asked = self._first + "\0".join((word, kind, command, "")).encode(errors="replace")
+        request = self._first + "\0".join((word, kind, command, "")).encode(errors="replace")
         self._first = b""
         output = Output(keep)
-        found = self._exchange(asked + (data or b""), word, output, seconds)
+        found = self._exchange(request + (data or b""), word, output, seconds)
         if found is None:
             self._end_shell(output)
             return output.result(None, "timeout")
@@ -160,11 +160,11 @@ class Shell:
     def reset(self) -> None:
         """End all processes, and wait for a new shell."""
         for _ in range(_SHELLS):  # those that have ended by themselves
-            if select.select([self._answers], [], [], 0)[0]:
-                self._fill()
+            if select.select([self._stdout], [], [], 0)[0]:
+                self._read_more()
             if self._look(self._words[:1], Output(0)) is not None:
                 del self._words[0]
-            elif not select.select([self._answers], [], [], 0)[0]:
+            elif not select.select([self._stdout], [], [], 0)[0]:
                 break
         self._end_shell(Output(0))
 
@@ -174,27 +174,27 @@ class Shell:
         for number, seconds in enumerate(_PATIENCE):
             self._end_all()
             if self._exchange(b"", "", output, seconds, no_word=True) is not None:
-                while number and not self._ask_nothing():
+                while number and not self._shell_answers():
                     pass  # an order that came twice has ended the next shell too
                 return
         raise Died("its shell does not end")
 
-    def _ask_nothing(self) -> bool:
+    def _shell_answers(self) -> bool:
         """Whether a shell answers; False where one has ended instead."""
         word = secrets.token_hex(_WORD // 2)
-        asked = "\0".join((word, "run", ":", "")).encode()
-        found = self._exchange(asked, word, Output(0), sum(_PATIENCE))
+        request = "\0".join((word, "run", ":", "")).encode()
+        found = self._exchange(request, word, Output(0), sum(_PATIENCE))
         if found is None:
             raise Died("its shell does not answer")
         return found[0]
 
     def _exchange(
-        self, asked: bytes, word: str, output: Output, seconds: float, *, no_word: bool = False
+        self, request: bytes, word: str, output: Output, seconds: float, *, no_word: bool = False
     ) -> tuple[bool, int] | None:
         """Write, and read until the word comes with a code, or (False, code) until the shell has
         ended; None when time is up. With `no_word` only that counts."""
         deadline = time.monotonic() + seconds
-        left = memoryview(asked)
+        left = memoryview(request)
         while True:
             ends = ([] if no_word else [word]) + self._words[:1]
             if (found := self._look(ends, output)) is not None:
@@ -204,28 +204,28 @@ class Shell:
                 return own, found[1]
             wait = deadline - time.monotonic()
             poll = select.poll()
-            poll.register(self._answers, select.POLLIN)
+            poll.register(self._stdout, select.POLLIN)
             if left:
-                poll.register(self._asks, select.POLLOUT)
+                poll.register(self._stdin, select.POLLOUT)
             ready = dict(poll.poll(max(wait, 0.0) * 1000))
             if not ready or wait <= 0:
                 return None
-            if self._asks in ready:
+            if self._stdin in ready:
                 left = self._write(left)
-            if self._answers in ready:
-                self._fill()
+            if self._stdout in ready:
+                self._read_more()
 
     def _write(self, left: memoryview) -> memoryview:
         try:
-            return left[os.write(self._asks, left[:_PIECE]) :]
+            return left[os.write(self._stdin, left[:_PIECE]) :]
         except BlockingIOError:
             return left
         except OSError:
             raise Died("it has ended") from None
 
-    def _fill(self) -> None:
+    def _read_more(self) -> None:
         try:
-            piece = os.read(self._answers, _PIECE)
+            piece = os.read(self._stdout, _PIECE)
         except BlockingIOError:
             return
         except OSError:
@@ -272,7 +272,7 @@ class Shell:
             data=packed,
         )
         if told.code != 0:
-            line = told.text.strip().rpartition("\n")[2] or told.ended
+            line = told.last_line or told.ended
             raise OSError(f"files cannot be put into the environment: {line}")
 
     def get(self, path: str, most: int, seconds: float) -> bytes | None:
@@ -282,6 +282,16 @@ class Shell:
             f"[ -f {quoted} ] && head -c {most} {quoted} 2>/dev/null", seconds, 2 * most
         )
         return found.output if found.code == 0 else None
+
+
+def last_error(process: "subprocess.Popen[bytes] | None") -> str:
+    """The last line that a process has written to its standard error. What it had begun may hold
+    the pipe open: only what is there by now is read."""
+    if process is None or process.stderr is None:
+        return "it did not start"
+    os.set_blocking(process.stderr.fileno(), False)
+    written = (process.stderr.read() or b"").decode(errors="replace").strip()
+    return written.rpartition("\n")[2] or "it did not start"
 
 
 def close_pipes(process: "subprocess.Popen[bytes]") -> None:

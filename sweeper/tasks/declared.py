@@ -30,30 +30,6 @@ _ENV = Names(
 _STRINGS = Texts(Item({}), most=1000)
 
 
-class _Any:
-    """Whatever it is."""
-
-    def read(self, node: Node, where: str, problems: Problems) -> object:
-        del where, problems
-        return plain(node)
-
-    def schema(self) -> dict[str, object]:
-        return {}
-
-
-class _AnyText:
-    """A string, which may be empty."""
-
-    def read(self, node: Node, where: str, problems: Problems) -> str | None:
-        if isinstance(node.value, str):
-            return node.value
-        wrong(node, where, "a string", problems)
-        return None
-
-    def schema(self) -> dict[str, object]:
-        return {"type": "string"}
-
-
 class _Several:
     """A list of what another kind reads."""
 
@@ -71,6 +47,19 @@ class _Several:
 
     def schema(self) -> dict[str, object]:
         return {"type": "array", "items": self._one.schema()}
+
+
+def _anything(node: Node, where: str, problems: Problems) -> object:
+    del where, problems
+    return plain(node)
+
+
+def _any_text(node: Node, where: str, problems: Problems) -> str | None:
+    """A string, which may be empty."""
+    if isinstance(node.value, str):
+        return node.value
+    wrong(node, where, "a string", problems)
+    return None
 
 
 def _size(node: Node, where: str, problems: Problems) -> int | None:
@@ -102,6 +91,8 @@ def _least(node: Node, where: str, problems: Problems) -> object:
     return Number(-1e9, 1e9).read(node, where, problems)
 
 
+_ANYTHING = Shape({}, _anything)
+_ANY_TEXT = Shape({"type": "string"}, _any_text)
 _SIZE = Shape({"type": "string"}, _size)
 _USER = Shape({"type": ["string", "integer"]}, _user)
 _NETWORK = (
@@ -142,7 +133,7 @@ _ENVIRONMENT = Section(
     Field("allow_internet", Flag()),
     Field("gpus", Integer(0, 1000)),
     Field("gpu_types", _STRINGS),
-    Field("tpu", _Any()),
+    Field("tpu", _ANYTHING),
     Field("skills_dir", Text()),
     Field("env", _ENV),
     Field("workdir", Text(r"/.*", "{} is no absolute path")),
@@ -170,20 +161,20 @@ _VERIFIER = Section(
 )
 _STEP = Nested(
     Section(
-        Field("name", _AnyText()),
+        Field("name", _ANY_TEXT),
         Field("agent", Nested(_AGENT)),
         Field("verifier", Nested(_VERIFIER)),
         Field("min_reward", Shape({}, _least)),
         Field("healthcheck", _HEALTHCHECK),
-        Field("artifacts", _Any()),
+        Field("artifacts", _ANYTHING),
         needs={"name": "a name"},
     )
 )
 _ABOUT = Section(
     Field("name", Text()),
     Field("version", Text()),
-    Field("description", _AnyText()),
-    Field("authors", _Any()),
+    Field("description", _ANY_TEXT),
+    Field("authors", _ANYTHING),
     Field("keywords", _STRINGS),
     needs={"name": "a name, org/name"},
 )
@@ -191,15 +182,15 @@ TASK = Section(
     Field("schema_version", Text(r"1\.\d+", "{} is not 1.0 to 1.4")),
     Field("version", Text(r"1\.\d+", "{} is not 1.0 to 1.4"), key="schema_version"),
     Field("task", Nested(_ABOUT)),
-    Field("metadata", _Any()),
+    Field("metadata", _ANYTHING),
     Field("agent", Nested(_AGENT)),
     Field("verifier", Nested(_VERIFIER)),
     Field("environment", Nested(_ENVIRONMENT)),
     Field("solution", Nested(Section(Field("env", _ENV)))),
-    Field("source", _AnyText()),
+    Field("source", _ANY_TEXT),
     Field("multi_step_reward_strategy", Choice("mean", "final")),
     Field("steps", _Several(_STEP)),
-    Field("artifacts", _Any()),
+    Field("artifacts", _ANYTHING),
 )
 
 

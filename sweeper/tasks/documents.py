@@ -1,10 +1,12 @@
 """A task as its folder says it, with types: Harbor's format (`schema_version` 1.x)."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 __all__ = [
+    "VARIABLE",
     "Dockerfile",
     "Healthcheck",
     "Instruction",
@@ -17,6 +19,8 @@ __all__ = [
 
 Network = Literal["public", "no-network", "allowlist"]
 User = str | int | None
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}")
+"""A variable of this machine in a text, `${NAME}`, or with its default, `${NAME:-default}`."""
 
 
 class Instruction(NamedTuple):
@@ -73,15 +77,14 @@ class TaskEnvironment:
 
 @dataclass(frozen=True)
 class Verifier:
-    """How a step is judged: the script, as a path below `tests`, what it gets, how long it may
-    take. `collect` are commands that come before it."""
+    """How a step is judged: the folders whose files are put into `/tests`, one of them with the
+    script `test.sh`, what it gets, how long it may take. `collect` are commands that come before
+    it."""
 
     folders: tuple[str, ...]
-    script: str
     timeout_sec: float = 600.0
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     user: User = None
-    environment_mode: Literal["shared", "separate"] = "shared"
     collect: tuple[str, ...] = ()
 
 

@@ -18,7 +18,15 @@ from sweeper.tasks.declared import (
     VerifierTable,
 )
 from sweeper.tasks.dockerfile import read_dockerfile
-from sweeper.tasks.documents import Dockerfile, Healthcheck, Step, Task, TaskEnvironment, Verifier
+from sweeper.tasks.documents import (
+    VARIABLE,
+    Dockerfile,
+    Healthcheck,
+    Step,
+    Task,
+    TaskEnvironment,
+    Verifier,
+)
 from sweeper.tasks.toml_nodes import read_toml
 
 __all__ = ["folders_of", "read_all", "read_task", "read_tasks"]
@@ -27,7 +35,6 @@ _LARGEST = 1 << 20
 _MOST = 100_000
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*")
 _ODD_STEP = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}")
 
 
 def folders_of(path: str) -> list[str]:
@@ -207,7 +214,7 @@ def _healthcheck(given: HealthcheckTable | None) -> Healthcheck | None:
 def _check_variables(given: Mapping[str, str], key: str, reading: Reading) -> None:
     """Note variables of this machine that are asked for, and not there."""
     for name, value in given.items():
-        for wanted, default in _VARIABLE.findall(value):
+        for wanted, default in VARIABLE.findall(value):
             if not default and wanted not in os.environ:
                 told = f"{key}.env.{name}: there is no variable {wanted} here, and no default"
                 reading.problem(key, told)
@@ -283,7 +290,6 @@ def _verifier(
         _check_variables(given.get("env") or {}, "verifier", reading)
     return Verifier(
         folders=tuple(there),
-        script="test.sh",
         timeout_sec=given.get("timeout_sec", 600.0),
         env=given.get("env", {}),
         user=given.get("user"),

@@ -12,7 +12,15 @@ from typing import NamedTuple, cast
 
 from sweeper.environments import Environment, Limits, Made, Result
 from sweeper.tasks.dockerfile import command_of, pairs_of, sources_of
-from sweeper.tasks.documents import Healthcheck, Instruction, Step, Task
+from sweeper.tasks.documents import (
+    VARIABLE,
+    Dockerfile,
+    Healthcheck,
+    Instruction,
+    Step,
+    Task,
+    TaskEnvironment,
+)
 
 __all__ = [
     "Judged",
@@ -29,7 +37,6 @@ __all__ = [
 _LARGEST = 256 << 20
 _KEPT = 16_384
 _WORKDIR = "/app"
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SOLVE_SECONDS = 600.0
 
 
@@ -109,34 +116,37 @@ def resolved(given: Mapping[str, str]) -> dict[str, str]:
     """Variables, with those of this machine that they name: `${NAME}`, `${NAME:-default}`."""
 
     def value(found: re.Match[str]) -> str:
-        return os.environ.get(found[1], found[2] or "")
+        return os.environ.get(found[1], (found[2] or "").removeprefix(":-"))
 
-    return {name: _VARIABLE.sub(value, text) for name, text in given.items()}
+    return {name: VARIABLE.sub(value, text) for name, text in given.items()}
 
 
 def set_up(environment: Environment, task: Task) -> None:
     """Make a started environment ready: what the Dockerfile copies and executes, unless a prepared
     root has it all; the health check. Raises `TaskFailed`, and `Died`."""
-    place, deadline = task.environment, time.monotonic() + task.environment.build_timeout_sec
-    dockerfile = place.dockerfile
-    at = _WORKDIR
-    ready = place.rootfs is not None or environment.built
-    for one in dockerfile.instructions if dockerfile and not ready else ():
-        where = f"{dockerfile.path}:{one.line}" if dockerfile else ""
+    place = task.environment
+    if place.dockerfile is not None and place.rootfs is None and not environment.built:
+        _carry_out(environment, place, place.dockerfile)
+    workdir = _q(environment, made_of(task).workdir)
+    _must(environment, f"mkdir -p {workdir} && cd {workdir}", 30, task.folder)
+    if place.healthcheck is not None:
+        _wait_healthy(environment, place.healthcheck, task.folder)
+
+
+def _carry_out(environment: Environment, place: TaskEnvironment, dockerfile: Dockerfile) -> None:
+    """Execute the instructions of a Dockerfile in an environment."""
+    deadline, at = time.monotonic() + place.build_timeout_sec, _WORKDIR
+    for one in dockerfile.instructions:
+        where = f"{dockerfile.path}:{one.line}"
         if one.name == "WORKDIR":
             at = os.path.normpath(os.path.join(at, one.text.strip()))
-            _must(
-                environment, f"mkdir -p {_q(environment, at)}; cd {_q(environment, at)}", 30, where
-            )
+            folder = _q(environment, at)
+            _must(environment, f"mkdir -p {folder}; cd {folder}", 30, where)
         elif one.name in ("COPY", "ADD"):
             _copy(environment, place.folder, one, at, where)
         elif one.name == "RUN":
             left = max(deadline - time.monotonic(), 0.1)
             _must(environment, f"( {command_of(one)}\n)", left, where)
-    workdir = made_of(task).workdir
-    _go(environment, workdir, task.folder)
-    if place.healthcheck is not None:
-        _wait_healthy(environment, place.healthcheck, task.folder)
 
 
 def begin_step(environment: Environment, task: Task, step: Step) -> None:
@@ -176,9 +186,7 @@ def verify(environment: Environment, task: Task, step: Step) -> Judged:
         return Judged({}, "", str(error))
     for command in verifier.collect:
         environment.exec(command, 60)
-    command = _script_command(
-        environment, f"/tests/{verifier.script}", task, resolved(verifier.env)
-    )
+    command = _script_command(environment, "/tests/test.sh", task, resolved(verifier.env))
     told = environment.exec(command, verifier.timeout_sec, _KEPT)
     if told.ended:
         why = {"timeout": f"it took longer than {verifier.timeout_sec:g} s"}
@@ -240,15 +248,10 @@ def _q(environment: Environment, path: str) -> str:
     return shlex.quote(environment.root + path)
 
 
-def _go(environment: Environment, folder: str, where: str) -> None:
-    quoted = _q(environment, folder)
-    _must(environment, f"mkdir -p {quoted} && cd {quoted}", 30, where)
-
-
 def _must(environment: Environment, command: str, seconds: float, where: str) -> None:
     told = environment.exec(command, seconds, _KEPT)
     if told.code != 0:
-        last = told.text.strip().rpartition("\n")[2][:200]
+        last = told.last_line[:200]
         what = {"timeout": f"takes longer than {seconds:.0f} s"}.get(
             told.ended, f"fails ({told.ended or f'exit code {told.code}'})"
         )

@@ -110,13 +110,12 @@ def _attempt(
             if done:
                 told = solve(place, task, step)
                 if told.code != 0:
-                    last = told.text.strip().rpartition("\n")[2][:200]
+                    last = told.last_line[:200]
                     why = told.ended or f"exit code {told.code}"
                     lines.append(f"{step.solution}/solve.sh: it fails ({why}): {last}")
             one = verify(place, task, step)
             if one.wrong:
-                script = f"{step.verifier.folders[-1]}/{step.verifier.script}"
-                line = f"{script}: {one.wrong}"
+                line = f"{step.verifier.folders[-1]}/test.sh: {one.wrong}"
                 if line not in lines:
                     lines.append(line)
                 return None

@@ -5,7 +5,7 @@
     class TestMyCluster(BackendContract):
         @pytest.fixture
         def site(self, tmp_path):
-            with Site("my-cluster", tmp_path, options={"queue": "long"}, abreast=4) as site:
+            with Site("my-cluster", tmp_path, options={"queue": "long"}, parallel=4) as site:
                 yield site
 
 It needs pytest. `tests/contract/test_backends.py` has sweeper's own. What a site cannot bring about
@@ -90,9 +90,9 @@ class Site:
     """A backend under test, by its name and `options`, and what can be done to it.
 
     `folder` is one that the jobs see, too. `opener` opens the backend for a sweep and its folder,
-    where `open_backend` is not enough. `resources` are a job's, `abreast` of which run at once, and
-    `many` are gone through in all. `python` is the jobs' interpreter. Things may take `seconds`.
-    `knows_codes`: the backend tells with which code a job ended.
+    where `open_backend` is not enough. `resources` are a job's, `parallel` of which run at once,
+    and `many` are gone through in all. `python` is the jobs' interpreter.
+    Things may take `seconds`. `knows_codes`: the backend tells with which code a job ended.
 
     What follows is done to the platform, and undone. `hold`: as long as it is open, jobs with the
     resources that it gives wait. `silence`: nothing answers. `preempt` takes away the machine of
@@ -105,7 +105,7 @@ class Site:
     options: Mapping[str, object] = field(default_factory=dict[str, object])
     opener: Callable[[str, str], Backend] | None = None
     resources: Mapping[str, object] = field(default_factory=dict[str, object])
-    abreast: int = 16
+    parallel: int = 16
     many: int = 300
     python: str = sys.executable
     seconds: float = 60.0
@@ -263,7 +263,7 @@ class BackendContract:
         assert not Path("pwned").exists()
 
     def test_another_launcher_finds_running_jobs(self, site: Site) -> None:
-        tokens = [f"eeeeeeeeeee{index}-a2" for index in range(min(5, site.abreast))]
+        tokens = [f"eeeeeeeeeee{index}-a2" for index in range(min(5, site.parallel))]
         site.open().submit([site.job(token) for token in tokens])
         site.await_start(*tokens)
         other = site.open()
@@ -274,7 +274,7 @@ class BackendContract:
         """More of them than fit into one window, in two submissions, beside one that stands
         alone."""
         backend = site.open()
-        tokens = [f"ababababab{index:02d}-a1" for index in range(max(2, min(16, site.abreast)))]
+        tokens = [f"ababababab{index:02d}-a1" for index in range(max(2, min(16, site.parallel)))]
         jobs = [site.job(token)._replace(window="lr=0.1: a.b") for token in tokens]
         backend.submit([*jobs[:-2], site.job("cdcdcdcdcdcd-a1")])
         backend.submit(jobs[-2:])
@@ -398,10 +398,10 @@ class BackendContract:
         left = [f"{number:012x}-a1" for number in range(site.many)]
         everybody, going = list(left), list[str]()
         while left or going:
-            starting, left = left[: site.abreast - len(going)], left[site.abreast - len(going) :]
+            starting, left = left[: site.parallel - len(going)], left[site.parallel - len(going) :]
             if starting:
                 backend.submit([site.quick(token) for token in starting])
             going = sorted(_at_work(backend, [*going, *starting]))
         lines = (site.place() / "done").read_text().split()
         assert Counter(lines) == Counter(everybody)
-        assert not _at_work(site.open(), everybody[: site.abreast])
+        assert not _at_work(site.open(), everybody[: site.parallel])

@@ -8,7 +8,7 @@ from sweeper.metrics import ends_final
 from sweeper.storage.files import Store, open_regular
 from sweeper.storage.layout import Layout
 
-__all__ = ["has_final_checkpoint", "read_records", "record_folders", "seed"]
+__all__ = ["has_checkpoints", "has_final_checkpoint", "read_records", "record_folders", "seed"]
 
 _APPENDED = ("metrics.jsonl", "items.jsonl", "episodes.jsonl", "checkpoints.jsonl")
 _COPIED = ("config.json",)
@@ -28,14 +28,7 @@ def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int
         if (folder := store.local_path(layout.log_path(run, earlier))) and os.path.isdir(folder)
     }
     # Checkpoints are copied last, so an attempt that was killed while it was seeded has none.
-    chosen = [
-        number
-        for number, folder in folders.items()
-        if any(
-            read_records(os.path.join(folder, inner, "checkpoints.jsonl"))
-            for inner in record_folders(folder, layout)
-        )
-    ]
+    chosen = [number for number, folder in folders.items() if has_checkpoints(folder, layout)]
     if mode == "always":
         # The launcher writes the diff before anything runs: it is nothing that the attempt left.
         chosen += [n for n in folders if set(os.listdir(folders[n])) - {"code.diff"}]
@@ -65,6 +58,14 @@ def record_folders(log_path: str, layout: Layout) -> list[str]:
         if below != ".":
             found.append(below)
     return found
+
+
+def has_checkpoints(log_path: str, layout: Layout) -> bool:
+    """Whether a recipe's folder records a checkpoint."""
+    return any(
+        read_records(os.path.join(log_path, inner, "checkpoints.jsonl"))
+        for inner in record_folders(log_path, layout)
+    )
 
 
 def has_final_checkpoint(log_path: str) -> bool | None:

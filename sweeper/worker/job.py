@@ -16,7 +16,14 @@ from sweeper.storage.layout import Layout
 from sweeper.worker import checkpoint_resume, warm
 from sweeper.worker.usage import FOLDER
 
-__all__ = ["Prepared", "prepare", "read_environment", "usage_folder", "with_the_backends"]
+__all__ = [
+    "Prepared",
+    "backend_variables",
+    "prepare",
+    "read_environment",
+    "usage_folder",
+    "with_backend_variables",
+]
 
 
 class Prepared(NamedTuple):
@@ -55,7 +62,7 @@ def prepare(
         raise StoreError(f"{log_path}: {error.strerror}") from error
     if job.resume != "never":
         checkpoint_resume.seed(place, layout, run, attempt, job.resume)
-    environment = with_the_backends(environment) | _env(job, log_path)
+    environment = with_backend_variables(environment) | _env(job, log_path)
     environment |= {
         "SWEEPER_ROOT": store.root,
         "SWEEPER_SWEEP": layout.sweep,
@@ -86,7 +93,7 @@ def prepare(
     with suppress(OSError):  # then nothing is counted: no run is to fail by that
         os.makedirs(counted, exist_ok=True)
         environment |= {"SWEEPER_METER": counted}
-    modules = warm.list_of(job, environment) if job.warm else None
+    modules = warm.module_list(job, environment) if job.warm else None
     command = _bootstrap(place, layout, job, log_path, copy, modules)
     return Prepared(command, environment, cwd, log_path, place, modules)
 
@@ -139,16 +146,22 @@ def _env(job: Job, log_path: str) -> dict[str, str]:
     return with_log_path(job.env, log_path)
 
 
-def with_the_backends(
+def backend_variables(ours: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that a recipe should have of the backend's: in `ours`, the environment of this
+    job, SWEEPER_KEEP lists them, a line each."""
+    return {name: ours[name] for name in ours.get("SWEEPER_KEEP", "").split("\n") if name in ours}
+
+
+def with_backend_variables(
     environment: Mapping[str, str], ours: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """The environment of a launch, with what the backend gives its jobs over it. In `ours`
-    SWEEPER_KEEP lists, a line each, the variables that a recipe should have of the backend's.
     SWEEPER_DROP lists the beginnings of names that only the job's own backend may set: `launch` may
     have been typed inside another job of the same cluster."""
-    kept = {name: ours[name] for name in ours.get("SWEEPER_KEEP", "").split("\n") if name in ours}
     dropped = tuple(filter(None, ours.get("SWEEPER_DROP", "").split("\n")))
-    return {n: v for n, v in environment.items() if not n.startswith(dropped)} | kept
+    return {n: v for n, v in environment.items() if not n.startswith(dropped)} | backend_variables(
+        ours
+    )
 
 
 def _place(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Store:

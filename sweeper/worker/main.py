@@ -38,7 +38,13 @@ from sweeper.worker.claim import claim, with_retries
 from sweeper.worker.engine import blame
 from sweeper.worker.guard import Guard
 from sweeper.worker.heartbeat import Heartbeat
-from sweeper.worker.job import Prepared, prepare, read_environment, usage_folder
+from sweeper.worker.job import (
+    Prepared,
+    backend_variables,
+    prepare,
+    read_environment,
+    usage_folder,
+)
 from sweeper.worker.outcome import Ending, Judged, MemoryKills, crowded_out, failure, judge
 from sweeper.worker.output import Output, last_word, say, set_blocking
 from sweeper.worker.rate_limits import Pauses
@@ -458,9 +464,7 @@ def main(arguments: list[str]) -> int:
         attempt += restarts(given.get("--restarts", ""), int(first) if first else None)
         if "--env" in given:
             # What the backend gave this job outweighs what `launch` was typed in.
-            kept = os.environ.get("SWEEPER_KEEP", "").split("\n")
-            own = {name: os.environ[name] for name in kept if name in os.environ}
-            os.environ.update(read_environment(given["--env"]) | own)
+            os.environ.update(read_environment(given["--env"]) | backend_variables())
         store = open_store(root)
         again = attempt > int(submitted)
         if again and not reopen(store, Layout(sweep), run, int(submitted), attempt):

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.storage.files import LocalStore, Store
 from sweeper.storage.layout import Layout
-from sweeper.worker.checkpoint_resume import read_records, record_folders
+from sweeper.worker.checkpoint_resume import has_checkpoints
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 
 __all__ = [
@@ -211,10 +211,7 @@ def _fetch_earlier(store: Store, spool: LocalStore, layout: Layout, run: str, at
         target = _path_of(spool, folder)
         if not os.path.isdir(target):
             _fetch(store, folder, target, layout)
-        if any(
-            read_records(os.path.join(target, inner, "checkpoints.jsonl"))
-            for inner in record_folders(target, layout)
-        ):
+        if has_checkpoints(target, layout):
             return
 
 

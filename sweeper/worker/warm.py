@@ -15,8 +15,8 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from sweeper import paths
@@ -30,7 +30,7 @@ from sweeper.worker.output import say
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["ForkedChild", "Program", "Servers", "at_work", "fork", "list_of"]
+__all__ = ["ForkedChild", "Program", "Servers", "at_work", "fork", "module_list"]
 
 WAIT_SECONDS = 10.0
 _BUSY = 2.0
@@ -61,7 +61,7 @@ _PARTS = (
 """The files of the server and of what it forks: another version of one needs another server."""
 
 
-def list_of(job: Job, environment: Mapping[str, str]) -> str | None:
+def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
     """The file that lists what the job's recipe imports, in a folder that is there; it itself may
     not be. None where the recipe cannot be forked: elsewhere than on Linux; with a variable of its
     own in each run, which may change what is imported; with a relative module path."""
@@ -112,13 +112,13 @@ class ForkedChild:
             self.await_end()
             code, memory = -9, None
             with suppress(OSError, KeyError, ValueError), self._connection:
-                code = self._told()["code"]
-                memory = self._asked()["memory"]
+                code = self._receive()["code"]
+                memory = self._request_reaping()["memory"]
             self._reaped = code, memory
             os.close(self._ended)
         return self._reaped
 
-    def _told(self) -> Mapping[str, int]:
+    def _receive(self) -> Mapping[str, int]:
         """The keeper's next message. One that somebody has stopped is continued."""
         from sweeper.recipe.fork_protocol import receive
 
@@ -133,11 +133,11 @@ class ForkedChild:
             with suppress(OSError):
                 os.kill(self._keeper, signal.SIGCONT)
 
-    def _asked(self) -> Mapping[str, int]:
+    def _request_reaping(self) -> Mapping[str, int]:
         from sweeper.recipe.fork_protocol import send
 
         send(self._connection, {"reap": True}, [])
-        return self._told()
+        return self._receive()
 
 
 class Program(NamedTuple):
@@ -285,8 +285,8 @@ class _Server:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(WAIT_SECONDS)
         try:
-            with self._near() as near:
-                connection.connect(near)
+            with self._short_path() as path:
+                connection.connect(path)
             if user_of(connection) != os.getuid():
                 raise ConnectionRefusedError("it is another user's")
         except BaseException:
@@ -294,8 +294,15 @@ class _Server:
             raise
         return connection
 
-    def _near(self) -> "_Near":
-        return _Near(self._folder, f"{self._name}.socket")
+    @contextmanager
+    def _short_path(self) -> Generator[str]:
+        """The socket's path by its folder's descriptor: the path of a socket has at most 107
+        bytes."""
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield f"/proc/self/fd/{folder}/{self._name}.socket"
+        finally:
+            os.close(folder)
 
     def _start(self) -> bool:
         """Start the server. It holds the lock while it lives, and listens before it imports, so
@@ -313,8 +320,8 @@ class _Server:
             with suppress(FileNotFoundError):
                 os.unlink(self._path("socket"))
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-                with self._near() as near:
-                    listener.bind(near)
+                with self._short_path() as path:
+                    listener.bind(path)
                 listener.listen(512)
                 self._execute(listener.fileno(), lock)
         finally:
@@ -352,21 +359,6 @@ def _high_copy(descriptor: int) -> int:
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64)
-
-
-class _Near:
-    """A file's path by its folder's descriptor: the path of a socket has at most 107 bytes."""
-
-    def __init__(self, folder: str, name: str) -> None:
-        self._folder, self._name = folder, name
-        self._open = -1
-
-    def __enter__(self) -> str:
-        self._open = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        return f"/proc/self/fd/{self._open}/{self._name}"
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._open)
 
 
 def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -31,7 +31,7 @@ TURNS, DRAWN, REPLY = 20, 40, 80
 
 def built_in() -> Model:
     with tempfile.TemporaryDirectory() as folder:
-        return models.Models(folder).get(tiny.NAME)
+        return models.Models(folder).get(tiny.TINY)
 
 
 def episode(adapter: Adapter, prefixes: Prefixes | None) -> list[tuple[int, float, float, str]]:

@@ -51,7 +51,7 @@ def learn(shell: Any) -> None:
     store = LocalStore(str(shell.folder / "sweeps"))
     (path,) = Path(store.root).glob("toys/attempts/*/job.json")
     job = read_as(store, str(path.relative_to(store.root)), jobs.read)
-    modules = warm.list_of(job, shell.environment)
+    modules = warm.module_list(job, shell.environment)
     assert modules is not None
     Path(modules).write_text(json.dumps({"schema": 1, "modules": ["json", "chz"]}))
 

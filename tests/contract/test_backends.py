@@ -47,8 +47,8 @@ def site(
 def _plain(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     # Only a backend that waits for its jobs itself knows how they ended.
     if request.param == "local":
-        return Site("local", folder, abreast=60)
-    return Site("tmux", folder, abreast=60, many=MANY, knows_codes=False)
+        return Site("local", folder, parallel=60)
+    return Site("tmux", folder, parallel=60, many=MANY, knows_codes=False)
 
 
 def _faulty(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
@@ -110,7 +110,7 @@ def _slurm(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
     return Site(
         "slurm",
         folder,
-        abreast=300,
+        parallel=300,
         many=MANY,
         hold=hold,
         silence=silence,
@@ -146,7 +146,7 @@ def _batch(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
         "aws-batch",
         folder,
         batch.options(retries_on_interruption=0),
-        abreast=100,
+        parallel=100,
         many=MANY,
         hold=hold,
         preempt=preempt,
@@ -189,7 +189,7 @@ def _stand_in(
         name,
         folder,
         place.options(),
-        abreast=100,
+        parallel=100,
         many=MANY,
         hold=hold,
         silence=silence,

@@ -526,7 +526,7 @@ def assert_is_the_adapter(folder, vault, path):
     assert (config["r"], config["lora_alpha"] / config["r"]) == (4, checkpoint.config.scale)
     arrays = load_file(folder / exports.WEIGHTS)
     weights = tiny.weights()
-    shape = Models(str(folder)).get(tiny.NAME).shape
+    shape = Models(str(folder)).get(tiny.TINY).shape
     for name in lora.maps(shape):
         a, b = checkpoint.adapter.pop(f"{name}.A"), checkpoint.adapter.pop(f"{name}.B")
         module = exports.module_of(name)

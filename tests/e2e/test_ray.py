@@ -40,7 +40,7 @@ class TestRay(BackendContract):
             "ray",
             tmp_path,
             options=ray.options,
-            abreast=8,
+            parallel=8,
             many=int(os.environ.get("SWEEPER_TEST_MANY", "40")),
             seconds=180.0,
             hold=hold,

@@ -117,7 +117,7 @@ class Warm:
     def modules(self) -> Path:
         bench = self.bench
         path = bench.layout.job(bench.id, 1)
-        found = warm.list_of(read_as(bench.store, path, jobs.read), self.environment)
+        found = warm.module_list(read_as(bench.store, path, jobs.read), self.environment)
         assert found is not None
         return Path(found)
 

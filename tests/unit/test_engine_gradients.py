@@ -82,7 +82,8 @@ def assert_matches_differences(rng, base, config, data, name):
             assert computed == pytest.approx(measured, rel=1e-5, abs=1e-7), key
 
 
-@pytest.mark.parametrize("name", sorted(n for n, loss in losses.LOSSES.items() if loss.derived))
+# Part of the loss `cispo` is held constant: its slope is not the derivative.
+@pytest.mark.parametrize("name", sorted(losses.LOSSES.keys() - {"cispo"}))
 def test_gradients_of_every_adapter_match_finite_differences(name):
     rng = np.random.default_rng(0)
     config = LoraConfig(rank=3, seed=0)

@@ -12,10 +12,10 @@ from sweeper.engine.models import Models
 
 
 def test_an_alias_is_the_same_model_by_another_name(tmp_path):
-    models = Models(str(tmp_path), aliases={"Qwen/Qwen3-8B": tiny.NAME})
+    models = Models(str(tmp_path), aliases={"Qwen/Qwen3-8B": tiny.TINY})
     assert models.names() == [*tiny.BUILT_IN, "Qwen/Qwen3-8B"]
-    alias, own = models.get("Qwen/Qwen3-8B"), models.get(tiny.NAME)
-    assert (alias.name, own.name) == ("Qwen/Qwen3-8B", tiny.NAME)
+    alias, own = models.get("Qwen/Qwen3-8B"), models.get(tiny.TINY)
+    assert (alias.name, own.name) == ("Qwen/Qwen3-8B", tiny.TINY)
     assert alias.base is own.base and alias.directory == own.directory
     assert models.contexts() == dict.fromkeys(models.names(), 16384)
     with pytest.raises(Unknown, match="use tiny/qwen3, tiny/teacher, Qwen/Qwen3-8B"):
@@ -26,10 +26,10 @@ def test_an_alias_is_the_same_model_by_another_name(tmp_path):
     ("aliases", "message"),
     [
         ({"a/b": "c/d"}, "there is no model 'c/d'"),
-        ({tiny.NAME: tiny.NAME}, "cannot be an alias"),
-        ({"../../x": tiny.NAME}, "cannot be an alias"),
-        ({"a/b/c": tiny.NAME}, "cannot be an alias"),
-        ({"a": tiny.NAME, "b": "a"}, "there is no model 'a'"),
+        ({tiny.TINY: tiny.TINY}, "cannot be an alias"),
+        ({"../../x": tiny.TINY}, "cannot be an alias"),
+        ({"a/b/c": tiny.TINY}, "cannot be an alias"),
+        ({"a": tiny.TINY, "b": "a"}, "there is no model 'a'"),
     ],
 )
 def test_what_cannot_be_an_alias_is_refused(aliases, message, tmp_path):
@@ -120,4 +120,4 @@ def test_stand_ins_give_way_to_models_and_aliases_of_ones_own():
     found = names.complete({"Qwen/Qwen3-8B": "/dir"}, {"Qwen/Qwen3-32B": "mine", "a/b": "tiny"})
     assert "Qwen/Qwen3-8B" not in found
     assert (found["Qwen/Qwen3-32B"], found["a/b"]) == ("mine", "tiny")
-    assert found["Qwen/Qwen3.5-9B"] == tiny.NAME
+    assert found["Qwen/Qwen3.5-9B"] == tiny.TINY

@@ -67,7 +67,7 @@ def test_a_session_that_was_killed_keeps_nobody_waiting_long(limited):
     service = limited(max_sessions=1)
     (killed, first), (_, second) = opened(service), opened(service)
     service.promises.get(first).result(DONE)
-    service.registry.session(killed).seen -= 60
+    service.registry.session(killed).last_heard -= 60
     service._swept -= 60
     service.sweep()
     assert "model_id" in service.promises.get(second).result(DONE).body

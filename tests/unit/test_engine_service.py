@@ -385,7 +385,7 @@ def test_an_ended_session_leaves_its_checkpoints_only(service):
 
 def test_a_silent_session_ends(service):
     silent, alive = Client(service), Client(service)
-    service.registry.session(silent.session).seen -= 100
+    service.registry.session(silent.session).last_heard -= 100
     assert service.registry.sweep(idle=50) == [silent.session]
     assert alive.train(0)
 

@@ -93,7 +93,8 @@ def test_losses_agree_where_the_policy_is_the_sampler(rng):
         np.testing.assert_allclose(slope, -inputs["advantages"] * inputs["weights"])
 
 
-@pytest.mark.parametrize("name", sorted(n for n, loss in losses.LOSSES.items() if loss.derived))
+# Part of the loss `cispo` is held constant: its slope is not the derivative.
+@pytest.mark.parametrize("name", sorted(losses.LOSSES.keys() - {"cispo"}))
 def test_slopes_match_finite_differences(rng, name):
     logprobs, inputs = rng.normal(size=(7, 2)) - 2, inputs_for(rng, (7, 2))
     compute = losses.LOSSES[name].compute

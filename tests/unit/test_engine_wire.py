@@ -13,12 +13,12 @@ def test_the_head_of_a_pass():
     whole = wire.pb.ForwardBackwardRequest(**NAMED)
     whole.data.add().model_input.add().encoded_text.tokens = bytes(1000)
     data = whole.SerializeToString()
-    assert wire.head_of(data[:100]) == NAMED
-    assert wire.head_of(data[100:]) == {}
-    assert wire.head_of(data[:11]) == {"model_id": "a:train:0"}
+    assert wire.protobuf_head(data[:100]) == NAMED
+    assert wire.protobuf_head(data[100:]) == {}
+    assert wire.protobuf_head(data[:11]) == {"model_id": "a:train:0"}
     for cut in range(11):
-        assert "seq_id" not in wire.head_of(data[:cut])
-        assert wire.head_of(b"\xff" * cut) == {}
+        assert "seq_id" not in wire.protobuf_head(data[:cut])
+        assert wire.protobuf_head(b"\xff" * cut) == {}
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class Place:
 
 
 def task(tmp_path, *steps):
-    verifier = Verifier((), "test.sh")
+    verifier = Verifier(())
     made = tuple(Step(name, text, verifier, min_reward=least) for name, text, least in steps)
     return Task(str(tmp_path), "a/b", made, TaskEnvironment(str(tmp_path)))
 

@@ -20,7 +20,7 @@ from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 from sweeper.worker import claim as claiming
 from sweeper.worker.checkpoint_resume import has_final_checkpoint, read_records, seed
 from sweeper.worker.claim import claim
-from sweeper.worker.job import with_the_backends
+from sweeper.worker.job import with_backend_variables
 from sweeper.worker.outcome import Ending, MemoryKills, judge
 from sweeper.worker.output import Output
 from sweeper.worker.rate_limits import VOUCHED_SECONDS, Pauses, is_quota_error
@@ -459,8 +459,8 @@ def test_what_a_recipe_has_of_its_job_and_what_not_of_the_launch() -> None:
     """Whatever the backend: it says so itself."""
     launch = {"A": "1", "CLUSTER_JOB": "7", "CLUSTER_NODE": "a", "GPU": "0"}
     ours = {"SWEEPER_KEEP": "CLUSTER_JOB\nGPU\nABSENT", "CLUSTER_JOB": "8", "GPU": "1", "B": "2"}
-    assert with_the_backends(launch, ours) == launch | {"CLUSTER_JOB": "8", "GPU": "1"}
-    found = with_the_backends(launch, ours | {"SWEEPER_DROP": "CLUSTER_\n"})
+    assert with_backend_variables(launch, ours) == launch | {"CLUSTER_JOB": "8", "GPU": "1"}
+    found = with_backend_variables(launch, ours | {"SWEEPER_DROP": "CLUSTER_\n"})
     assert found == {"A": "1", "CLUSTER_JOB": "8", "GPU": "1"}
-    assert with_the_backends(launch, {"SWEEPER_DROP": "CLUSTER_"}) == {"A": "1", "GPU": "0"}
-    assert with_the_backends(launch, {}) == launch
+    assert with_backend_variables(launch, {"SWEEPER_DROP": "CLUSTER_"}) == {"A": "1", "GPU": "0"}
+    assert with_backend_variables(launch, {}) == launch
