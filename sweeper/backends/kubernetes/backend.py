@@ -17,12 +17,12 @@ from uuid import uuid4
 from sweeper.backends.abreast import for_each
 from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
+from sweeper.backends.container_jobs import reason_of
 from sweeper.backends.kubernetes.client import JOBS, KUEUES, PODS, Cluster, Kind, Refused
 from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest, pod_spec
 from sweeper.backends.kubernetes.objects import Event, Job, Pod, Workload
 from sweeper.backends.kubernetes.options import Options, asked_of
 from sweeper.backends.kubernetes.status import is_over, status_of
-from sweeper.backends.lines import reason_of
 from sweeper.errors import Unreachable
 from sweeper.storage.layout import attempt_of
 
