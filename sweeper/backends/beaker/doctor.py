@@ -148,13 +148,10 @@ def _nodes(hostnames: Sequence[str], service: Service, options: Options) -> str:
     del options
     pages = service.pages("ListNodes")
     known = {node.hostname for page in pages for node in page.nodes}
-    _none_missing([name for name in hostnames if name not in known])
-    return ", ".join(hostnames)
-
-
-def _none_missing(missing: Sequence[str]) -> None:
+    missing = [name for name in hostnames if name not in known]
     if missing:
         raise LookupError(f"there is no node {', '.join(missing)}")
+    return ", ".join(hostnames)
 
 
 def _dataset(service: Service, options: Options, name: str) -> str:
