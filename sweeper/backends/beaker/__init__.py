@@ -104,7 +104,7 @@ def _manifests(
     from sweeper.backends.beaker.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)
-    names.identity.foreseen()
+    names.identity.preview()
     for job in chain.from_iterable(batches):
         about = f"{names.name(job.token)}: {job.title}"
         yield Manifest(about, spec(job, asked_of(given, job.resources), names))

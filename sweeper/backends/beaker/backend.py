@@ -79,7 +79,7 @@ class BeakerBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
-        self._names.identity.made()
+        self._names.identity.ensure()
         self._freshness.end()
         with self._room.tried(Refused):
             for_each(jobs, self._create, Refused)

@@ -140,7 +140,7 @@ def _manifests(
     from sweeper.backends.kubernetes.manifest import Names, manifest
 
     names, given = Names(sweep, folder), _whole(options)
-    names.identity.foreseen()
+    names.identity.preview()
     for job in chain.from_iterable(batches):
         made = manifest(job, asked_of(given, job.resources), names, NOT_YET)
         yield Manifest(job.title, made)

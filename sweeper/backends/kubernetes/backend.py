@@ -105,7 +105,7 @@ class KubernetesBackend(Backend):
             earlier = [token for token, run, attempt in known if attempt < asked.get(run, 0)]
             self.cancel(earlier)  # what a queue has taken back, and might let go again
         submission = uuid4().hex
-        self._names.identity.made()
+        self._names.identity.ensure()
         self._freshness.end()
         with self._room.tried(Refused):
             for_each(jobs, lambda job: self._submit(job, submission), Refused)

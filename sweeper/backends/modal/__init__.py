@@ -84,7 +84,7 @@ def _manifests(
     from sweeper.backends.modal.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)
-    names.identity.foreseen()
+    names.identity.preview()
     for job in chain.from_iterable(batches):
         made = spec(job, asked_of(given, job.resources), names)
         yield Manifest(f"Sandbox.create: {job.title}", made)

@@ -76,7 +76,7 @@ class ModalBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
-        self._names.identity.made()
+        self._names.identity.ensure()
         self._freshness.end()
         with self._room.tried(Refused):
             if self._image is None:
