@@ -1,4 +1,4 @@
-"""How long one leaves alone what has not answered, or has refused."""
+"""How long one leaves alone what has not answered, or has refused, and what has just answered."""
 
 import time
 from collections.abc import Callable, Generator
@@ -6,7 +6,9 @@ from contextlib import contextmanager
 
 from sweeper.errors import Unreachable
 
-__all__ = ["Backoff"]
+__all__ = ["Backoff", "Freshness"]
+
+_FRESH_SECONDS, _FRESH_SHARE = 1.0, 20.0
 
 
 class Backoff:
@@ -48,3 +50,27 @@ class Backoff:
     def succeeded(self) -> None:
         """A try has not failed."""
         self._failure, self._next, self._until = None, self._first, 0.0
+
+
+class Freshness:
+    """Whether a listing is young enough to be used again: for a second, and for twenty times as
+    long as it took."""
+
+    def __init__(self) -> None:
+        self._until = float("-inf")
+
+    def is_over(self) -> bool:
+        """Whether the listing is too old, or there is none yet."""
+        return time.monotonic() > self._until
+
+    def end(self) -> None:
+        """What was listed has changed."""
+        self._until = float("-inf")
+
+    @contextmanager
+    def renewed(self) -> Generator[None]:
+        """A new listing is made in the block."""
+        begun = time.monotonic()
+        yield
+        now = time.monotonic()
+        self._until = now + max(_FRESH_SECONDS, _FRESH_SHARE * (now - begun))

@@ -19,7 +19,7 @@ def test_a_job_is_submitted_as_this(stubbed: Any) -> None:
     backend = stubbed.backend(
         vcpus=2.0, memory=4096, gpus=1, timeout_s=7200.0, tags={"team": "x"}, region="eu-central-1"
     )
-    identity = backend._names.identity.made()
+    identity = backend._names.identity.ensure()
     stubbed.defined()
     stubbed.answer(
         "submit_job",

@@ -1,13 +1,12 @@
 """`launch.beaker`: what a grid may say of Beaker, its mistakes, the experiment that it becomes."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import jsonschema
 import pytest
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.beaker import BACKEND, SECTION
+from sweeper.backends.beaker import SECTION
 from sweeper.backends.beaker.options import Options, asked_of
 from sweeper.backends.beaker.spec import Names, spec
 from sweeper.errors import GridError
@@ -16,7 +15,6 @@ from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
 
 VALIDATOR = jsonschema.Draft202012Validator(grid_schema())
-ROOT = Path(__file__).parents[2]
 WHOLE = """{image: lab/sweeper, workspace: lab/sweeps, budget: lab/training, python: python3,
   clusters: [lab/a100, 'lab/h100-*'], hostnames: [node-3.lab.org], priority: high,
   min_runtime: 1h, cpus: 0.5, memory: 4GiB, gpus: 2, shared_memory: 10GiB,
@@ -145,18 +143,3 @@ def test_what_does_not_go_together_takes_the_place_of_the_other() -> None:
     (task,) = _made("{docker_image: b, preemptible: false}", min_runtime_s=60.0)["tasks"]
     assert task["image"] == {"docker": "b"}
     assert task["context"] == {"minRuntime": 60 * 10**9, "autoResume": False}
-
-
-def test_its_document_has_each_field() -> None:
-    assert Options.__annotations__.keys() == {field.key or field.name for field in SECTION}
-
-
-def test_the_documentation_is_right() -> None:
-    text = (ROOT / "docs" / "beaker.md").read_text()
-    grid = text.split("```yaml\n")[1].split("```")[0]
-    options = parse_grid(f"recipe: r\n{grid}", "g.yaml").launch.options["beaker"]
-    found = BACKEND.capabilities(options)
-    assert (found.here, found.files, found.restarts) == (False, False, None)
-    assert found.secrets > {"TINKER_API_KEY", "WANDB_API_KEY"}
-    table = text.split("| `launch.beaker` |")[1].split("\n\n")[0]
-    assert all(f"`{key}`" in table for key in BACKEND.section.fields)

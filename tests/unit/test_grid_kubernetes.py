@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.kubernetes import BACKEND, SECTION
+from sweeper.backends.kubernetes import SECTION
 from sweeper.backends.kubernetes.manifest import Names, manifest
 from sweeper.backends.kubernetes.options import Options
 from sweeper.errors import GridError
@@ -118,21 +118,6 @@ def test_what_is_given_arrives() -> None:
         {"key": "lab", "operator": "Exists", "effect": "NoExecute"},
     ]
     assert len(job["metadata"]["name"]) <= 63
-
-
-def test_its_document_has_each_field() -> None:
-    assert Options.__annotations__.keys() == {field.key or field.name for field in SECTION}
-
-
-def test_the_documentation_is_right() -> None:
-    text = (ROOT / "docs" / "kubernetes.md").read_text()
-    grid = text.split("```yaml\n")[1].split("```")[0]
-    options = parse_grid(f"recipe: r\n{grid}", "g.yaml").launch.options["kubernetes"]
-    found = BACKEND.capabilities(options)
-    assert (found.here, found.files, found.restarts) == (False, False, None)
-    assert found.secrets == {"TINKER_API_KEY", "WANDB_API_KEY"}
-    table = text.split("| `launch.kubernetes` |")[1].split("\n\n")[0]
-    assert all(f"`{key}`" in table for key in BACKEND.section.fields)
 
 
 def test_the_documented_role_is_what_doctor_asks_for() -> None:

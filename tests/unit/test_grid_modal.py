@@ -1,19 +1,17 @@
 """`launch.modal`: what a grid may say of Modal, its mistakes, the sandbox that it becomes."""
 
 import re
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from sweeper.backends.base import JobSpec
-from sweeper.backends.modal import BACKEND, SECTION
+from sweeper.backends.modal import SECTION
 from sweeper.backends.modal.options import Options
 from sweeper.backends.modal.spec import Names, spec
 from sweeper.errors import GridError
 from sweeper.grid import parse_grid
 
-ROOT = Path(__file__).parents[2]
 WHOLE = """{image: 'registry/sweeper@sha256:00', app: sweeps, environment: research,
   python: python3,
   cpus: 0.5, memory: 4096, region: [us-east, eu], cloud: aws, timeout: 2h,
@@ -93,18 +91,3 @@ def test_what_is_given_arrives() -> None:
         "region": ["us-east", "eu"],
         "cloud": "aws",
     }
-
-
-def test_its_document_has_each_field() -> None:
-    assert Options.__annotations__.keys() == {field.key or field.name for field in SECTION}
-
-
-def test_the_documentation_is_right() -> None:
-    text = (ROOT / "docs" / "modal.md").read_text()
-    grid = text.split("```yaml\n")[1].split("```")[0]
-    options = parse_grid(f"recipe: r\n{grid}", "g.yaml").launch.options["modal"]
-    found = BACKEND.capabilities(options)
-    assert (found.here, found.files, found.restarts) == (False, False, None)
-    assert {"TINKER_API_KEY", "WANDB_API_KEY"} <= found.secrets
-    table = text.split("| `launch.modal` |")[1].split("\n\n")[0]
-    assert all(f"`{key}`" in table for key in BACKEND.section.fields)

@@ -137,7 +137,7 @@ class AwsBatchBackend(Backend):
             return
         by = self._definition or self._prepare()
         self._others.check()
-        self._names.identity.made()
+        self._names.identity.ensure()
         others = self._jobs.others([job.token for job in jobs])
         free = [job for job in jobs if job.token not in others]
         for group in self._submissions.together(free):

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, overload
 
 from sweeper.backends.aws_batch import answers
 from sweeper.backends.aws_batch.answers import Answer
-from sweeper.backends.lines import line_of
+from sweeper.backends.container_jobs import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 from sweeper.model.json_values import is_table, list_of, table_of
 

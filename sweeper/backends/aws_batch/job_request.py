@@ -79,7 +79,7 @@ def manifests(
     options = read_options(given)
     region = Aws(options.region, options.profile).region
     names = Names(open_store(os.path.dirname(folder)), sweep, folder)
-    names.identity.foreseen()
+    names.identity.preview()
     submissions = Submissions(options, sweep, folder, names)
     if options.job_definition is None:
         about = "RegisterJobDefinition, where there is none of this name"

@@ -18,7 +18,7 @@ from sweeper.backends.aws_batch.client import Aws
 from sweeper.backends.aws_batch.definition import INTERRUPTIONS
 from sweeper.backends.aws_batch.names import Names
 from sweeper.backends.base import JobState, JobStatus
-from sweeper.backends.lines import reason_of
+from sweeper.backends.container_jobs import reason_of
 from sweeper.storage.layout import attempt_of
 
 __all__ = ["Jobs", "status_of"]

@@ -37,9 +37,8 @@ class Names:
     """The names of a sweep's jobs. `folder` is the sweep's; `store` that in which it lies."""
 
     def __init__(self, store: Store, sweep: str, folder: str) -> None:
-        mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
-        self.prefix = f"sweeper-{mark}-"
         self.identity = Identity(folder)
+        self.prefix = f"sweeper-{self.identity.mark}-"
         self._store, self._layout = store, Layout(sweep)
         self._tables: dict[str, list[str]] = {}
 
@@ -63,7 +62,7 @@ class Names:
         """The tokens of the job called `name`: of an array's children by their index. Empty for a
         name that is not ours, or whose table is gone. Raises `StoreError`."""
         whose, rest = self._parts(name)
-        if whose is None or whose not in ("", self.identity.known()):
+        if whose is None or whose not in ("", self.identity.current()):
             return []
         kind, _, digest = rest.partition("-")
         if kind != "array":
@@ -83,13 +82,13 @@ class Names:
         """Of a job of a sweep that was in the same folder before: its token, empty for an array,
         whose table has gone with that sweep. None for any other. Raises `StoreError`."""
         whose, rest = self._parts(name)
-        if not whose or whose == self.identity.known():
+        if not whose or whose == self.identity.current():
             return None
         return "" if rest.startswith("array-") else rest
 
     def _own(self) -> str:
         """What the names of the sweep's own jobs begin with, as far as it has its identity."""
-        known = self.identity.known()
+        known = self.identity.current()
         return f"{self.prefix}{known}-" if known else self.prefix
 
     def _parts(self, name: str) -> tuple[str | None, str]:

@@ -1,15 +1,14 @@
 """Beaker: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep is
 launched there."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import cast
 
+from sweeper.backends import container_jobs
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
 from sweeper.backends.beaker.options import APART, Options, asked_of, merged
-from sweeper.backends.references import NO_VALUE, names_of, secrets_field
-from sweeper.errors import UsageError
+from sweeper.backends.references import NO_VALUE, secrets_field
 from sweeper.fields import kinds
 from sweeper.fields.kinds import Matching, Names, Text
 from sweeper.fields.sections import Field, Reading, Section
@@ -24,22 +23,13 @@ _TIMEOUT = "When Beaker stops a job, at least 60s; launch.timeout is the worker'
 _PREEMPTIBLE = "Whether others may take a job's place: the launcher starts it again. Default: true."
 
 
-def _names(pattern: str, called: str) -> kinds.Texts:
-    def wrong_with(text: str) -> str | None:
-        return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is no {called}"
-
-    return kinds.Texts(kinds.Item({"pattern": f"^{pattern}$"}, wrong_with), least=1)
-
-
 def _mounts(pattern: str, of: str) -> Names:
     path = Matching(r"/[^\x00-\x1f\x7f:]{1,250}", "a path in the container")
     return Names(f"a mapping of paths to {of}", path, values=Matching(pattern, f"one of {of}"))
 
 
 def _check(reading: Reading) -> None:
-    for key in _OF_ALL if "if" in reading.entries else ():
-        if key in reading.entries:
-            reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
+    container_jobs.check_same_for_all_runs(reading, _OF_ALL)
     for one, other in APART:
         if reading.given(one) and reading.given(other):
             reading.problem(one, f"{reading.path(one)} and {other} do not go together")
@@ -50,20 +40,18 @@ def _both(keys: tuple[str, str]) -> dict[str, object]:
     return {"type": "object", "required": list(keys), "properties": given}
 
 
-_LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
 _OWN = Text(_OWNED, "{} is no name in Beaker: owner/name, or an id")
 _SIZE = Text(r"[0-9]{1,9}(\.[0-9]{1,3})?[KMGT]iB", "{} is not an amount such as 4GiB or 512MiB")
-_ADDRESS = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
-_CLUSTERS = _names(rf"{_WORD}/[A-Za-z0-9_.*-]{{1,127}}", "name of a cluster: owner/name")
-_HOSTS = _names(_WORD, "name of a node")
+_CLUSTER = rf"{_WORD}/[A-Za-z0-9_.*-]{{1,127}}"
+_CLUSTERS = container_jobs.texts_matching(_CLUSTER, "name of a cluster: owner/name", least=1)
+_HOSTS = container_jobs.texts_matching(_WORD, "name of a node", least=1)
 _LEVELS = kinds.Choice("low", "normal", "high", "urgent", "immediate")
 _SECRET = Matching(NO_VALUE + _WORD, _NEVER_VALUES)
 _DATASETS, _WEKA = _mounts(_OWNED, "the datasets"), _mounts(_WORD, "Weka's buckets")
 _MINUTE = kinds.Duration(60)
-_EXAMPLE = "REGISTRY/sweeper@sha256:DIGEST"
 SECTION = Section(
     Field("image", _OWN, "An image in Beaker, with sweeper in it.", examples=("lab/sweeper",)),
-    Field("docker_image", _ADDRESS, "Or one of a registry, by its digest.", examples=(_EXAMPLE,)),
+    container_jobs.image_field("Or one of a registry, by its digest.", "docker_image"),
     secrets_field("Variables, and the secrets that hold them.", _SECRET, "TINKER_API_KEY"),
     Field("workspace", _OWN, "Default: as Beaker itself is set up.", examples=("lab/sweeps",)),
     Field("budget", _OWN, "Who pays. Default: the workspace's.", examples=("lab/training",)),
@@ -72,7 +60,7 @@ SECTION = Section(
     Field("priority", _LEVELS, "Which jobs come first.", examples=("normal",)),
     Field("preemptible", kinds.Flag(), _PREEMPTIBLE, examples=(True,)),
     Field("min_runtime", _MINUTE, "For so long no other may.", None, ("1h",), "min_runtime_s"),
-    Field("python", _LINE, "The interpreter in the image that has sweeper.", "python"),
+    container_jobs.PYTHON,
     Field("cpus", kinds.Number(0, 1024, above=True), "CPUs of a job.", 1),
     Field("memory", _SIZE, "Memory of a job.", "2GiB"),
     Field("gpus", kinds.Integer(1, 64), "GPUs of a job.", examples=(1,)),
@@ -93,25 +81,14 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 def _whole(given: Mapping[str, object]) -> Options:
     """The options with their defaults. Raises `UsageError` for lack of an image."""
-    found = SECTION.with_defaults(given)
-    if "image" not in found and "docker_image" not in found:
-        raise UsageError(
-            "beaker: nothing says what jobs run in: write `launch: {beaker: {image: OWNER/NAME}}` "
-            '(or docker_image) in the grid, or image = "OWNER/NAME" below [beaker] in sweeper\'s '
-            "config.toml"
-        )
+    found = container_jobs.options_with_image(
+        SECTION, given, "beaker", "OWNER/NAME", "docker_image"
+    )
     return cast(Options, found)
 
 
 def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    """Jobs run on other machines, and have nothing of this one."""
-    return Capabilities(
-        here=False,
-        files=False,
-        python=_whole(given)["python"],
-        secrets=names_of(given),
-        credentials=("BEAKER_TOKEN", "BEAKER_CONFIG"),
-    )
+    return container_jobs.capabilities(_whole(given), "BEAKER_TOKEN", "BEAKER_CONFIG")
 
 
 def _checks(options: Mapping[str, object]) -> Iterable[Check]:
@@ -127,7 +104,7 @@ def _manifests(
     from sweeper.backends.beaker.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)
-    names.identity.foreseen()
+    names.identity.preview()
     for job in chain.from_iterable(batches):
         about = f"{names.name(job.token)}: {job.title}"
         yield Manifest(about, spec(job, asked_of(given, job.resources), names))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.backends.abreast import for_each
-from sweeper.backends.backoff import Backoff
+from sweeper.backends.backoff import Backoff, Freshness
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.beaker.client import Refused, Service
 from sweeper.backends.beaker.options import Options, asked_of
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BeakerBackend", "open_backend"]
 
-_FRESH_SECONDS, _SHARE = 1.0, 20.0
-"""A listing is used again for a second, and for twenty times as long as it took."""
 _WHY_SECONDS = 10.0
 """How often it is asked what jobs wait for."""
 _MOST = 100
@@ -66,7 +64,7 @@ class BeakerBackend(Backend):
         self._nodes: dict[str, str] = {}
         self._over: dict[str, JobStatus] = {}
         self._ids: dict[str, str] = {}
-        self._looked = self._took = float("-inf")
+        self._freshness = Freshness()
         self._room = Backoff(*_ROOM_SECONDS)
 
     def location(self) -> dict[str, str]:
@@ -81,8 +79,8 @@ class BeakerBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
-        self._names.identity.made()
-        self._looked = float("-inf")
+        self._names.identity.ensure()
+        self._freshness.end()
         with self._room.tried(Refused):
             for_each(jobs, self._create, Refused)
 
@@ -102,7 +100,7 @@ class BeakerBackend(Backend):
         found = [self._there.get(token) for token in tokens if token not in self._over]
         going = [one.experiment.id for one in found if one and word(one, "status") not in ENDS]
         if going:
-            self._looked = float("-inf")
+            self._freshness.end()
             self._service.ask("CancelWorkloads", workload_ids=going)
 
     def forget(self, tokens: Sequence[str]) -> None:
@@ -110,7 +108,7 @@ class BeakerBackend(Backend):
         found = [self._there.get(token) for token in tokens]
         over = [one.experiment.id for one in found if one and word(one, "status") in ENDS]
         if over:
-            self._looked = float("-inf")
+            self._freshness.end()
             self._service.ask("DeleteWorkloads", workload_ids=over)
 
     def logs(self, token: str) -> Iterator[str]:
@@ -168,12 +166,10 @@ class BeakerBackend(Backend):
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
         """List the sweep's experiments that have not ended, and those of `wanted` that are not
         among them."""
-        begun = time.monotonic()
-        if anew or begun - self._looked > max(_FRESH_SECONDS, _SHARE * self._took):
+        if anew or self._freshness.is_over():
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
-            self._there = {**self._listed(statuses=going)}
-            self._looked = time.monotonic()
-            self._took = self._looked - begun
+            with self._freshness.renewed():
+                self._there = {**self._listed(statuses=going)}
         missing = [t for t in wanted if t not in self._there and t not in self._over]
         if len(missing) > _ALONE:
             everything = self._listed()

@@ -2,6 +2,7 @@
 clusters and what their nodes have, datasets, secrets. Only reads; what may not be looked at is told
 as that, and stops nothing where it is only a hint."""
 
+import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, overload
@@ -10,6 +11,7 @@ from sweeper.backends.base import Check
 from sweeper.backends.beaker.client import Refused, Service
 from sweeper.backends.beaker.options import Options
 from sweeper.backends.beaker.status import word
+from sweeper.backends.container_jobs import require_digest
 
 if TYPE_CHECKING:
     from beaker.beaker_pb2 import Cluster
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["checks"]
 
-_DIGEST = "@sha256:"
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _MAY_NOT = "WORKSPACE_PERMISSION_NONE", "WORKSPACE_PERMISSION_READ"
 _LEVELS = ("low", "normal", "high", "urgent", "immediate")
@@ -26,15 +27,13 @@ _LEVELS = ("low", "normal", "high", "urgent", "immediate")
 def checks(options: Options, service: Service | None = None) -> list[Check]:
     """What `sweeper doctor --backend beaker` looks at, and a launch before it begins; `options` are
     whole."""
-    made = [service] if service is not None else []
+
+    @functools.cache
+    def connected() -> Service:
+        return service if service is not None else Service(options.get("workspace"))
 
     def asked(look: Callable[[Service, Options], str]) -> Callable[[], str]:
-        def looked() -> str:
-            if not made:
-                made.append(Service(options.get("workspace")))
-            return look(made[0], options)
-
-        return looked
+        return lambda: look(connected(), options)
 
     def of(what: Callable[[Service, Options, str], str], name: str) -> Callable[[], str]:
         return asked(lambda service, options: what(service, options, name))
@@ -111,13 +110,7 @@ def _image(service: Service, options: Options) -> str:
         return _committed(service, "Image", options["image"])
     if "docker_image" not in options:
         raise LookupError("there is none: launch.beaker.image; or give the grid: --grid GRID")
-    address = options["docker_image"]
-    if _DIGEST not in address:
-        raise LookupError(
-            f"{address} may become another one while a sweep runs: "
-            f"name it by its digest, NAME{_DIGEST}..."
-        )
-    return address
+    return require_digest(options["docker_image"])
 
 
 def _priority(service: Service, options: Options, level: str) -> str:
@@ -155,13 +148,10 @@ def _nodes(hostnames: Sequence[str], service: Service, options: Options) -> str:
     del options
     pages = service.pages("ListNodes")
     known = {node.hostname for page in pages for node in page.nodes}
-    _none_missing([name for name in hostnames if name not in known])
-    return ", ".join(hostnames)
-
-
-def _none_missing(missing: Sequence[str]) -> None:
+    missing = [name for name in hostnames if name not in known]
     if missing:
         raise LookupError(f"there is no node {', '.join(missing)}")
+    return ", ".join(hostnames)
 
 
 def _dataset(service: Service, options: Options, name: str) -> str:

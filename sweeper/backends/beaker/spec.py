@@ -6,7 +6,6 @@ nothing a second time by itself (`autoResume`, `retry`): it does not tell a job 
 first, so that the next attempt is the launcher's to submit.
 """
 
-import hashlib
 import re
 
 from sweeper.backends.base import JobSpec
@@ -23,7 +22,7 @@ class Names:
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
-        self.prefix = f"sweeper-{hashlib.sha256(folder.encode()).hexdigest()[:12]}-"
+        self.prefix = f"sweeper-{self.identity.mark}-"
 
     def name(self, token: str) -> str:
         """That of the experiment with this token."""
@@ -31,13 +30,13 @@ class Names:
 
     def description(self, title: str) -> str:
         """That of the experiment of the run with this title, for people, and for `is_ours`."""
-        return f"sweeper {self.identity.known()}: {self.sweep}: {title}"[:500]
+        return f"sweeper {self.identity.current()}: {self.sweep}: {title}"[:500]
 
     def is_ours(self, description: str) -> bool:
         """Whether the experiment so described is of no sweep that was in the folder before. What
         somebody has described otherwise tells nothing, and may be ours."""
         found = _SWEEP.match(description)
-        return found is None or found[1] == self.identity.known()
+        return found is None or found[1] == self.identity.current()
 
 
 def spec(job: JobSpec, asked: Options, names: Names) -> dict[str, object]:

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sweeper.backends.base import JobState, JobStatus
-from sweeper.backends.exit_codes import of_process
-from sweeper.backends.lines import reason_of
+from sweeper.backends.container_jobs import process_exit_code, reason_of
 
 if TYPE_CHECKING:
     from beaker.beaker_pb2 import Job
@@ -64,7 +63,7 @@ def _ended(status: "Told") -> JobStatus:
             reason=reason_of(f"{cancelled.lower().replace('_', ' ')}: {why or ''}")
         )
     if status.HasField("exit_code"):
-        ended = of_process(status.exit_code)
+        ended = process_exit_code(status.exit_code)
         return _ENDED._replace(code=ended, reason=reason_of(status.message))
     return _ENDED._replace(reason=why)
 

@@ -1,25 +1,22 @@
 """Kubernetes: what a grid may say to it, and what it says of itself. The rest is loaded when a
 sweep is launched there."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import cast
 
+from sweeper.backends import container_jobs
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
 from sweeper.backends.kubernetes.options import Options, asked_of
-from sweeper.backends.references import names_of, secrets_field
-from sweeper.errors import UsageError
+from sweeper.backends.references import secrets_field
 from sweeper.fields.kinds import (
     Duration,
     Integer,
-    Item,
     Matching,
     Names,
     Number,
     Shape,
     Text,
-    Texts,
     wrong,
 )
 from sweeper.fields.nodes import Node, Problems, plain
@@ -38,20 +35,12 @@ _KEY = r"([a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9
 _VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
 _QUANTITY = r"[0-9]{1,15}(\.[0-9]{1,9})?(m|k|[KMGTPE]i?)?"
 _TAINT = rf"{_KEY}(={_VALUE})?(:(NoSchedule|PreferNoSchedule|NoExecute))?"
-_TAINTS = "no taint: key, key=value, key:NoSchedule, key=value:NoExecute"
+_TAINTS = "taint: key, key=value, key:NoSchedule, key=value:NoExecute"
 _POD = "More of a pod's spec, as Kubernetes has it; below container, of its container."
 _TIMEOUT = "When Kubernetes stops a job, at least 60s; launch.timeout is the worker's own."
 _NOT_OURS = {"type": "object", "propertyNames": {"not": {"enum": sorted(_OURS)}}}
 _C = "More of its one container."
 _POD_SCHEMA = {**_NOT_OURS, "properties": {"container": {**_NOT_OURS, "description": _C}}}
-_EXAMPLE = "REGISTRY/sweeper@sha256:DIGEST"
-
-
-def _texts(pattern: str, told: str) -> Texts:
-    def wrong_with(text: str) -> str | None:
-        return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is {told}"
-
-    return Texts(Item({"pattern": f"^{pattern}$"}, wrong_with), most=50)
 
 
 def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None:
@@ -72,16 +61,14 @@ def _mapping(of: str, values: Matching, ours: tuple[str, ...] = ()) -> Names:
 
 
 _NAME = Text(_DNS, "{} is no name in Kubernetes: a-z, 0-9, - and .")
-_NAMES = _texts(_DNS, "no name of a secret")
-_LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
-_IMAGE = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
+_NAMES = container_jobs.texts_matching(_DNS, "name of a secret", most=50)
 _AMOUNT = Text(_QUANTITY, "{} is not an amount such as 4Gi or 512Mi")
 _LABEL = Matching(_VALUE, "at most 63 letters, digits, - _ and .")
 _LABELS = _mapping("labels to values", _LABEL)
 _OUR_LABELS = _mapping("labels to values", _LABEL, ("sweeper/", "kueue.x-k8s.io/"))
 _AMOUNTS = Matching(_QUANTITY, 'an amount, quoted: "1" or "10Gi"')
 _RESOURCES = _mapping("resources to amounts", _AMOUNTS)
-_TOLERATIONS = _texts(_TAINT, _TAINTS)
+_TOLERATIONS = container_jobs.texts_matching(_TAINT, _TAINTS, most=50)
 _REFERENCE = Matching(
     rf"{_DNS}/[A-Za-z0-9._-]{{1,253}}",
     "a secret of the namespace and a key in it, `secret/key`, never the value",
@@ -89,17 +76,18 @@ _REFERENCE = Matching(
 
 
 def _check(reading: Reading) -> None:
-    for key in _OF_ALL if "if" in reading.entries else ():
-        if key in reading.entries:
-            reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
+    container_jobs.check_same_for_all_runs(reading, _OF_ALL)
 
 
 _OPTIONAL = (
     Field("namespace", _NAME, "The namespace. Default: the context's.", examples=("research",)),
     Field(
-        "context", _LINE, "A context of the kubeconfig. Default: the current.", examples=("lab",)
+        "context",
+        container_jobs.LINE,
+        "A context of the kubeconfig. Default: the current.",
+        examples=("lab",),
     ),
-    Field("python", _LINE, "The interpreter in the image that has sweeper.", "python"),
+    container_jobs.PYTHON,
     Field("cpus", Number(0, 1024, above=True), "CPUs that a job asks for.", 1),
     Field("memory", _AMOUNT, "Memory that a job asks for, and the most that it gets.", "2Gi"),
     Field("gpus", Integer(1, 64), "GPUs of a job, as nvidia.com/gpu.", examples=(1,)),
@@ -116,9 +104,7 @@ _OPTIONAL = (
     Field("ttl", Duration(600), "How long a job that has ended is kept.", "7d", key="ttl_s"),
 )
 SECTION = Section(
-    Field(
-        "image", _IMAGE, "An image with sweeper in it, best by its digest.", examples=(_EXAMPLE,)
-    ),
+    container_jobs.image_field("An image with sweeper in it, best by its digest."),
     secrets_field("Variables, and the secrets that hold them.", _REFERENCE, "tinker/api-key"),
     *_OPTIONAL,
     check=_check,
@@ -133,24 +119,11 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 def _whole(given: Mapping[str, object]) -> Options:
     """The options with their defaults. Raises `UsageError` for lack of an image."""
-    found = SECTION.with_defaults(given)
-    if "image" not in found:
-        raise UsageError(
-            "kubernetes: nothing says what jobs run in: write `launch: {kubernetes: {image: IMAGE}}"
-            '` in the grid, or image = "IMAGE" below [kubernetes] in sweeper\'s config.toml'
-        )
-    return cast(Options, found)
+    return cast(Options, container_jobs.options_with_image(SECTION, given, "kubernetes"))
 
 
 def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    """Jobs run on other machines, and have nothing of this one."""
-    return Capabilities(
-        here=False,
-        files=False,
-        python=_whole(given)["python"],
-        secrets=names_of(given),
-        credentials=("KUBECONFIG",),
-    )
+    return container_jobs.capabilities(_whole(given), "KUBECONFIG")
 
 
 def _checks(options: Mapping[str, object]) -> Iterable[Check]:
@@ -167,7 +140,7 @@ def _manifests(
     from sweeper.backends.kubernetes.manifest import Names, manifest
 
     names, given = Names(sweep, folder), _whole(options)
-    names.identity.foreseen()
+    names.identity.preview()
     for job in chain.from_iterable(batches):
         made = manifest(job, asked_of(given, job.resources), names, NOT_YET)
         yield Manifest(job.title, made)

@@ -15,21 +15,19 @@ from typing import TypeVar
 from uuid import uuid4
 
 from sweeper.backends.abreast import for_each
-from sweeper.backends.backoff import Backoff
+from sweeper.backends.backoff import Backoff, Freshness
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
+from sweeper.backends.container_jobs import reason_of
 from sweeper.backends.kubernetes.client import JOBS, KUEUES, PODS, Cluster, Kind, Refused
 from sweeper.backends.kubernetes.manifest import SUBMISSION, TOKEN, Names, manifest, pod_spec
 from sweeper.backends.kubernetes.objects import Event, Job, Pod, Workload
 from sweeper.backends.kubernetes.options import Options, asked_of
 from sweeper.backends.kubernetes.status import is_over, status_of
-from sweeper.backends.lines import reason_of
 from sweeper.errors import Unreachable
 from sweeper.storage.layout import attempt_of
 
 __all__ = ["KubernetesBackend", "open_backend"]
 
-_FRESH_SECONDS, _SHARE = 1.0, 20.0
-"""A listing is used again for a second, and for twenty times as long as it took."""
 _WHY_SECONDS = 10.0
 """How often it is asked why jobs have no pod."""
 _ROOM_SECONDS = 5.0, 60.0
@@ -62,7 +60,8 @@ class KubernetesBackend(Backend):
         self._pods: dict[str, list[Pod]] = {}
         self._over: dict[str, JobStatus] = {}
         self._withdrawn: set[str] = set()
-        self._looked = self._took = self._asked_why = float("-inf")
+        self._freshness = Freshness()
+        self._asked_why = float("-inf")
         self._whys: dict[str, str] = {}
         self._room = Backoff(*_ROOM_SECONDS)
 
@@ -106,8 +105,8 @@ class KubernetesBackend(Backend):
             earlier = [token for token, run, attempt in known if attempt < asked.get(run, 0)]
             self.cancel(earlier)  # what a queue has taken back, and might let go again
         submission = uuid4().hex
-        self._names.identity.made()
-        self._looked = float("-inf")
+        self._names.identity.ensure()
+        self._freshness.end()
         with self._room.tried(Refused):
             for_each(jobs, lambda job: self._submit(job, submission), Refused)
 
@@ -129,13 +128,13 @@ class KubernetesBackend(Backend):
     def cancel(self, tokens: Sequence[str]) -> None:
         self._look(tokens)
         asked = [(t, job) for t in tokens if (job := self._jobs.get(t)) and not is_over(job)]
-        self._looked = float("-inf")
+        self._freshness.end()
         for_each(asked, lambda one: self._withdraw(*one), Refused)
 
     def forget(self, tokens: Sequence[str]) -> None:
         self._look(tokens, anew=True)
         over = [job for token in tokens if (job := self._jobs.get(token)) and is_over(job)]
-        self._looked = float("-inf")
+        self._freshness.end()
         for_each(over, lambda job: self._delete(job, "Background"), Refused)
 
     def logs(self, token: str) -> Iterator[str]:
@@ -208,20 +207,18 @@ class KubernetesBackend(Backend):
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
         """List the sweep's jobs and pods, and those of `wanted` that are not among them."""
-        begun = time.monotonic()
-        if anew or begun - self._looked > max(_FRESH_SECONDS, _SHARE * self._took):
+        if anew or self._freshness.is_over():
             ours = self._names.selector
-            jobs = self._cluster.items(
-                JOBS, labelSelector=ours, fieldSelector="status.successful=0"
-            )
-            pods = self._cluster.items(
-                PODS, labelSelector=ours, fieldSelector="status.phase!=Succeeded"
-            )
-            self._jobs, self._pods = dict(_by_token(jobs)), {}
-            for token, pod in _by_token(pods):
-                self._pods.setdefault(token, []).append(pod)
-            self._looked = time.monotonic()
-            self._took = self._looked - begun
+            with self._freshness.renewed():
+                jobs = self._cluster.items(
+                    JOBS, labelSelector=ours, fieldSelector="status.successful=0"
+                )
+                pods = self._cluster.items(
+                    PODS, labelSelector=ours, fieldSelector="status.phase!=Succeeded"
+                )
+                self._jobs, self._pods = dict(_by_token(jobs)), {}
+                for token, pod in _by_token(pods):
+                    self._pods.setdefault(token, []).append(pod)
         missing = [t for t in wanted if t not in self._jobs and t not in self._over]
         if len(missing) > _ALONE:
             known = self._cluster.items(JOBS, labelSelector=self._names.selector)

@@ -10,8 +10,8 @@ from email.utils import parsedate_to_datetime
 from importlib import import_module
 from typing import Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
+from sweeper.backends.container_jobs import line_of
 from sweeper.backends.kubernetes.objects import Job, Page, Pod
-from sweeper.backends.lines import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 __all__ = ["JOBS", "KUEUES", "METADATA", "PODS", "Cluster", "Kind", "Refused"]

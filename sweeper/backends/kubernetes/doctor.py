@@ -2,9 +2,11 @@
 secrets, the account, the class, the queue, the nodes. Only reads; what may not be looked at is told
 as that, and stops nothing where it is only a hint."""
 
+import functools
 from collections.abc import Callable, Iterator
 
 from sweeper.backends.base import Check
+from sweeper.backends.container_jobs import require_digest
 from sweeper.backends.kubernetes.client import JOBS, KUEUES, METADATA, Cluster, Kind, Refused
 from sweeper.backends.kubernetes.options import Options
 from sweeper.model.json_values import table_of
@@ -26,18 +28,17 @@ _KUEUE = ("list", "kueue.x-k8s.io", "workloads"), "what Kueue waits for is not t
 _KUEUE_API, _QUEUES = "/apis/kueue.x-k8s.io", "namespaces/{}/localqueues"
 _NODES = Kind[object]("/api/v1/nodes")
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_DIGEST = "@sha256:"
 
 
 def checks(options: Options, known: Cluster | None = None) -> list[Check]:
     """What `sweeper doctor --backend kubernetes` looks at, and a launch before it begins; `options`
     are whole."""
-    made = [known] if known is not None else []
 
+    @functools.cache
     def cluster() -> Cluster:
-        if not made:
-            made.append(Cluster(options.get("context"), options.get("namespace")))
-        return made[0]
+        if known is not None:
+            return known
+        return Cluster(options.get("context"), options.get("namespace"))
 
     def asked(look: Callable[[Cluster, Options], str]) -> Callable[[], str]:
         return lambda: look(cluster(), options)
@@ -120,12 +121,7 @@ def _image(cluster: Cluster, options: Options) -> str:
     del cluster
     if "image" not in options:
         raise LookupError("there is none: launch.kubernetes.image; or give the grid: --grid GRID")
-    if _DIGEST not in options["image"]:
-        raise LookupError(
-            f"{options['image']} may become another one while a sweep runs: "
-            f"name it by its digest, NAME{_DIGEST}..."
-        )
-    return options["image"]
+    return require_digest(options["image"])
 
 
 def _nodes(cluster: Cluster, options: Options) -> str:

@@ -7,7 +7,6 @@ next attempt is the launcher's to submit. What took its machine away is written 
 (`podFailurePolicy`), where it stays when the pod is gone.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import cast
@@ -31,17 +30,17 @@ class Names:
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
-        self.mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
+        self.mark = self.identity.mark
 
     @property
     def selector(self) -> str:
         """The labels that they have, and those of a sweep that was in the folder before have
         not."""
-        return f"{SWEEP}={self.mark},{IDENTITY}={self.identity.known()}"
+        return f"{SWEEP}={self.mark},{IDENTITY}={self.identity.current()}"
 
     def is_ours(self, job: Job) -> bool:
         """Whether a job has these labels."""
-        return job["metadata"]["labels"].get(IDENTITY) == self.identity.known()
+        return job["metadata"]["labels"].get(IDENTITY) == self.identity.current()
 
     def name(self, token: str) -> str:
         """That of the job with this token."""
@@ -51,7 +50,7 @@ class Names:
 def manifest(job: JobSpec, asked: Options, names: Names, submission: str) -> dict[str, object]:
     """The Job. `asked` are the options of this run; `submission` tells one try from another."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
-    labels = {**asked.get("labels", {}), **ours, IDENTITY: names.identity.known()}
+    labels = {**asked.get("labels", {}), **ours, IDENTITY: names.identity.current()}
     queue = asked.get("queue")
     spec: dict[str, object] = {
         "backoffLimit": 0,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from sweeper.backends.base import JobState, JobStatus
-from sweeper.backends.exit_codes import of_process
+from sweeper.backends.container_jobs import process_exit_code, reason_of
 from sweeper.backends.kubernetes.objects import (
     Condition,
     ContainerState,
@@ -15,7 +15,6 @@ from sweeper.backends.kubernetes.objects import (
     PodStatus,
     Waiting,
 )
-from sweeper.backends.lines import reason_of
 
 __all__ = ["is_over", "status_of"]
 
@@ -72,7 +71,7 @@ def _failed(told: Condition | None, pod: Pod | None) -> JobStatus:
     end = _container(pod).get("terminated") or {}
     code, kind = end.get("exitCode"), end.get("reason")
     if code is not None:
-        why, code = None, of_process(code)
+        why, code = None, process_exit_code(code)
     if kind == "OOMKilled":
         why = "oom"
     elif kind not in _PLAIN:

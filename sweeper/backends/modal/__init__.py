@@ -1,16 +1,15 @@
 """Modal: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep is
 launched there."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import cast
 
+from sweeper.backends import container_jobs
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
 from sweeper.backends.modal.options import Options, asked_of
-from sweeper.backends.references import NO_VALUE, names_of, secrets_field
-from sweeper.errors import UsageError
-from sweeper.fields.kinds import Duration, Integer, Item, Matching, Number, Text, Texts
+from sweeper.backends.references import NO_VALUE, secrets_field
+from sweeper.fields.kinds import Duration, Integer, Matching, Number, Text
 from sweeper.fields.sections import Field, Reading, Section
 
 __all__ = ["BACKEND"]
@@ -23,38 +22,29 @@ _DAY = 24 * 3600.0
 
 
 def _check(reading: Reading) -> None:
-    for key in _OF_ALL if "if" in reading.entries else ():
-        if key in reading.entries:
-            reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
+    container_jobs.check_same_for_all_runs(reading, _OF_ALL)
     limit = reading.values.get("timeout_s")
     if limit is not None and limit > _DAY:
         reading.problem("timeout", f"{reading.path('timeout')}: a sandbox lasts 24h at most")
 
 
-def _regions(text: str) -> str | None:
-    return None if re.fullmatch(_PLACE, text) else f"{text[:60]!r} is no region: us, eu-west"
-
-
 _NAME = Text(_WORD, "{} is no name at Modal: letters, digits, - _ and .")
-_LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
-_IMAGE = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
 _CLOUD = Text(_PLACE, "{} is no cloud: aws, gcp, oci")
 _SECRET = Matching(
     NO_VALUE + _NOT_MODALS_OWN + _WORD, "the name of a secret of Modal's, never the value"
 )
 _TIMEOUT = "When Modal stops a job, at most 24h; launch.timeout is the worker's own."
-_EXAMPLE = "REGISTRY/sweeper@sha256:DIGEST"
 SECTION = Section(
-    Field("image", _IMAGE, "An image of a registry, with sweeper in it.", examples=(_EXAMPLE,)),
+    container_jobs.image_field("An image of a registry, with sweeper in it."),
     secrets_field("Variables, and the secrets that have them.", _SECRET, "tinker"),
     Field("app", _NAME, "The app that the sandboxes belong to.", "sweeper"),
     Field("environment", _NAME, "Modal's environment. Default: its own.", examples=("research",)),
-    Field("python", _LINE, "The interpreter in the image that has sweeper.", "python"),
+    container_jobs.PYTHON,
     Field("cpus", Number(0, 64, above=True), "CPUs of a job.", 1),
     Field("memory", Integer(128), "Memory of a job, in MiB.", 2048),
     Field(
         "region",
-        Texts(Item({"pattern": f"^{_PLACE}$"}, _regions), least=1),
+        container_jobs.texts_matching(_PLACE, "region: us, eu-west", least=1),
         "Regions where jobs may run: they may be preempted then.",
         examples=(["us-east"],),
     ),
@@ -72,23 +62,12 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 def _whole(given: Mapping[str, object]) -> Options:
     """The options with their defaults. Raises `UsageError` for lack of an image."""
-    found = SECTION.with_defaults(given)
-    if "image" not in found:
-        raise UsageError(
-            "modal: nothing says what jobs run in: write `launch: {modal: {image: IMAGE}}` in the "
-            'grid, or image = "IMAGE" below [modal] in sweeper\'s config.toml'
-        )
-    return cast(Options, found)
+    return cast(Options, container_jobs.options_with_image(SECTION, given, "modal"))
 
 
 def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    """Jobs run on other machines, and have nothing of this one."""
-    return Capabilities(
-        here=False,
-        files=False,
-        python=_whole(given)["python"],
-        secrets=names_of(given),
-        credentials=("MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_CONFIG_PATH"),
+    return container_jobs.capabilities(
+        _whole(given), "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_CONFIG_PATH"
     )
 
 
@@ -105,7 +84,7 @@ def _manifests(
     from sweeper.backends.modal.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)
-    names.identity.foreseen()
+    names.identity.preview()
     for job in chain.from_iterable(batches):
         made = spec(job, asked_of(given, job.resources), names)
         yield Manifest(f"Sandbox.create: {job.title}", made)

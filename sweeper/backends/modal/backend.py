@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sweeper.backends.abreast import for_each
-from sweeper.backends.backoff import Backoff
+from sweeper.backends.backoff import Backoff, Freshness
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus, require
 from sweeper.backends.modal import stop
 from sweeper.backends.modal.client import Refused, Service, official
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ModalBackend", "open_backend"]
 
-_FRESH_SECONDS, _SHARE = 1.0, 20.0
-"""A listing is used again for a second, and for twenty times as long as it took."""
 _ROOM_SECONDS = 5.0, 60.0
 """When a submission is tried again for which there was no room: at first, and at most."""
 _TELLING_SECONDS = 2.0
@@ -62,7 +60,7 @@ class ModalBackend(Backend):
         self._ids: dict[str, str | None] = {}  # by token; None: as of that look there is none
         self._over: dict[str, JobStatus] = {}
         self._untold: set[str] = set()  # those that could not be told to stop, as of the last try
-        self._looked = self._took = float("-inf")
+        self._freshness = Freshness()
         self._room = Backoff(*_ROOM_SECONDS)
 
     def location(self) -> dict[str, str]:
@@ -78,8 +76,8 @@ class ModalBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         self._room.check()
-        self._names.identity.made()
-        self._looked = float("-inf")
+        self._names.identity.ensure()
+        self._freshness.end()
         with self._room.tried(Refused):
             if self._image is None:
                 self._image = self._had_image()
@@ -117,7 +115,7 @@ class ModalBackend(Backend):
                 self._untold.add(token)
 
         for_each(asked, tell, Refused)
-        self._looked = float("-inf")
+        self._freshness.end()
         return [token for token in asked if token not in told]
 
     def logs(self, token: str) -> Iterator[str]:
@@ -221,11 +219,9 @@ class ModalBackend(Backend):
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
         """List the sweep's sandboxes that run, and ask for those of `wanted` by their names whose
         ids are not known."""
-        begun = time.monotonic()
-        if anew or begun - self._looked > max(_FRESH_SECONDS, _SHARE * self._took):
-            self._app_id, self._going = self._listed()
-            self._looked = time.monotonic()
-            self._took = self._looked - begun
+        if anew or self._freshness.is_over():
+            with self._freshness.renewed():
+                self._app_id, self._going = self._listed()
             self._ids = {token: found for token, found in self._ids.items() if found}
         for_each([token for token in wanted if token not in self._ids], self._ask_id, Refused)
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sweeper.backends.backoff import Backoff
-from sweeper.backends.lines import line_of
+from sweeper.backends.container_jobs import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 if TYPE_CHECKING:

@@ -1,11 +1,13 @@
 """Looks at Modal before the first job: who asks, the app, the image and the secrets. A launch has
 the image fetched by this."""
 
+import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from sweeper.backends.base import Check
+from sweeper.backends.container_jobs import require_digest
 from sweeper.backends.modal.client import Method, Refused, Service, official
 from sweeper.backends.modal.options import Options
 from sweeper.backends.modal.spec import required
@@ -17,21 +19,20 @@ __all__ = ["checks"]
 
 _BUILD_SECONDS = 900.0
 """How long a launch waits until Modal has fetched an image that it did not have."""
-_DIGEST = "@sha256:"
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
     """What `sweeper doctor --backend modal` looks at, and a launch before it begins; `options` are
     whole."""
-    made = [service] if service is not None else []
+
+    @functools.cache
+    def connected() -> Service:
+        if service is not None:
+            return service
+        return Service(options["app"], options.get("environment"))
 
     def asked(look: Callable[[Service, Options], str]) -> Callable[[], str]:
-        def looked() -> str:
-            if not made:
-                made.append(Service(options["app"], options.get("environment")))
-            return look(made[0], options)
-
-        return looked
+        return lambda: look(connected(), options)
 
     found = [
         Check("Modal", True, asked(_account)),
@@ -78,11 +79,7 @@ def _image(service: Service, options: Options) -> str:
 
 def _digest(service: Service, options: Options) -> str:
     del service
-    if _DIGEST not in options.get("image", ""):
-        raise LookupError(
-            f"{options.get('image')} may become another one while a sweep runs: "
-            f"name it by its digest, NAME{_DIGEST}..."
-        )
+    require_digest(str(options.get("image")))
     return "it has one"
 
 

@@ -5,7 +5,6 @@ that it is there, and it is found by its name when it has ended, too. Tags say w
 of those that were in the folder, and tell which of its sandboxes run.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
 
@@ -38,22 +37,21 @@ class Names:
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
-        self._mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
 
     @property
     def tags(self) -> dict[str, str]:
         """The tags that they have, and those of a sweep that was in the folder before have not. Of
         a sweep without an identity yet nothing is there: the mark alone, for a tag has a value."""
-        known = self.identity.known()
-        return {"sweeper": self._mark, **({_IDENTITY: known} if known else {})}
+        known = self.identity.current()
+        return {"sweeper": self.identity.mark, **({_IDENTITY: known} if known else {})}
 
     def is_ours(self, tags: Mapping[str, str]) -> bool:
         """Whether a sandbox has these tags. One whose tags somebody took away may be ours."""
-        return tags.get(_IDENTITY, "") in ("", self.identity.known())
+        return tags.get(_IDENTITY, "") in ("", self.identity.current())
 
     def name(self, token: str) -> str:
         """That of the sandbox with this token."""
-        return f"sweeper-{self._mark}-{token}"
+        return f"sweeper-{self.identity.mark}-{token}"
 
 
 def spec(job: JobSpec, asked: Options, names: Names) -> Sandbox:

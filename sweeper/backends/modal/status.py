@@ -5,8 +5,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from sweeper.backends.base import JobState, JobStatus
-from sweeper.backends.exit_codes import of_process
-from sweeper.backends.lines import reason_of
+from sweeper.backends.container_jobs import process_exit_code, reason_of
 from sweeper.backends.modal.client import Method
 
 __all__ = ["ended"]
@@ -54,7 +53,7 @@ async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
         status = "TERMINATED"
     told = _SAYS.get(status)
     if told is None:
-        return _ENDED._replace(code=of_process(code))
+        return _ENDED._replace(code=process_exit_code(code))
     if told.reason in ("oom", "timeout") or not why:
         return told
     return told._replace(reason=f"{told.reason}: {why}")

@@ -2,7 +2,6 @@
 token, which Ray's own table of actors has until long after its end. Nothing of Ray is imported
 here: `driver.py` is asked, a process that is started again when it has lost the head."""
 
-import hashlib
 import importlib.util
 import os
 import signal
@@ -65,8 +64,8 @@ class RayBackend(Backend):
 
     def __init__(self, folder: str, given: Mapping[str, object]) -> None:
         self._options = options = cast(Options, given)
-        self._mark = f"sweeper-{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
         self._identity = Identity(folder)
+        self._mark = f"sweeper-{self._identity.mark}"
         address = str(options.get("address") or os.environ.get("RAY_ADDRESS") or "auto")
         environment = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **os.environ}
         if any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
@@ -94,7 +93,7 @@ class RayBackend(Backend):
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         secrets = dict(self._options.get("secrets") or {})
         if jobs:
-            self._identity.made()
+            self._identity.ensure()
         described = [
             Described(
                 name=self._name(job.token),
@@ -133,7 +132,7 @@ class RayBackend(Backend):
         return {names[name]: about for name, about in found.items()}
 
     def _name(self, token: str) -> str:
-        return f"{self._mark}-{self._identity.known()}-{token}"
+        return f"{self._mark}-{self._identity.current()}-{token}"
 
 
 def _asked(resources: Mapping[str, object]) -> Asked:

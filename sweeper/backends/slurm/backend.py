@@ -9,11 +9,10 @@ this machine's file system, sweeper's Python included.
 
 import re
 import signal
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from sweeper.backends.backoff import Backoff
+from sweeper.backends.backoff import Backoff, Freshness
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.slurm.accounting import Accounting
 from sweeper.backends.slurm.commands import Closed, Full, Job, Slurm, status_of
@@ -25,9 +24,6 @@ from sweeper.storage.layout import attempt_of
 
 __all__ = ["SlurmBackend", "open_backend"]
 
-_FRESH_SECONDS = 1.0
-_SHARE = 20.0
-"""An answer of squeue's is used again for a second, and for twenty times as long as it took."""
 _ROOM_SECONDS = 30.0, 300.0
 """When sbatch is called again that had no room, or did not answer: at first, and at most."""
 _LATER = re.compile("nodes are busy|Required node not available|eservation")
@@ -61,7 +57,7 @@ class SlurmBackend(Backend):
         self._tables = Tables(folder)
         self._defaults = defaults or {}
         self._queue: list[Job] | None = None
-        self._asked = self._took = 0.0
+        self._freshness = Freshness()
         self._accounting = Accounting(slurm, self._tables.mark)
         self._backoff = Backoff(*_ROOM_SECONDS)
         self._rooms: dict[str, Backoff] = {}  # by what jobs ask for
@@ -229,11 +225,9 @@ class SlurmBackend(Backend):
 
     def _look(self) -> list[Job]:
         """The sweep's jobs in the queue, by an answer of squeue's that is young enough."""
-        now = time.monotonic()
-        if self._queue is None or now - self._asked > max(_FRESH_SECONDS, _SHARE * self._took):
-            self._queue = self._slurm.queue(self._tables.mark)
-            self._asked = time.monotonic()
-            self._took = self._asked - now
+        if self._queue is None or self._freshness.is_over():
+            with self._freshness.renewed():
+                self._queue = self._slurm.queue(self._tables.mark)
         return self._queue
 
 

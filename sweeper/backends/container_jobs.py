@@ -1,0 +1,111 @@
+"""What backends share whose jobs run in a container elsewhere: fields of a grid, checks of the
+image, capabilities, exit codes, and what a platform says as one line."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from sweeper.backends.base import Capabilities
+from sweeper.backends.references import names_of
+from sweeper.errors import UsageError
+from sweeper.fields.kinds import Item, Text, Texts
+from sweeper.fields.sections import Field, Reading, Section
+
+__all__ = [
+    "LINE",
+    "PYTHON",
+    "capabilities",
+    "check_same_for_all_runs",
+    "image_field",
+    "line_of",
+    "options_with_image",
+    "process_exit_code",
+    "reason_of",
+    "require_digest",
+    "texts_matching",
+]
+
+LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not one line")
+PYTHON = Field("python", LINE, "The interpreter in the image that has sweeper.", "python")
+_DIGEST = "@sha256:"
+_SIGNALS = range(129, 193)
+
+
+def image_field(doc: str, name: str = "image") -> Field:
+    """A field for the address of an image in a registry."""
+    address = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
+    return Field(name, address, doc, examples=("REGISTRY/sweeper@sha256:DIGEST",))
+
+
+def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
+    """A list of strings that match `pattern`. `called` names one in messages, after "is no"."""
+
+    def wrong_with(text: str) -> str | None:
+        return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is no {called}"
+
+    return Texts(Item({"pattern": f"^{pattern}$"}, wrong_with), least=least, most=most)
+
+
+def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
+    """Note a mistake for each of `keys` that an override gives."""
+    for key in keys if "if" in reading.entries else ():
+        if key in reading.entries:
+            reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
+
+
+def options_with_image(
+    section: Section,
+    given: Mapping[str, object],
+    backend: str,
+    example: str = "IMAGE",
+    other_key: str = "",
+) -> dict[str, object]:
+    """The options with their defaults. `other_key` may name the image instead of `image`. Raises
+    `UsageError` where nothing names one."""
+    found = section.with_defaults(given)
+    if "image" not in found and other_key not in found:
+        other = f" (or {other_key})" if other_key else ""
+        raise UsageError(
+            f"{backend}: nothing says what jobs run in: write `launch: {{{backend}: {{image: "
+            f'{example}}}}}`{other} in the grid, or image = "{example}" below [{backend}] in '
+            "sweeper's config.toml"
+        )
+    return found
+
+
+def capabilities(options: Mapping[str, object], *credentials: str) -> Capabilities:
+    """What jobs can do that run on other machines, and have nothing of this one. `options` are
+    complete."""
+    return Capabilities(
+        here=False,
+        files=False,
+        python=str(options["python"]),
+        secrets=names_of(options),
+        credentials=credentials,
+    )
+
+
+def require_digest(image: str) -> str:
+    """The image's address. Raises `LookupError` for one without a digest."""
+    if _DIGEST not in image:
+        raise LookupError(
+            f"{image} may become another one while a sweep runs: "
+            f"name it by its digest, NAME{_DIGEST}..."
+        )
+    return image
+
+
+def process_exit_code(code: int) -> int:
+    """The exit code as Python has it: -9 where a container says 137 for signal 9. A code beyond all
+    signals (255) is the program's own."""
+    return 128 - code if code in _SIGNALS else code
+
+
+def line_of(message: object) -> str:
+    """What a platform says of a failure as one line for people, at most 300 characters."""
+    return " ".join(str(message).split())[:300]
+
+
+def reason_of(message: object) -> str | None:
+    """Why a job waits, or has ended, as one line of at most 200 characters; None where nothing is
+    said."""
+    return " ".join(str(message or "").split()).removesuffix(":")[:200] or None
