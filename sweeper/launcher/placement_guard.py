@@ -19,7 +19,7 @@ from sweeper.errors import (
 from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, RunState, State, cancel_asked, fold
 from sweeper.scheduler.run_table import WITHDRAWN
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import token
 from sweeper.storage.sweeps import (
     read_events,

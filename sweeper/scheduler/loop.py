@@ -56,7 +56,7 @@ from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
 from sweeper.scheduler.sweep_usage import SweepUsageWatch
 from sweeper.scheduler.withdrawals import Withdrawals
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import attempt_of
 from sweeper.storage.sweeps import service_of

@@ -15,7 +15,7 @@ from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.states import Event, RunState, State
 from sweeper.scheduler.circuit_breaker import Failure, failure_of
 from sweeper.scheduler.retry_delay import EXCUSED, backoff
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import read_outcome
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.model.states import State
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.process import began
 from sweeper.storage.sweeps import read_states
 
