@@ -108,25 +108,10 @@ class LocalStore:
             raise _store_error(full, error) from error
 
     def read(self, path: str) -> bytes:
-        full = self._full(path)
-        try:
-            with open(full, "rb", opener=open_regular) as file:
-                return file.read()
-        except FileNotFoundError as error:
-            raise NotFound(f"{full}: no such file") from error
-        except OSError as error:
-            raise _store_error(full, error) from error
+        return _content(self._full(path))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        full = self._full(path)
-        try:
-            with open(full, "rb", opener=open_regular) as file:
-                file.seek(start)
-                return file.read(end - start)
-        except FileNotFoundError as error:
-            raise NotFound(f"{full}: no such file") from error
-        except OSError as error:
-            raise _store_error(full, error) from error
+        return _content(self._full(path), start, end - start)
 
     def exists(self, path: str) -> bool:
         full = self._full(path)
@@ -183,14 +168,7 @@ class LocalStore:
                     yield item.name
 
     def upload(self, path: str, source: str) -> None:
-        try:
-            with open(source, "rb", opener=open_regular) as file:
-                data = file.read()
-        except FileNotFoundError as error:
-            raise NotFound(f"{source}: no such file") from error
-        except OSError as error:
-            raise _store_error(source, error) from error
-        self.replace(path, data)
+        self.replace(path, _content(source))
 
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -257,6 +235,18 @@ def _make_folder(folder: str) -> None:
         if not os.path.isdir(folder):  # a file is in the way: no race that was lost
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
     sync_folder(parent)
+
+
+def _content(full: str, start: int = 0, size: int = -1) -> bytes:
+    """The bytes of a file from `start` on: `size` of them, or all."""
+    try:
+        with open(full, "rb", opener=open_regular) as file:
+            file.seek(start)
+            return file.read(size)
+    except FileNotFoundError as error:
+        raise NotFound(f"{full}: no such file") from error
+    except OSError as error:
+        raise _store_error(full, error) from error
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
