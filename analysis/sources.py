@@ -14,7 +14,7 @@ from sweeper.results.registry import RecordedRun, Registry, Sweep
 from sweeper.results.selectors import current
 from sweeper.results.sweeps import SweepRun
 from sweeper.storage.documents import dotted
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 
 __all__ = ["Placed", "Source", "find_sources", "write_file"]
 

@@ -25,7 +25,7 @@ from sweeper.model.states import State, fold, is_finished
 from sweeper.pausing import Steered, parallel, pause, resume, stop
 from sweeper.results.selectors import pick
 from sweeper.results.waiting import find_sweep, status, wait, wait_async
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.requests import (
     Happened,
     Requested,

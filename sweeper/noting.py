@@ -10,9 +10,10 @@ from typing import NamedTuple
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.model.mark import Kind, Marks, fold, is_tag
 from sweeper.model.states import fold as fold_events
-from sweeper.storage.files import Store, default_root, open_store
+from sweeper.storage.base import Store
 from sweeper.storage.lock import holding_sweep
 from sweeper.storage.marks import put_mark, read_marks
+from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
 
 __all__ = [

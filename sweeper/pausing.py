@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
 from sweeper.model.states import fold, is_finished
 from sweeper.storage import sweep_requests
-from sweeper.storage.files import Store, default_root, open_store
+from sweeper.storage.base import Store
+from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.sweeps import read_events, read_plan
 
 if TYPE_CHECKING:

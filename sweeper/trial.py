@@ -29,8 +29,9 @@ from sweeper.model.states import State
 from sweeper.recipe.reference import RunProcess, find_python, inspect
 from sweeper.scheduler.outcomes import last_words
 from sweeper.scheduler.progress import Summary
-from sweeper.storage.files import Store, open_store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout, token
+from sweeper.storage.opening import open_store
 from sweeper.storage.requests import request_cancel
 from sweeper.storage.sweep_requests import ask_stop
 from sweeper.storage.sweeps import (

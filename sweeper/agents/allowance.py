@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound, UsageError
 from sweeper.model.parts import SCHEMA, Part
+from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as, timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.sweep_requests import user
 
 __all__ = [

@@ -12,7 +12,7 @@ from sweeper.errors import NotFound, SweeperError, UsageError
 from sweeper.launcher.launch_preview import LaunchPreview, survey
 from sweeper.model.plan import Budget, Plan, Run
 from sweeper.results.registry import Registry
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.requests import Requested
 from sweeper.storage.sweep_requests import user
 from sweeper.storage.sweeps import read_plan, read_states

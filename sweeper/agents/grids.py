@@ -9,7 +9,7 @@ from sweeper.fields.nodes import Problems, read_yaml
 from sweeper.grid.extending import MAX_EXTENDS, read_text
 from sweeper.model.plan import Plan
 from sweeper.model.states import State
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.sweeps import find_sweeps, read_plan, read_states
 
 __all__ = ["Recorded", "find_below", "find_grid", "grid_names", "planned_for", "recorded_elsewhere"]

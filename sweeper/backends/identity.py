@@ -4,7 +4,7 @@ removed, and by their folder they look like those of the next that is launched t
 import hashlib
 import os
 
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import ensure_identity, identity
 
 __all__ = ["NOT_YET", "Identity"]

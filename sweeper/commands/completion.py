@@ -15,7 +15,7 @@ from argcomplete.shell_integration import shellcode
 
 from sweeper.errors import SweeperError
 from sweeper.sanitize import sanitize
-from sweeper.storage.files import default_root, open_store
+from sweeper.storage.opening import default_root, open_store
 
 __all__ = ["Offers", "complete", "shell_code"]
 

@@ -23,7 +23,7 @@ from sweeper.fields.nodes import Problems
 from sweeper.grid import load_grid
 from sweeper.grid.notify import configured, require_variables
 from sweeper.model.launch import Launch
-from sweeper.storage.files import default_root, open_store
+from sweeper.storage.opening import default_root, open_store
 from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:

@@ -40,8 +40,10 @@ from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.rollouts import summary_files
-from sweeper.storage.files import Store, open_store, refuse_links
+from sweeper.storage.base import Store
+from sweeper.storage.local import refuse_links
 from sweeper.storage.lock import is_held
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import find_sweeps
 from sweeper.terminal import print_table, warn
 

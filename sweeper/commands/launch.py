@@ -7,7 +7,7 @@ from sweeper.commands import arguments as shared
 from sweeper.errors import NotFound
 from sweeper.labels import plural
 from sweeper.model.states import State, fold, is_finished
-from sweeper.storage.files import default_root, open_store
+from sweeper.storage.opening import default_root, open_store
 from sweeper.terminal import say, shortened, warn
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from sweeper import paths
 from sweeper.agents.allowance import read_limits
 from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.storage.files import default_root
+from sweeper.storage.opening import default_root
 from sweeper.terminal import warn
 
 __all__ = ["add_arguments", "run"]

@@ -12,7 +12,7 @@ from sweeper.notifying.delivery import MOST_TRIES, Delivery, Sender, deliver
 from sweeper.notifying.receivers import Letter, Undelivered, send
 from sweeper.results.registry import Registry
 from sweeper.storage.documents import timestamp
-from sweeper.storage.files import default_root
+from sweeper.storage.opening import default_root
 from sweeper.terminal import print_json, print_table, say, warn
 
 __all__ = ["add_arguments", "run"]

@@ -9,7 +9,8 @@ from sweeper.commands import arguments as shared
 from sweeper.errors import UsageError
 from sweeper.launcher.planned import planned_by
 from sweeper.sanitize import sanitize
-from sweeper.storage.files import Store, default_root, open_store
+from sweeper.storage.base import Store
+from sweeper.storage.opening import default_root, open_store
 from sweeper.terminal import print_json, warn
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from sweeper.model.plan import Plan
 from sweeper.model.states import State
 from sweeper.results.stage_graph import graph, of_stage, size
 from sweeper.sanitize import sanitize
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.terminal import display_width, shortened
 
 __all__ = ["cut", "full", "short", "table", "terminal_width"]

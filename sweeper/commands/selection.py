@@ -6,7 +6,7 @@ from argparse import Namespace
 from sweeper.errors import NotFound
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
-from sweeper.storage.files import default_root, open_store
+from sweeper.storage.opening import default_root, open_store
 
 __all__ = ["chosen", "newest", "open_named", "open_registry"]
 

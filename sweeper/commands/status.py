@@ -11,7 +11,7 @@ from sweeper.labels import shown_marks
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.status import check_service, read_status
-from sweeper.storage.files import default_root
+from sweeper.storage.opening import default_root
 from sweeper.terminal import print_table, shortened
 
 __all__ = ["add_arguments", "run"]

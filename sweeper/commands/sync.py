@@ -6,8 +6,8 @@ from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure
 from sweeper.paths import home
 from sweeper.storage.documents import SCHEMA
-from sweeper.storage.files import open_store
 from sweeper.storage.layout import Layout
+from sweeper.storage.opening import open_store
 from sweeper.terminal import print_json, say, warn
 
 __all__ = ["add_arguments", "run"]

@@ -16,8 +16,9 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.launcher import remote_recovery
 from sweeper.scheduler import account, environment
 from sweeper.storage import lock
-from sweeper.storage.files import Store, refuse_links
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import refuse_links
 from sweeper.storage.sweeps import read_observations
 
 __all__ = ["start_detached"]

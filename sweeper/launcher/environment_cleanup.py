@@ -9,7 +9,7 @@ from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.model.states import OPEN, fold
 from sweeper.scheduler import environment
 from sweeper.storage import lease
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout, token
 from sweeper.storage.sweeps import read_events
 

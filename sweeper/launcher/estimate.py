@@ -11,7 +11,7 @@ from sweeper.model.plan import Plan, Run
 from sweeper.model.states import State, fold
 from sweeper.model.usage import NO_USAGE, total
 from sweeper.results.forecast import Example, Guess, Guesses, Settings, not_known_yet, settings_of
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.sweeps import read_events, read_outcome, read_plan
 from sweeper.terminal import duration
 

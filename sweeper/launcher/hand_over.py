@@ -19,8 +19,8 @@ from sweeper.model.plan import Plan
 from sweeper.planner.plan import repeats_by_default
 from sweeper.scheduler import environment
 from sweeper.storage import lock
+from sweeper.storage.base import Store
 from sweeper.storage.documents import encode
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import asked_plan, forget, propose_plan
 from sweeper.storage.sweeps import read_observations, read_plan, service_of, with_chosen

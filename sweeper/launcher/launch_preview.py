@@ -15,7 +15,7 @@ from sweeper.model.plan import Plan, Run
 from sweeper.model.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.command_template import render_command
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import Events, read_events, read_outcome, read_plan, with_chosen
 from sweeper.tracking import NAMES, SECTION

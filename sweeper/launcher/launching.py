@@ -37,9 +37,10 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import REPLANNED, Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
 from sweeper.storage import lock
+from sweeper.storage.base import Store
 from sweeper.storage.documents import place_of as file_of
-from sweeper.storage.files import Store, default_root, open_store
 from sweeper.storage.layout import Layout
+from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.sweep_requests import asked_pause, forget
 from sweeper.storage.sweeps import read_plan, read_states, service_of
 from sweeper.storage.writable import check_root

@@ -20,8 +20,8 @@ from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import provenance, redaction, snapshot
 from sweeper.scheduler import environment
+from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import asked_parallel, forget
 from sweeper.storage.sweeps import read_plan, read_states, with_chosen

@@ -9,7 +9,7 @@ from sweeper.labels import first_of
 from sweeper.metrics import parse
 from sweeper.model.plan import Plan
 from sweeper.model.states import State, fold
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
 

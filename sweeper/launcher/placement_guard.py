@@ -20,7 +20,7 @@ from sweeper.labels import first_of
 from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, RunState, State, cancel_asked, fold
 from sweeper.scheduler.run_table import WITHDRAWN
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import token
 from sweeper.storage.sweeps import (
     read_events,

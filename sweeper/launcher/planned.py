@@ -8,7 +8,7 @@ from sweeper.fields.nodes import Problems
 from sweeper.grid.budget import read_caps
 from sweeper.model.plan import Plan
 from sweeper.planner.plan import plan
-from sweeper.storage.files import default_root, open_store
+from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.writable import check_root
 
 __all__ = ["planned_by"]

@@ -19,7 +19,7 @@ from sweeper.model.launch import Launch
 from sweeper.model.plan import Plan, Run
 from sweeper.provenance.snapshot import CodeCopy
 from sweeper.scheduler.job_builder import asked_by
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 
 __all__ = [
     "ENGINE_URL",

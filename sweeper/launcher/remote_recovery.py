@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from sweeper.errors import SweeperError, UsageError
 from sweeper.paths import home
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["check", "launcher_log", "recover"]

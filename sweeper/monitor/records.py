@@ -15,8 +15,8 @@ from sweeper.errors import AlreadyExists, StoreError
 from sweeper.metrics import as_float
 from sweeper.model.parts import Part
 from sweeper.sanitize import sanitize
+from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, read_as, read_each, strict
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["Action", "Alarm", "Name", "alarms", "names", "put", "read", "read_action"]

@@ -12,7 +12,7 @@ from sweeper.errors import NotFound
 from sweeper.metrics import Row, parse
 from sweeper.results.follow import Growing
 from sweeper.results.tables.sources import Files, Source
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["Fresh", "Tail"]

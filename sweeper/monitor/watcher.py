@@ -18,7 +18,7 @@ from sweeper.monitor.history import Evidence, History, Vitals
 from sweeper.monitor.rollouts import path_of, summarise
 from sweeper.monitor.row_rules import judge
 from sweeper.monitor.tail import Tail
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 from sweeper.thresholds import Limits
 

@@ -8,7 +8,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.model.notify import Message, Notify
 from sweeper.notifying.receivers import Letter, Undelivered, send
 from sweeper.storage import messages
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.sweeps import ensure_identity
 
 __all__ = ["MOST_TRIES", "Delivery", "Sender", "deliver"]

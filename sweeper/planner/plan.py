@@ -94,7 +94,7 @@ def _fetched(
     """Read a grid in a store by its address, such as the next grid that a report proposes."""
     if not isinstance(source, str) or "://" not in source:
         return source
-    from sweeper.storage.files import open_store
+    from sweeper.storage.opening import open_store
 
     above, _, name = source.rpartition("/")
     try:

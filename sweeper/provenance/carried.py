@@ -23,7 +23,7 @@ from sweeper.errors import AlreadyExists, UsageError
 from sweeper.model.plan import Carried, Plan
 from sweeper.provenance import snapshot
 from sweeper.provenance.requirements import read
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["bare_command", "carry", "describe", "pinned"]

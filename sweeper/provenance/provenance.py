@@ -16,8 +16,8 @@ from contextlib import suppress
 from sweeper.errors import AlreadyExists
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
 from sweeper.provenance.snapshot import checkout_of, commit_of, git
+from sweeper.storage.base import Store
 from sweeper.storage.documents import timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["collect", "earlier", "redact_command"]

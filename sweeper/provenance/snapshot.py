@@ -32,7 +32,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.model.recipe import Snapshot
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 
 if TYPE_CHECKING:

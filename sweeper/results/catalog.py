@@ -14,7 +14,8 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states, current, named, pick
 from sweeper.results.sweeps import Sweep
 from sweeper.results.tables.cache_dir import Folder
-from sweeper.storage.files import DEFAULT_ROOT, Store, open_store
+from sweeper.storage.base import Store
+from sweeper.storage.opening import DEFAULT_ROOT, open_store
 from sweeper.storage.sweeps import find_sweeps
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from sweeper.results.runs import RecordedRun, Told
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["FolderRun", "find_folders", "folder_runs"]

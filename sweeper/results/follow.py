@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.results.tables.sources import Source, Stamp, begins_with
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 
 __all__ = ["Added", "Growing"]
 

@@ -8,7 +8,7 @@ from sweeper.errors import StoreError
 from sweeper.model.mark import NO_MARKS, Mark, Marks, fold
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.marks import is_archived, read_marks
 
 __all__ = ["Marked", "by_subject", "in_use", "marked", "marks_by_run", "with_tags"]

@@ -26,7 +26,7 @@ from sweeper.model.usage import NO_USAGE, Usage, total
 from sweeper.results.objective import judged
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files, Stamp
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["OPEN_DAY", "RecordedRun", "Told", "Used"]

@@ -19,7 +19,7 @@ from sweeper.results.runs import OPEN_DAY, RecordedRun, Told, Used
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.heartbeats import read_heartbeat
 from sweeper.storage.layout import Layout, metrics_dir
 from sweeper.storage.sweeps import (

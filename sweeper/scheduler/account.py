@@ -18,7 +18,7 @@ from sweeper.paths import home
 from sweeper.scheduler.book import Book, OwnBook, StoredBook
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import Governor
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.process import this_process
 from sweeper.storage.sweeps import ensure_identity
 from sweeper.storage.writable import check_root

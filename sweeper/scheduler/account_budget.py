@@ -22,8 +22,9 @@ from sweeper.model.spent import NOTHING, Spent, SweepSpent
 from sweeper.scheduler.account import account_of, quota_settings
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import name_of
+from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as
-from sweeper.storage.files import Store, open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import ensure_identity
 
 __all__ = ["AccountBudget", "account_budget", "configured_budget"]

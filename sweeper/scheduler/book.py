@@ -19,8 +19,8 @@ from typing import Protocol
 from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
 from sweeper.model import quota
 from sweeper.model.quota import BLANK, Page
+from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, place_of, read_json
-from sweeper.storage.files import Store
 
 __all__ = ["Book", "OwnBook", "StoredBook"]
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from sweeper.backends.base import Backend
 from sweeper.model.plan import Plan
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import read_plan
 

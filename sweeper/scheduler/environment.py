@@ -21,8 +21,9 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperErro
 from sweeper.model.json_values import table_of
 from sweeper.model.states import State, fold, wants_attempt
 from sweeper.paths import environments, home
-from sweeper.storage.files import Store, open_store
+from sweeper.storage.base import Store
 from sweeper.storage.lock import is_held
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import Events, read_events, read_plan
 from sweeper.worker.job import read_environment
 

@@ -23,9 +23,10 @@ from sweeper.model.states import fold
 from sweeper.scheduler.book import Book
 from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.scheduler.shares import Claim, grant, shares
-from sweeper.storage.files import Store, open_store
+from sweeper.storage.base import Store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import Layout
+from sweeper.storage.opening import open_store
 from sweeper.storage.process import is_gone
 from sweeper.storage.sweeps import identity, read_events
 

@@ -10,7 +10,7 @@ from sweeper.model.job import Job
 from sweeper.model.launch import Launch
 from sweeper.model.plan import Carried, Plan, Run
 from sweeper.recipe.command_template import render_window
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import token
 
 __all__ = ["JobBuilder", "asked_by", "job_for", "worker_argv"]

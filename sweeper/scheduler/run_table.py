@@ -18,8 +18,8 @@ from sweeper.model.states import (
     retry_asked,
     wants_attempt,
 )
+from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import Events, read_event, read_events
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from sweeper.errors import NotFound, StoreError
 from sweeper.model import heartbeat
 from sweeper.model.heartbeat import SILENT, Heartbeat, Paused
+from sweeper.storage.base import Store
 from sweeper.storage.documents import read_as
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["Beat", "Heartbeats", "read_heartbeat"]

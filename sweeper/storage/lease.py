@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, StoreError
 from sweeper.model.launcher import read_who
+from sweeper.storage.base import Store
 from sweeper.storage.documents import read_as
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.process import is_gone, machine, this_process
 

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Generator
 
 from sweeper.errors import AnotherLauncher, StoreError
-from sweeper.storage.files import Store, refuse_links
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import refuse_links
 
 __all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held"]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, MutableMapping
 
 from sweeper.errors import StoreError
 from sweeper.model.mark import Kind, Mark, read
+from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_each, timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import user
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from sweeper.errors import AlreadyExists, NotFound
 from sweeper.model.notify import Message, read_message
 from sweeper.model.parts import SCHEMA, Part
+from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as, timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["Try", "begin", "end", "keys", "put", "read", "tries"]

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import NamedTuple, NoReturn, Required, TypedDict, TypeVar
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.storage.files import Entry
+from sweeper.storage.base import Entry
 
 __all__ = ["RemoteStore", "open_remote", "packages_of"]
 
@@ -106,7 +106,7 @@ def packages_of(root: str) -> list[str]:
 
 
 class RemoteStore:
-    """See `sweeper.storage.files.Store`. May be used by several threads."""
+    """See `sweeper.storage.base.Store`. May be used by several threads."""
 
     is_remote = True
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists
 from sweeper.model.states import OPEN, Event, State, cancel_asked, fold, retry_asked, wants_attempt
+from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import user
 

@@ -10,8 +10,8 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.model import plan_file
 from sweeper.model.plan import Plan
 from sweeper.model.request import Asked, Pause, read_asked, read_parallel, read_pause
+from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as, timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
 __all__ = [

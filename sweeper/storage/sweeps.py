@@ -17,8 +17,8 @@ from sweeper.model.launcher import NO_OBSERVATIONS, Observations, Service
 from sweeper.model.plan import Plan
 from sweeper.model.states import ENDED, Event, RunState, fold, parse_name
 from sweeper.model.taking import Choice, Chosen, read_chosen
+from sweeper.storage.base import Store
 from sweeper.storage.documents import read_as
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import asked_pause
 

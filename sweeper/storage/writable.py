@@ -2,7 +2,7 @@
 
 from sweeper.atomic import nearest_folder, try_to_write
 from sweeper.errors import StoreError
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 
 __all__ = ["check_root"]
 

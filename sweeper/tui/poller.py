@@ -25,7 +25,7 @@ from sweeper.results.progress import reached
 from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.sources import Files
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.lock import is_held
 from sweeper.storage.marks import read_marks

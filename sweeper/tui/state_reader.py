@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from sweeper.errors import StoreError
 from sweeper.model.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweeps import read_events
 

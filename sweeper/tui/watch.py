@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 
 __all__ = ["draws_unicode", "show"]
 

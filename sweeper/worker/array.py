@@ -15,7 +15,7 @@ import sys
 from sweeper.errors import SweeperError, UsageError
 from sweeper.model.job import read_tokens
 from sweeper.storage.documents import read_as
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.worker.claim import with_retries
 
 __all__ = ["main"]

@@ -5,8 +5,9 @@ import json
 import os
 
 from sweeper.metrics import ends_final
-from sweeper.storage.files import Store, open_regular
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import open_regular
 
 __all__ = ["has_checkpoints", "has_final_checkpoint", "read_records", "record_folders", "seed"]
 

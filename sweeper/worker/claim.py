@@ -8,8 +8,8 @@ from typing import TypeVar
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.model import event
 from sweeper.model.states import Event
+from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["claim", "newer_attempt", "with_retries"]

@@ -12,7 +12,7 @@ from sweeper.worker import machine
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
-    from sweeper.storage.files import Store
+    from sweeper.storage.base import Store
     from sweeper.storage.layout import Layout
     from sweeper.worker.rate_limits import Pauses
     from sweeper.worker.usage import UsageFiles

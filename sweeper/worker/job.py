@@ -10,9 +10,10 @@ from sweeper.command import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.model.job import Job
 from sweeper.model.parts import read_texts
+from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode
-from sweeper.storage.files import Store, refuse_links
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import refuse_links
 from sweeper.worker import checkpoint_resume, warm
 from sweeper.worker.usage import FOLDER
 

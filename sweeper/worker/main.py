@@ -29,8 +29,8 @@ from sweeper.model.job import Job
 from sweeper.model.states import Event
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.storage.files import open_store
 from sweeper.storage.layout import Layout, metrics_dir
+from sweeper.storage.opening import open_store
 from sweeper.storage.worker_lock import hold
 from sweeper.worker import checkpoint_resume, warm
 from sweeper.worker.child import Child, spawn
@@ -53,7 +53,7 @@ from sweeper.worker.requeue import reopen, restarts
 from sweeper.worker.usage import UsageFiles
 
 if TYPE_CHECKING:
-    from sweeper.storage.files import Store
+    from sweeper.storage.base import Store
     from sweeper.worker.syncing import Syncing
 
 __all__ = ["Worker", "main"]
@@ -388,7 +388,7 @@ class Worker:
         syncs."""
         if prepared.place is self.store:
             return
-        from sweeper.storage.files import LocalStore
+        from sweeper.storage.local import LocalStore
         from sweeper.worker.spool import Spooled, start_syncing
 
         place = prepared.place

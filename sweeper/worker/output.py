@@ -9,7 +9,7 @@ from contextlib import suppress
 from sweeper.errors import StoreError
 from sweeper.provenance.redaction import Redactor
 from sweeper.sanitize import sanitize
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.worker.rate_limits import Pauses
 
 __all__ = ["Output", "last_word", "say", "set_blocking"]

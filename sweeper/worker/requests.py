@@ -11,7 +11,7 @@ from sweeper.worker.claim import newer_attempt
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
-    from sweeper.storage.files import Store
+    from sweeper.storage.base import Store
     from sweeper.storage.layout import Layout
 
 __all__ = ["Requests"]

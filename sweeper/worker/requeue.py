@@ -14,8 +14,8 @@ from contextlib import suppress
 from sweeper.errors import AlreadyExists, Damaged, NotFound
 from sweeper.model import event
 from sweeper.model.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
+from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, read_as, read_json, timestamp
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 from sweeper.worker.claim import with_retries
 

@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
-from sweeper.storage.files import LocalStore, Store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.worker.checkpoint_resume import has_checkpoints
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 

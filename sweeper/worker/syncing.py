@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 from sweeper.atomic import TEMPORARY
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.storage.files import Store, open_regular
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import open_regular
 
 __all__ = ["REFUSED_SECONDS", "Sync", "Syncing", "contiguous"]
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from sweeper.monitor.watcher import Criteria, Seen, Watcher
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.thresholds import resolve
 
 LAYOUT = Layout("s")

@@ -30,8 +30,8 @@ from sweeper.engine.limits import Limits
 from sweeper.monitor import alarms
 from sweeper.monitor.watcher import Criteria, Seen, Watcher
 from sweeper.results.registry import Registry
-from sweeper.storage.files import open_store
 from sweeper.storage.layout import Layout
+from sweeper.storage.opening import open_store
 from sweeper.thresholds import resolve
 
 WARM = {"task": "sorting", "length": 3, "letters": 4, "test_size": 16, "max_steps": 25}

@@ -3,8 +3,8 @@
 from sweeper.backends.base import JobSpec
 from sweeper.command import worker_command
 from sweeper.storage.documents import encode
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
+from sweeper.storage.local import LocalStore
 
 __all__ = ["attempts"]
 

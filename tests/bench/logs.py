@@ -16,8 +16,8 @@ import psutil
 
 from sweeper.model.states import Event
 from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 
 SPEAKING = 10
 LINE = b"step 17 of 1000: loss 0.1234, 31 tokens/s\n"

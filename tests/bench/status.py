@@ -21,8 +21,8 @@ from sweeper.backends.base import JobSpec
 from sweeper.backends.tmux.backend import open_backend, socket_name
 from sweeper.model.states import Event
 from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
+from sweeper.storage.local import LocalStore
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

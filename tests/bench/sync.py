@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.results.registry import Registry
-from sweeper.storage.files import LocalStore, Store, open_store
+from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
+from sweeper.storage.opening import open_store
 from sweeper.worker.syncing import Sync
 
 LAYOUT = Layout("s")

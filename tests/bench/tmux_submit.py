@@ -25,7 +25,7 @@ from attempts import attempts
 from sweeper.backends.tmux.backend import open_backend, socket_name
 from sweeper.backends.tmux.server import argument
 from sweeper.model.states import State
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_states
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

@@ -30,8 +30,8 @@ import psutil
 from sweeper.command import self_command
 from sweeper.model.states import Event
 from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

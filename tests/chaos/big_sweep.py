@@ -20,7 +20,7 @@ from harness.ledger import judge, read_ledger
 from harness.real import HERE
 
 from sweeper.backends.tmux.server import socket_name
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_events
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

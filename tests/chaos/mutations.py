@@ -84,7 +84,7 @@ MUTATIONS = [
     ),
     Mutation(
         "no sync of a new folder's parent",
-        "sweeper/storage/files.py",
+        "sweeper/storage/local.py",
         "    sync_folder(parent)\n",
         "",
         DISK,
@@ -135,7 +135,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a store that vanished is made again",
-        "sweeper/storage/files.py",
+        "sweeper/storage/local.py",
         "        self._see_root()\n",
         "",
         "tests/chaos/test_disk.py::test_a_store_that_vanishes_and_comes_back",

@@ -21,7 +21,7 @@ from pathlib import Path
 from harness.ledger import judge, read_ledger
 
 from sweeper.model.states import fold
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_events
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

@@ -26,7 +26,7 @@ from harness.ledger import judge, read_ledger
 
 from sweeper.errors import EnvironmentFailure
 from sweeper.model.states import fold
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_events
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

@@ -17,7 +17,7 @@ import pytest
 
 from sweeper.model import job as jobs
 from sweeper.storage.documents import read_as
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.worker import warm
 
 RUNS, STEPS = 12, 5

@@ -14,7 +14,7 @@ from harness.small_disk import can_mount, small_disk
 
 from sweeper.errors import StoreError
 from sweeper.model.states import State
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.remote import RemoteStore
 from sweeper.storage.sweeps import read_states
 

@@ -9,7 +9,7 @@ from sweeper import noting
 from sweeper.errors import EnvironmentFailure, NotFound
 from sweeper.results.registry import Registry
 from sweeper.storage.documents import encode
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 
 
 @pytest.fixture(params=["folder", "s3"])

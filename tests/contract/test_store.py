@@ -14,7 +14,9 @@ import pytest
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.scheduler import environment
-from sweeper.storage.files import LocalStore, Store, open_store
+from sweeper.storage.base import Store
+from sweeper.storage.local import LocalStore
+from sweeper.storage.opening import open_store
 from sweeper.storage.remote import RemoteStore
 from sweeper.testing import Faults, FaultyStore
 

@@ -18,8 +18,8 @@ from sweeper.engine.lifecycle import Settings
 from sweeper.engine.limits import Limits
 from sweeper.monitor import alarms, names
 from sweeper.storage.documents import read_json
-from sweeper.storage.files import open_store
 from sweeper.storage.layout import Layout
+from sweeper.storage.opening import open_store
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.states import Event, State
 from sweeper.results.registry import Registry
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e

@@ -16,7 +16,7 @@ import pytest
 
 from sweeper.model.states import Event
 from sweeper.provenance import carried
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_events, read_outcome, read_states
 from sweeper.worker import bare
 

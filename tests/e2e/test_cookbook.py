@@ -16,7 +16,7 @@ from harness.real import until
 from sweeper import Registry
 from sweeper.engine import lifecycle
 from sweeper.recipes.hyperparams import SHAPES, learning_rate
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_plan
 from sweeper.tracking import run_id
 

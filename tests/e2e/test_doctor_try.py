@@ -16,7 +16,7 @@ from sweeper import trial
 from sweeper.errors import EnvironmentFailure
 from sweeper.model.launch import Launch
 from sweeper.model.states import State
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import find_sweeps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -244,7 +244,7 @@ def test_the_screen_of_watch_has_no_orders(root: Path) -> None:
     """Whatever the view shows, what Textual gets is harmless."""
     import asyncio
 
-    from sweeper.storage.files import LocalStore
+    from sweeper.storage.local import LocalStore
     from sweeper.tui.app import WatchApp
     from sweeper.tui.poller import Poller
     from sweeper.tui.text import as_strip, as_text

@@ -14,7 +14,7 @@ import pytest
 from sweeper import launch
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.states import Event, State
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 from sweeper import launch
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.states import Event, State
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 
 pytestmark = pytest.mark.e2e
 CANARY = "tml-canary-5f0c1d2e3b4a"

@@ -15,7 +15,7 @@ import pytest
 import sweeper
 from sweeper.model.plan_file import read
 from sweeper.results.registry import Registry
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_plan
 
 pytestmark = pytest.mark.e2e

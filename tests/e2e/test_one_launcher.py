@@ -11,8 +11,8 @@ import pytest
 
 from sweeper.errors import AnotherLauncher
 from sweeper.storage import lock
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 
 pytestmark = pytest.mark.e2e
 

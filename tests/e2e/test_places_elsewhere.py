@@ -13,7 +13,7 @@ import yaml
 
 from sweeper.backends import open_backend
 from sweeper.model.states import Event
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_events, read_observations
 
 pytestmark = pytest.mark.e2e

@@ -12,8 +12,8 @@ import pytest
 
 from sweeper.recipe import probe
 from sweeper.storage.documents import read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 
 pytestmark = pytest.mark.e2e
 

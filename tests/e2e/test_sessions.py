@@ -17,7 +17,7 @@ from sweeper import control
 from sweeper.engine import lifecycle
 from sweeper.environments import missing
 from sweeper.results.registry import Registry
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import find_sweeps
 
 pytestmark = [

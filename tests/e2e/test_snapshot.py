@@ -13,7 +13,7 @@ from sweeper.errors import StoreError
 from sweeper.provenance import provenance, snapshot
 from sweeper.provenance.redaction import Redactor
 from sweeper.recipe import bootstrap
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 
 pytestmark = pytest.mark.e2e
 

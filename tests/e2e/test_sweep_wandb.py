@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sweeper.results.registry import Registry
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_plan
 from sweeper.tracking import run_id
 

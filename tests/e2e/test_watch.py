@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from sweeper.model.states import Event, RunState, State, fold, retry_asked
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_events, read_plan
 
 pytestmark = pytest.mark.e2e
@@ -312,7 +312,7 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
     leaves: bool,
 ) -> None:
     """The one in a sweep's first window: soon, unless somebody has pressed a key there."""
-    from sweeper.storage.files import open_store
+    from sweeper.storage.opening import open_store
     from sweeper.tui import app as views
     from sweeper.tui.poller import Poller
 
@@ -342,8 +342,8 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
 def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -> None:
     """What a view on S3 shows of a run, from its claim to its end, through two launches."""
     from sweeper.storage.documents import encode
-    from sweeper.storage.files import open_store
     from sweeper.storage.layout import Layout
+    from sweeper.storage.opening import open_store
     from sweeper.tui.poller import Poller
 
     store, layout, now = open_store(s3_root), Layout("far"), [100.0]

@@ -11,7 +11,7 @@ import pytest
 from harness.real import until
 
 from sweeper.model.states import State
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.process import began
 from sweeper.storage.sweeps import read_states
 

@@ -19,7 +19,7 @@ Bench = Any  # tests/support/worker_bench.py
 WORKER = """
 import os, sys
 from sweeper.errors import StoreError
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.worker import main, syncing
 
 class Elsewhere(LocalStore):

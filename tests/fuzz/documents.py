@@ -310,7 +310,7 @@ class World:
     def look(self, rng: random.Random) -> None:
         """The live view's looks at the sweep."""
         del rng
-        from sweeper.storage.files import open_store
+        from sweeper.storage.opening import open_store
         from sweeper.tui.poller import Poller
 
         poller = Poller(open_store(str(self.top / "root")), "bad")
@@ -321,7 +321,7 @@ class World:
         """A launcher's steps, on a backend that executes nothing; retries and cancels before."""
         from sweeper.scheduler.context import Context
         from sweeper.scheduler.loop import Scheduler
-        from sweeper.storage.files import open_store
+        from sweeper.storage.opening import open_store
         from sweeper.storage.requests import request_cancel, request_retry
         from sweeper.storage.sweeps import read_events
         from sweeper.testing import FakeBackend, FakeClock
@@ -343,7 +343,7 @@ class World:
         del rng
         from sweeper.launcher.launching import ready
         from sweeper.launcher.placement_guard import refuse_moved_sweep
-        from sweeper.storage.files import open_store
+        from sweeper.storage.opening import open_store
 
         store = open_store(str(self.top / "root"))
         found = ready(store, "bad", lambda _: True)
@@ -353,8 +353,8 @@ class World:
         """What a worker makes of its job before it executes anything."""
         from sweeper.model import job as jobs
         from sweeper.storage.documents import read_as
-        from sweeper.storage.files import open_store
         from sweeper.storage.layout import Layout
+        from sweeper.storage.opening import open_store
         from sweeper.worker.job import prepare, read_environment
 
         store, layout = open_store(str(self.top / "root")), Layout("bad")

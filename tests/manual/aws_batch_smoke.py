@@ -23,7 +23,7 @@ from pathlib import Path
 
 from sweeper.backends import open_backend, options_of
 from sweeper.results.registry import Registry
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_plan
 
 TOY = """

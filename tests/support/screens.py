@@ -17,8 +17,8 @@ from own_tmux import own_tmux
 from screen import Terminal, wait_until, write_grid
 
 from sweeper.storage.documents import read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.storage.lock import is_held
 from sweeper.storage.sweeps import read_plan
 

@@ -21,7 +21,7 @@ from sweeper.backends.base import Backend
 from sweeper.model.states import Event
 from sweeper.results.registry import Registry
 from sweeper.results.sweeps import SweepRun
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_events, read_observations
 
 TOY = """

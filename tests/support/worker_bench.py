@@ -9,8 +9,8 @@ from typing import Any
 from sweeper.command import worker_command
 from sweeper.model.states import fold
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_events
 
 RUN = "0123456789ab"

@@ -19,8 +19,8 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_events, read_observations, read_states
 from sweeper.testing import FakeBackend, FakeClock
 

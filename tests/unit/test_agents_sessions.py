@@ -19,7 +19,7 @@ from sweeper.agents.sessions import Sessions
 from sweeper.environments import missing
 from sweeper.launcher import launching
 from sweeper.storage.documents import encode
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 
 SECRET = "tml-a-secret-key-of-a-person"
 S = "agent-old/seed=0"

@@ -12,8 +12,9 @@ import pytest
 from sweeper.monitor import names, read
 from sweeper.monitor.tail import Tail
 from sweeper.monitor.watcher import Criteria, Seen, Watcher
-from sweeper.storage.files import LocalStore, open_store
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
+from sweeper.storage.opening import open_store
 from sweeper.thresholds import resolve
 from sweeper.worker import machine
 

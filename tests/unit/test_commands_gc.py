@@ -19,8 +19,10 @@ from sweeper.commands import gc
 from sweeper.launcher.remote_recovery import launcher_log
 from sweeper.paths import built, home, sources
 from sweeper.scheduler import environment
-from sweeper.storage.files import LocalStore, Store, open_store
+from sweeper.storage.base import Store
+from sweeper.storage.local import LocalStore
 from sweeper.storage.lock import holding_sweep
+from sweeper.storage.opening import open_store
 from sweeper.worker.spool import place
 
 SUMMARIES = "train_rollout_summaries.jsonl"

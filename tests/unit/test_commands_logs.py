@@ -20,7 +20,7 @@ from sweeper.results.registry import Registry
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.sources import Files
 from sweeper.sanitize import sanitize
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.terminal import in_colour, print_table
 
 

@@ -10,7 +10,9 @@ import pytest
 from sweeper.errors import StoreError
 from sweeper.results.follow import Growing
 from sweeper.results.tables.sources import Files
-from sweeper.storage.files import LocalStore, Store, open_store
+from sweeper.storage.base import Store
+from sweeper.storage.local import LocalStore
+from sweeper.storage.opening import open_store
 
 NAME = "runs/x/metrics.jsonl"
 

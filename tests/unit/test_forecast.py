@@ -16,9 +16,10 @@ from sweeper.scheduler.attempt_usage import AttemptUsage, SweepUsageWatch
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.status_publisher import Publisher
-from sweeper.storage.files import LocalStore, open_store
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_observations
 from sweeper.tui.poller import Poller
 

@@ -14,7 +14,7 @@ from sweeper.model.plan import Plan
 from sweeper.model.plan_file import read
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 
 _SFT = (
     "stages:\n  sft: {command: [echo, '{lr}'], grid: {lr: [1, 2]}, seeds: 2,"

@@ -14,7 +14,7 @@ from sweeper.cli import main
 from sweeper.errors import StoreError, UsageError
 from sweeper.model.states import Event
 from sweeper.scheduler import environment
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.lock import holding_sweep
 from sweeper.storage.requests import request_cancel
 from sweeper.worker import checkpoint_resume

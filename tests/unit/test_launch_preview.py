@@ -17,8 +17,8 @@ from sweeper.model.states import Event
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by
 from sweeper.storage.documents import encode
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.terminal import display_width
 
 GRID = {

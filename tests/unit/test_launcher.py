@@ -16,8 +16,8 @@ from sweeper.scheduler.loop import POLL_SECONDS, REMOTE_POLL_SECONDS, Scheduler
 from sweeper.scheduler.lost_workers import SETTLE_SECONDS
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import token
+from sweeper.storage.local import LocalStore
 from sweeper.storage.requests import request_cancel
 from sweeper.storage.sweeps import read_events
 from sweeper.worker.main import BEAT_SECONDS

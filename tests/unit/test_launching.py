@@ -24,8 +24,8 @@ from sweeper.model.states import Event, State
 from sweeper.scheduler import environment
 from sweeper.scheduler.progress import Summary, exit_code, line
 from sweeper.storage import lock
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_plan
 from sweeper.terminal import duration, number, print_table
 

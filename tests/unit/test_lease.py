@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.errors import AnotherLauncher, StoreError
 from sweeper.storage import lease
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.testing import Fault, Faults, FaultyStore
 
 

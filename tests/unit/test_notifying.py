@@ -19,7 +19,7 @@ from sweeper.notifying.delivery import Sender, deliver
 from sweeper.scheduler.notifier import Notifier
 from sweeper.storage import messages
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_plan
 
 SECRET, PASSWORD = "s3cret-in-the-address", "the-password-of-a-person"

@@ -16,7 +16,7 @@ from sweeper.cli import main
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
 from sweeper.model.mark import Kind
 from sweeper.results.registry import Registry
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.storage.lock import holding_sweep
 from sweeper.storage.marks import put_mark, read_marks
 

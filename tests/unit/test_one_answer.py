@@ -18,7 +18,7 @@ from sweeper.errors import StoreError
 from sweeper.model.launcher import read_observations
 from sweeper.model.observation import Kind, Observation
 from sweeper.results.registry import Registry
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.tui.list_model import Group, arranged, matching
 from sweeper.tui.model import SweepView
 from sweeper.tui.poller import Poller

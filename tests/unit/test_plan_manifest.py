@@ -17,8 +17,8 @@ from sweeper.cli import main
 from sweeper.model.states import Event
 from sweeper.planner.plan import plan
 from sweeper.storage.documents import encode
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 
 JOB = jsonschema.Draft202012Validator(
     json.loads((Path(__file__).parents[1] / "support" / "kubernetes_job.json").read_text())

@@ -10,8 +10,8 @@ from sweeper.planner.plan import plan, repeats_by_default
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_plan, read_states
 from sweeper.testing import FakeBackend, FakeClock
 

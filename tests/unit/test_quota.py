@@ -21,9 +21,10 @@ from sweeper.scheduler.governor import Governor, Jobs
 from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.scheduler.shares import Claim, grant, shares
 from sweeper.storage import process
+from sweeper.storage.base import Store
 from sweeper.storage.documents import encode
-from sweeper.storage.files import LocalStore, Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import ensure_identity, identity
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 

@@ -14,7 +14,7 @@ from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.results.registry import Registry
 from sweeper.results.tables.sql import mentions_all
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 
 ROWS: list[dict[str, Any]] = [
     {"step": 0, "loss": 2.0, "note": "a", "mixed": 1},

@@ -16,8 +16,8 @@ from sweeper.model.states import Event, State, fold
 from sweeper.provenance.snapshot import CodeCopy
 from sweeper.scheduler import job_builder
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_events
 from sweeper.worker.requeue import reopen, restarts
 

@@ -12,7 +12,7 @@ from sweeper.errors import GridError, UsageError
 from sweeper.launcher.launch_preview import document, job_builder, survey
 from sweeper.provenance import carried, snapshot
 from sweeper.provenance.requirements import read
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 
 GRID = """name: s
 command: [sh, train.py]

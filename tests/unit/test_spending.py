@@ -21,8 +21,8 @@ from sweeper.scheduler.governor import name_of
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.heartbeats import Heartbeats
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_plan
 
 

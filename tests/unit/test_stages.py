@@ -26,8 +26,8 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary, exit_code
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
+from sweeper.storage.local import LocalStore
 from sweeper.storage.requests import request_retry
 from sweeper.storage.sweeps import read_events, read_plan, read_states, with_chosen
 from sweeper.testing import FakeBackend, FakeClock, Faults, FaultyBackend, FaultyStore, Killed

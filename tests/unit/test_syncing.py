@@ -11,8 +11,8 @@ import pytest
 
 from sweeper.errors import StoreError
 from sweeper.results.tables.sources import Files
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.testing import Fault, Faults, FaultyStore, Killed
 from sweeper.worker import spool as spooling
 from sweeper.worker import syncing as syncing_module

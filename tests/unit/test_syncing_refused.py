@@ -9,8 +9,8 @@ import pytest
 
 from sweeper.errors import StoreError
 from sweeper.model.states import Event
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.worker import spool as spooling
 from sweeper.worker import syncing as syncing_module
 from sweeper.worker.outcome import Ending, judge

@@ -18,7 +18,8 @@ from sweeper.results.tables.columns import Columns, present
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.reading import Reader
 from sweeper.results.tables.sources import Files, Stamp, stamp_of
-from sweeper.storage.files import Entry, LocalStore
+from sweeper.storage.base import Entry
+from sweeper.storage.local import LocalStore
 
 OLD = 1_600_000_000_000_000_000
 PATH = "runs/a/metrics.jsonl"

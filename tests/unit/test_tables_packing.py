@@ -13,7 +13,7 @@ from sweeper.results.tables.columns import Columns, present
 from sweeper.results.tables.packing import PackedReader
 from sweeper.results.tables.reading import Reader
 from sweeper.results.tables.sources import Files
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 
 OLD = 1_600_000_000_000_000_000
 TEXTS = {

@@ -22,7 +22,8 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.results.registry import Registry
 from sweeper.scheduler import environment
 from sweeper.storage import lock
-from sweeper.storage.files import LocalStore, open_store
+from sweeper.storage.local import LocalStore
+from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_events
 from sweeper.testing import FakeBackend
 

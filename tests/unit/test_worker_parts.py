@@ -14,8 +14,8 @@ from sweeper.errors import StoreError
 from sweeper.model.states import Event
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 from sweeper.worker import claim as claiming
 from sweeper.worker.checkpoint_resume import has_final_checkpoint, read_records, seed

@@ -25,7 +25,7 @@ from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 
 __all__ = ["AwsBatchBackend", "open_backend"]
 

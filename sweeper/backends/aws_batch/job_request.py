@@ -15,7 +15,7 @@ from sweeper.backends.aws_batch.names import Names, as_tag
 from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.base import Batches, JobSpec, Manifest
 from sweeper.command import array_command
-from sweeper.storage.files import open_store
+from sweeper.storage.opening import open_store
 
 __all__ = ["Submissions", "manifests"]
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from sweeper.backends.identity import Identity
 from sweeper.errors import NotFound
 from sweeper.model.job import read_tokens
+from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, read_as
-from sweeper.storage.files import Store
 from sweeper.storage.layout import Layout
 
 __all__ = ["Names", "as_tag"]

@@ -22,7 +22,7 @@ from sweeper.results.tables.reading import Reader
 from sweeper.results.tables.rollouts import Recorded, cached_as, read_rollouts, summary_files
 from sweeper.results.tables.sources import Files
 from sweeper.results.tables.summaries import SummaryReader
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 
 __all__ = ["fill", "helped", "rollouts_worth_it", "worth_it"]
 

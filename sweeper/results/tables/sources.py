@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.results.tables.cache_dir import is_fleeting, number_of
-from sweeper.storage.files import Entry, Store, open_regular
+from sweeper.storage.base import Entry, Store
+from sweeper.storage.local import open_regular
 
 __all__ = ["Files", "Source", "Stamp", "begins_with", "stamp_of"]
 

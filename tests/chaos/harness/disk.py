@@ -1,6 +1,6 @@
 """A disk that keeps what was synced, and nothing else.
 
-Stands in for `os` in `sweeper.storage.files` while it is installed. Real files are written, and
+Stands in for `os` in `sweeper.storage.local` while it is installed. Real files are written, and
 beside them it is noted what POSIX promises to find after the power has gone: a file's bytes as of
 its last fsync (none, when there was none), a folder's entries as of the last fsync of the folder.
 At the chosen call the power goes: the caller is killed, and `restart` puts the folder into that
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import sweeper.atomic
-import sweeper.storage.files
+import sweeper.storage.local
 from sweeper.testing import Killed
 
 
@@ -81,11 +81,11 @@ class Disk:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Let the store use it."""
-        sweeper.storage.files.os = sweeper.atomic.os = self  # type: ignore[assignment]
+        sweeper.storage.local.os = sweeper.atomic.os = self  # type: ignore[assignment]
         try:
             yield
         finally:
-            sweeper.storage.files.os = sweeper.atomic.os = os
+            sweeper.storage.local.os = sweeper.atomic.os = os
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sweeper.model.states import Event, State, fold
-from sweeper.storage.files import Store
+from sweeper.storage.base import Store
 from sweeper.storage.sweeps import read_events, read_plan
 
 Row = tuple[str, int, int]

@@ -22,8 +22,8 @@ import psutil
 from harness import entry
 from harness.ledger import Row, Verdict, judge, read_ledger
 from sweeper.model.states import State, fold
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_events, read_plan
 
 HERE = Path(__file__).resolve().parent

@@ -426,7 +426,7 @@ class Trial:
     def runs(self) -> dict[str, str]:
         """Mode -> run id, once there is a plan."""
         from sweeper.errors import SweeperError
-        from sweeper.storage.files import open_store
+        from sweeper.storage.opening import open_store
         from sweeper.storage.sweeps import read_plan
 
         if not hasattr(self, "_runs"):
@@ -472,7 +472,7 @@ class Trial:
     def made_good(self) -> bool:
         """Whether the run that fails at first has succeeded, by the store itself."""
         from sweeper.model.states import State
-        from sweeper.storage.files import open_store
+        from sweeper.storage.opening import open_store
         from sweeper.storage.sweeps import read_states
 
         states = read_states(open_store(self.root), NAME)
@@ -502,7 +502,7 @@ class Trial:
         """By the ledger, and by what a reader finds of the metrics."""
         from sweeper import Registry
         from sweeper.model.states import State
-        from sweeper.storage.files import open_store
+        from sweeper.storage.opening import open_store
 
         runs = self.runs()
         expected = {runs["waits"]: State.CANCELLED}

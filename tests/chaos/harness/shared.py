@@ -18,7 +18,7 @@ from sweeper.errors import StoreError
 from sweeper.model.observation import Kind
 from sweeper.scheduler import account
 from sweeper.scheduler.loop import Scheduler
-from sweeper.storage.files import LocalStore
+from sweeper.storage.local import LocalStore
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore, Killed
 
 TICK = 0.5

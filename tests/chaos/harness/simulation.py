@@ -26,8 +26,8 @@ from sweeper.model.states import Event, State, fold
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.files import LocalStore
 from sweeper.storage.layout import Layout, token
+from sweeper.storage.local import LocalStore
 from sweeper.storage.sweeps import read_events
 from sweeper.testing import (
     FakeBackend,

@@ -1,11 +1,6 @@
-"""The store: where a sweep's state and results lie. Every write is whole or did not happen.
+"""A store that is a folder, and how its files are opened and written.
 
-Durable when a call returns: `create` and `replace` (file and directory entry synced to disk).
-Not durable until the operating system gets round to it: `append`, and `replace(durable=False)`,
-which is for heartbeats.
-
-Standard library only, and little of it: the worker loads this for every job. What is not a folder
-is in `remote.py`.
+Standard library only, and little of it: the worker loads this for every job.
 """
 
 import errno
@@ -13,97 +8,14 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from importlib import import_module
-from typing import NamedTuple, Protocol
 
 from sweeper.atomic import TEMPORARY, atomic_create, atomic_write, sync_folder
 from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.storage.base import Entry
 
-__all__ = [
-    "DEFAULT_ROOT",
-    "Entry",
-    "LocalStore",
-    "Store",
-    "default_root",
-    "open_regular",
-    "open_store",
-    "refuse_links",
-]
+__all__ = ["LocalStore", "open_regular", "refuse_links"]
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
-
-
-class Entry(NamedTuple):
-    """A file in a listing: its path relative to the root, bytes, and a stamp that changes with
-    its content (nanoseconds of modification time on a local store)."""
-
-    path: str
-    size: int
-    stamp: int
-
-
-class Store(Protocol):
-    """What sweeper asks of a place to keep things. Paths are relative, with `/`.
-
-    Raises `StoreError` when the place does not answer or refuses.
-    """
-
-    root: str
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether it is elsewhere: not on this machine's disk, so that each look at it costs."""
-        ...
-
-    def create(self, path: str, data: bytes) -> None:
-        """Write a new file; `AlreadyExists` when there is one, however close the race."""
-        ...
-
-    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file, new or not; a reader sees the old or the new content, never a mixture."""
-        ...
-
-    def append(self, path: str, data: bytes) -> None:
-        """Add to the end of a file, made when missing. One writer a file."""
-        ...
-
-    def read(self, path: str) -> bytes:
-        """The whole file; `NotFound` when there is none."""
-        ...
-
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        """Bytes `start` to `end` (exclusive), fewer where the file is shorter."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Whether there is a file or folder at `path`."""
-        ...
-
-    def list(self, prefix: str) -> Iterator[Entry]:
-        """Every file below the folder `prefix`, at any depth, in no order; none when missing."""
-        ...
-
-    def names(self, prefix: str) -> Iterator[str]:
-        """Paths of every file below the folder `prefix`, as `list` without a look at each."""
-        ...
-
-    def folders_with(self, name: str) -> Iterator[str]:
-        """Names of the folders right below the root that hold a file called `name`, or of which
-        that cannot be told: one that may not be looked into, a link to a disk that is away."""
-        ...
-
-    def upload(self, path: str, source: str) -> None:
-        """`replace` with what the file `source` of this machine holds; `NotFound` without it."""
-        ...
-
-    def remove(self, paths: Iterable[str]) -> None:
-        """Remove files; one that is not there is as good."""
-        ...
-
-    def local_path(self, path: str) -> str | None:
-        """Where the path lies on this machine's disk, for programs that need a real one; None on a
-        store that is elsewhere."""
-        ...
 
 
 class LocalStore:
@@ -196,25 +108,10 @@ class LocalStore:
             raise _store_error(full, error) from error
 
     def read(self, path: str) -> bytes:
-        full = self._full(path)
-        try:
-            with open(full, "rb", opener=open_regular) as file:
-                return file.read()
-        except FileNotFoundError as error:
-            raise NotFound(f"{full}: no such file") from error
-        except OSError as error:
-            raise _store_error(full, error) from error
+        return _content(self._full(path))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        full = self._full(path)
-        try:
-            with open(full, "rb", opener=open_regular) as file:
-                file.seek(start)
-                return file.read(end - start)
-        except FileNotFoundError as error:
-            raise NotFound(f"{full}: no such file") from error
-        except OSError as error:
-            raise _store_error(full, error) from error
+        return _content(self._full(path), start, end - start)
 
     def exists(self, path: str) -> bool:
         full = self._full(path)
@@ -271,14 +168,7 @@ class LocalStore:
                     yield item.name
 
     def upload(self, path: str, source: str) -> None:
-        try:
-            with open(source, "rb", opener=open_regular) as file:
-                data = file.read()
-        except FileNotFoundError as error:
-            raise NotFound(f"{source}: no such file") from error
-        except OSError as error:
-            raise _store_error(source, error) from error
-        self.replace(path, data)
+        self.replace(path, _content(source))
 
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -291,29 +181,6 @@ class LocalStore:
 
     def local_path(self, path: str) -> str | None:
         return self._inside(path)
-
-
-DEFAULT_ROOT = "sweeps"
-
-
-def default_root() -> str:
-    """Where sweeps lie when nobody says otherwise: $SWEEPER_ROOT, else `sweeps` here."""
-    return os.environ.get("SWEEPER_ROOT") or DEFAULT_ROOT
-
-
-def open_store(root: str) -> Store:
-    """The store at `root`: a folder, a `file://` URL of one, or a URL as `sweeper.storage.remote`
-    has them (`s3://bucket/prefix`).
-
-    Raises `StoreError` for a kind of store that there is no code for.
-    """
-    scheme, separator, rest = root.partition("://")
-    if not separator:
-        return LocalStore(os.path.expanduser(root))
-    if scheme == "file":
-        return LocalStore(rest)
-    # By name: it is built on this module, and a worker with a local store must not load it.
-    return import_module("sweeper.storage.remote").open_remote(root)
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
@@ -368,6 +235,18 @@ def _make_folder(folder: str) -> None:
         if not os.path.isdir(folder):  # a file is in the way: no race that was lost
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
     sync_folder(parent)
+
+
+def _content(full: str, start: int = 0, size: int = -1) -> bytes:
+    """The bytes of a file from `start` on: `size` of them, or all."""
+    try:
+        with open(full, "rb", opener=open_regular) as file:
+            file.seek(start)
+            return file.read(size)
+    except FileNotFoundError as error:
+        raise NotFound(f"{full}: no such file") from error
+    except OSError as error:
+        raise _store_error(full, error) from error
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
