@@ -15,8 +15,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sweeper.analysis.between import Versus, versus
     from sweeper.analysis.comparing import Compared, compare
+    from sweeper.analysis.pairwise import Versus, versus
     from sweeper.analysis.report import Report, analyze
 
 __all__ = ["Compared", "Report", "Versus", "analyze", "compare", "versus"]

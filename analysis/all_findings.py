@@ -3,6 +3,7 @@
 from dataclasses import asdict, replace
 
 from sweeper.analysis import labels
+from sweeper.analysis.best_findings import standing
 from sweeper.analysis.blocks import Blocks
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.contrasts import parts
@@ -11,7 +12,6 @@ from sweeper.analysis.findings import Finding
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.run_findings import tell_records, tell_runs
 from sweeper.analysis.settings import level
-from sweeper.analysis.standing import standing
 
 __all__ = ["find"]
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sweeper.analysis.confirming import Confirmed, confirmation
+from sweeper.analysis.annotations import NOBODY, Noted, read_noted
+from sweeper.analysis.confirmation import Confirmed, confirmation
 from sweeper.analysis.costs import (
     AtPlace,
     Cost,
@@ -19,7 +20,6 @@ from sweeper.analysis.costs import (
 )
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
-from sweeper.analysis.noted import NOBODY, Noted, read_noted
 from sweeper.analysis.rollouts import BUDGET, Rollout, read_rollouts
 from sweeper.analysis.series import Ends, Floats, Series, best, judged, last
 from sweeper.analysis.sources import Placed, Source, find_sources

@@ -22,7 +22,7 @@ from sweeper.analysis.findings import Finding
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.settings import level
 from sweeper.errors import GridError
-from sweeper.grid.extending import in_one
+from sweeper.grid.extends import in_one
 from sweeper.storage.documents import dotted
 
 __all__ = ["NextGrid", "propose"]

@@ -14,8 +14,8 @@ from sweeper.analysis.costs import Priced
 from sweeper.analysis.page import asset, environment, policy
 from sweeper.analysis.report import Report
 from sweeper.analysis.sources import write_file
-from sweeper.model.growth import depths
 from sweeper.model.plan import Stage
+from sweeper.model.stage_runs import depths
 from sweeper.model.states import State
 from sweeper.prices import money
 from sweeper.results.objective import sign_of

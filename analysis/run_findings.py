@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sweeper.analysis import labels
-from sweeper.analysis.alike import same_curves
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.findings import PENDING, Finding, names_of
 from sweeper.analysis.frames import SweepData
+from sweeper.analysis.identical_runs import same_curves
 from sweeper.analysis.noise import LEVEL, split_noise
 from sweeper.model.metric import value_text
 

@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.model.plan import Plan
-from sweeper.model.taking import PARENT, references
+from sweeper.model.stage_inputs import PARENT, references
 from sweeper.results.registry import RecordedRun, Registry, Sweep
 from sweeper.results.selectors import current
 from sweeper.results.sweeps import SweepRun

@@ -32,10 +32,10 @@ import chz
 from sweeper import environments
 from sweeper.tasks import Task, read_all
 
-from . import rollouts, rundir, samplers, scores, service, settings, tracking, trials
+from . import harbor_trials, rollouts, rundir, samplers, scores, service, settings, tracking
+from .harbor_trials import Trial
 from .rollouts import Group, Problem
 from .service import RecipeError
-from .trials import Trial
 
 _OURS = {"bubblewrap": "sweeper.tasks.for_harbor:Bubblewrap"}
 _TERMINUS = "terminus-2"
@@ -144,7 +144,7 @@ class Trials:
         """Run trials; False when stopped by a signal, with all on record that have ended."""
         wanted = [(task, n) for task in tasks for n in range(self.config.attempts)]
         for record in self.directory.read_episodes():
-            found = trials.from_document(record)
+            found = harbor_trials.from_document(record)
             self.ended[found.task, found.attempt] = found
         missing = [(task, n) for task, n in wanted if (task.name, n) not in self.ended]
         print(f"{len(wanted)} trials, {len(missing)} to run", flush=True)
@@ -227,7 +227,7 @@ class Trials:
         }
         running = await Running.create(TrialConfig.model_validate(told))
         await running.run()
-        found = trials.read(os.path.join(folder, name), task.name, number)
+        found = harbor_trials.read(os.path.join(folder, name), task.name, number)
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         return found
 
@@ -294,7 +294,7 @@ class Trials:
         lines: list[str] = []
         for place, task in enumerate(tasks):
             own = [one for one in self._in_order(wanted) if one.task == task.name]
-            asked = trials.asked(task.steps[0].instruction)
+            asked = harbor_trials.asked(task.steps[0].instruction)
             problem = Problem([{"role": "user", "content": asked}], [], "", 0, 0, task.name)
             if own:
                 groups.append(Group(problem, [one.rollout for one in own]))

@@ -60,7 +60,7 @@ class TextReward:
 
 class FunctionReward:
     """By `score(question, response, answer)` of a file, which is called apart from the run; see
-    sandbox.py and apart.py."""
+    sandbox.py and isolated.py."""
 
     def __init__(self, function: Function) -> None:
         self.function = function

@@ -8,7 +8,8 @@ all the same teach nothing and are dropped, unless `entropy_coef` or `kl_penalty
 to tell them. The questions are problems generated for a task, or come from a JSONL file.
 `load_checkpoint_path` starts from weights trained before, as a model must already be right now and
 then to learn from a sparse reward. What an answer earns is said by its text, by a function of yours
-(`reward_function`, see sandbox.py, apart.py) or by a preference model (`reward_model`, reward.py).
+(`reward_function`, see
+sandbox.py, isolated.py) or by a preference model (`reward_model`, reward.py).
 
 With `max_steps_off_policy` above 0, batches are sampled ahead: while one is trained on, the next
 ones are under way, from weights that are at most so many steps old. At each checkpoint the samples
@@ -29,10 +30,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 import chz
 
 from . import (
-    apart,
     chat,
     estimates,
     hyperparams,
+    isolated,
     policy_gradient,
     rewards,
     rollouts,
@@ -85,7 +86,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
     execute here."""
     if values.get("function_environment") != "bubblewrap":
         return []
-    lacking = apart.missing()
+    lacking = isolated.missing()
     return [] if lacking is None else [f"function_environment=bubblewrap: {lacking}"]
 
 
@@ -208,7 +209,9 @@ class GroupTrainer(Trainer):
         config = self.config
         if config.reward_function is not None:
             limits = config.function_seconds, config.function_megabytes
-            kind = Sandbox if config.function_environment == "process" else apart.Apart
+            kind = (
+                Sandbox if config.function_environment == "process" else isolated.IsolatedFunction
+            )
             judge = rewards.FunctionReward(kind(config.reward_function, *limits))
             judge.check(self.questions[:TRIED])
             return judge

@@ -14,6 +14,7 @@ import importlib
 
 TYPE_CHECKING = False  # typing itself costs each start some milliseconds
 if TYPE_CHECKING:
+    from sweeper.annotations import archive, delete, note, rename
     from sweeper.control import (
         Requested,
         Steered,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     )
     from sweeper.launcher.launching import Launched, launch
     from sweeper.model.plan import Plan, Run
-    from sweeper.noting import archive, delete, note, rename
     from sweeper.planner.plan import plan
     from sweeper.results.last_lines import logs
     from sweeper.results.registry import Registry
@@ -72,16 +72,16 @@ _HOMES = {
     "Run": "sweeper.model.plan",
     "Status": "sweeper.results.status",
     "Steered": "sweeper.control",
-    "archive": "sweeper.noting",
+    "archive": "sweeper.annotations",
     "cancel": "sweeper.control",
-    "delete": "sweeper.noting",
+    "delete": "sweeper.annotations",
     "launch": "sweeper.launcher.launching",
     "logs": "sweeper.results.last_lines",
-    "note": "sweeper.noting",
+    "note": "sweeper.annotations",
     "parallel": "sweeper.control",
     "pause": "sweeper.control",
     "plan": "sweeper.planner.plan",
-    "rename": "sweeper.noting",
+    "rename": "sweeper.annotations",
     "resume": "sweeper.control",
     "retry": "sweeper.control",
     "status": "sweeper.control",

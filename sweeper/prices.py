@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 from sweeper.errors import StoreError, UsageError
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 from sweeper.model.usage import KINDS, Usage
 
 __all__ = [

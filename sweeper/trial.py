@@ -180,8 +180,8 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
 def _remove(store: Store, name: str) -> None:
     """Remove a trial's sweep, and what the backend keeps of its job, which is stopped first. Raises
     `EnvironmentFailure` where it cannot be."""
+    from sweeper.annotations import clear, delete
     from sweeper.control import cancel_runs
-    from sweeper.noting import clear, delete
     from sweeper.scheduler.environment import env_file, forget
 
     folder = f"{store.root}/{name}"

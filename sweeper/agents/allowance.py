@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.model.parts import SCHEMA, Part
+from sweeper.model.document_reader import SCHEMA, Part
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as, timestamp
 from sweeper.storage.sweep_requests import user

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sweeper.errors import GridError, UsageError
 from sweeper.fields.nodes import Problems, read_yaml
-from sweeper.grid.extending import MAX_EXTENDS, read_text
+from sweeper.grid.extends import MAX_EXTENDS, read_text
 from sweeper.model.plan import Plan
 from sweeper.model.states import State
 from sweeper.storage.base import Store

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from sweeper.agents.answers import MOST, NOTICE, Marker, page
 from sweeper.agents.arguments import Cell, Either, Metric, Name, Number, RunName, Selectors, Size
-from sweeper.agents.desk import Workspace
+from sweeper.agents.workspace import Workspace
 from sweeper.results.selectors import pick
 
 __all__ = ["Reading"]
@@ -83,7 +83,7 @@ class Reading:
         check. `holds` is true, false, or null where the runs do not show it: then say so, and do
         not repeat the claim."""
         from sweeper.agents.claims import check_claim
-        from sweeper.noting import Noted, mark
+        from sweeper.annotations import Noted, mark
 
         found = check_claim(self._workspace.registry, better, worse, metric)
         words: dict[object, str] = {True: "holds", False: "does not hold", None: "is not shown"}
@@ -185,7 +185,7 @@ class Reading:
     ) -> dict[str, object]:
         """Write down what you expected, saw and conclude, with the sweep or the run that it is
         about; or read what is noted."""
-        from sweeper.noting import Noted, mark
+        from sweeper.annotations import Noted, mark
 
         noted = Noted(text, tag, untag, star)
         found = mark(target, noted, root=self._workspace.root, by=self._workspace.by)

@@ -20,7 +20,7 @@ from sweeper.agents.arguments import (
     Selectors,
     Size,
 )
-from sweeper.agents.desk import GridPreview, Workspace
+from sweeper.agents.workspace import GridPreview, Workspace
 from sweeper.results.runs import RecordedRun
 from sweeper.results.status import alarms_of, read_status
 from sweeper.results.sweeps import Sweep
@@ -83,7 +83,7 @@ class Running:
         budget that a person has set. `tokens`, `usd`, `hours`: what the sweep may use at most
         (default: all that is left). Runs whose configuration and seed have succeeded in another
         sweep are not run again: `reused` has their results."""
-        from sweeper.noting import Noted, mark
+        from sweeper.annotations import Noted, mark
 
         preview = self._workspace.preview(asked.grid, asked.overrides, again=asked.again)
         name = preview.launch.plan.name

@@ -17,12 +17,12 @@ from mcp_types import ToolAnnotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sweeper.agents.answers import NOTICE, Marker
-from sweeper.agents.desk import Workspace
 from sweeper.agents.grids import find_grid, grid_names
 from sweeper.agents.reading import Reading
 from sweeper.agents.running import Running
 from sweeper.agents.skill import ARC
 from sweeper.agents.training import Training
+from sweeper.agents.workspace import Workspace
 from sweeper.errors import EnvironmentFailure, SweeperError
 
 __all__ = ["every_tool", "make_server", "serve_http", "serve_stdio", "token_of"]

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
-from sweeper.agents.desk import GridPreview, Workspace
 from sweeper.agents.grids import find_below
+from sweeper.agents.workspace import GridPreview, Workspace
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, SweeperError, UsageError
 from sweeper.model.plan import Plan
 from sweeper.results.runs import RecordedRun
@@ -311,7 +311,7 @@ def _try_out(grading: Grading) -> None:
         path = os.path.join(folder, "grader.py")
         with open(path, "wb") as file:
             file.write(grading.file)
-        command = [sys.executable, "-P", "-m", "sweeper.recipes.apart", f"{path}:score"]
+        command = [sys.executable, "-P", "-m", "sweeper.recipes.isolated", f"{path}:score"]
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True,

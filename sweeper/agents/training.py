@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sweeper.agents.answers import NOTICE, Marker
 from sweeper.agents.arguments import Amount, Arguments
-from sweeper.agents.desk import Workspace
 from sweeper.agents.sessions import Grading, Kind, Service, Session, Sessions, Spec
+from sweeper.agents.workspace import Workspace
 from sweeper.errors import UsageError
 from sweeper.metrics import as_float
 from sweeper.model.json_values import list_of, table_of

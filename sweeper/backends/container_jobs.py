@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sweeper.backends.base import Capabilities
-from sweeper.backends.references import names_of
+from sweeper.backends.secret_references import names_of
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import Item, Text, Texts
 from sweeper.fields.sections import Field, Reading, Section

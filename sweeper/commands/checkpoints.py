@@ -9,11 +9,11 @@ from sweeper.commands.output import confirmed, print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.fields.kinds import seconds
-from sweeper.results import kept
-from sweeper.results.kept import KEEP, Kept
+from sweeper.results import kept_checkpoints
+from sweeper.results.kept_checkpoints import KEEP, Kept
 from sweeper.results.problems import tell_problems
-from sweeper.results.rest import Service, of_sweeps
 from sweeper.results.runs import RecordedRun
+from sweeper.results.service_requests import Service, of_sweeps
 from sweeper.terminal import is_screen, print_table, say, warn
 
 __all__ = ["add_arguments", "run"]
@@ -52,8 +52,8 @@ def run(arguments: Namespace) -> int:
     if not runs:
         raise NotFound("no run fits")
     service = of_sweeps([registry.sweep(name) for name in dict.fromkeys(run.sweep for run in runs)])
-    found = kept.of_runs(runs, kept.listed(service))
-    spared = kept.spared(found, registry.all_handles(), keep)
+    found = kept_checkpoints.of_runs(runs, kept_checkpoints.listed(service))
+    spared = kept_checkpoints.spared(found, registry.all_handles(), keep)
     if arguments.json and not (arguments.delete or arguments.ttl is not None):
         listed = [
             {"run": f"{run.sweep}/{run.name}", "name": name, **one.record(),
@@ -126,9 +126,9 @@ def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int
     try:
         for one in meant:
             if arguments.delete:
-                done += kept.delete(service, one)
+                done += kept_checkpoints.delete(service, one)
             else:
-                done += kept.expire(service, one, ttl)
+                done += kept_checkpoints.expire(service, one, ttl)
     finally:
         if done < len(meant):
             warn(f"{len(meant) - done} of them were gone already, or are left")

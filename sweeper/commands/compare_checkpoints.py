@@ -24,7 +24,7 @@ from sweeper.sanitize import sanitize_lines
 from sweeper.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from sweeper.analysis.sides import Prompt, Sides
+    from sweeper.analysis.side_by_side import Prompt, Sides
 
 __all__ = ["run_checkpoints"]
 
@@ -50,7 +50,7 @@ def run_checkpoints(arguments: Namespace) -> int:
         raise UsageError("--checkpoints takes two or more; --limit is 0 or more")
     sides = _sides(arguments)
     answers = _ask(sides, arguments)
-    from sweeper.analysis.sides import compare_sides, page
+    from sweeper.analysis.side_by_side import compare_sides, page
 
     found = compare_sides(answers)
     if arguments.out:
@@ -178,7 +178,7 @@ def _read(folder: str) -> list[Answer]:
 
 
 def _show(found: "Sides", arguments: Namespace) -> None:
-    from sweeper.analysis.sides import lines
+    from sweeper.analysis.side_by_side import lines
 
     for line in lines(found):
         say(line)

@@ -12,8 +12,8 @@ from sweeper.results.billing import Billed, billed, explained, since_first
 from sweeper.results.costs import Spent
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
-from sweeper.results.rest import of_sweeps
 from sweeper.results.runs import RecordedRun
+from sweeper.results.service_requests import of_sweeps
 from sweeper.results.sweeps import Sweep
 from sweeper.terminal import print_table
 

@@ -2,10 +2,10 @@
 
 from argparse import ArgumentParser, Namespace
 
+from sweeper.annotations import delete, size_of
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import confirmed
 from sweeper.errors import UsageError
-from sweeper.noting import delete, size_of
 from sweeper.terminal import is_screen, say
 
 __all__ = ["add_arguments", "run"]

@@ -179,7 +179,7 @@ def _engine() -> str:
 
 
 def _fork_server() -> str:
-    from sweeper.worker.warm import at_work
+    from sweeper.worker.fork_client import at_work
 
     found = at_work()
     if found.refused is not None:

@@ -33,7 +33,7 @@ def run(arguments: Namespace) -> int:
     from sweeper.commands.trust_prompt import agreeing
     from sweeper.launcher.launch_preview import gone_baselines
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
-    from sweeper.launcher.planned import planned_by
+    from sweeper.launcher.plan_arguments import planned_by
     from sweeper.scheduler.progress import exit_code
     from sweeper.storage.sweeps import with_chosen
 
@@ -100,7 +100,7 @@ def _tell_verdict(planned: "Plan", root: str) -> None:
     judged = planned.metric is not None or any(stage.metric for stage in planned.stages)
     if not judged or len({run.cell for run in planned.runs}) < 2:
         return
-    from sweeper.analysis.line import verdict_line
+    from sweeper.analysis.verdict_line import verdict_line
     from sweeper.results.registry import Registry
 
     line = verdict_line(Registry(root), planned.name)

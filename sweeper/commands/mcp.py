@@ -48,7 +48,7 @@ def run(arguments: Namespace) -> int:
         raise EnvironmentFailure(
             f"the MCP SDK is missing ({error.name}): pip install 'sweeper[mcp]'"
         ) from error
-    from sweeper.agents.desk import Workspace
+    from sweeper.agents.workspace import Workspace
 
     workspace = Workspace(
         arguments.root or default_root(), os.path.realpath(arguments.grids), limits

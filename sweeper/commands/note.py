@@ -7,10 +7,10 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 
+from sweeper.annotations import find_subject, note
 from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.mark import Marks
-from sweeper.noting import find_subject, note
 from sweeper.sanitize import sanitize_lines
 from sweeper.terminal import print_json, say
 

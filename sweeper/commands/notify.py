@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> int:
         return _test(sweep.name, sweep.root, notify, cwd)
 
     def verdict() -> str | None:
-        from sweeper.analysis.line import verdict_line
+        from sweeper.analysis.verdict_line import verdict_line
 
         try:
             return verdict_line(Registry(root), sweep.name)

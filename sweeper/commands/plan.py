@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
 from sweeper.errors import UsageError
-from sweeper.launcher.planned import planned_by
+from sweeper.launcher.plan_arguments import planned_by
 from sweeper.sanitize import sanitize
 from sweeper.storage.base import Store
 from sweeper.storage.opening import default_root, open_store

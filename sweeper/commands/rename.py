@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
+from sweeper.annotations import rename
 from sweeper.commands import arguments as shared
-from sweeper.noting import rename
 from sweeper.terminal import say
 
 __all__ = ["add_arguments", "run"]

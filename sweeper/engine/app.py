@@ -14,11 +14,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from sweeper.engine import exports, keys, listing, searching
+from sweeper.engine import access_token, exports, listing, searching
 from sweeper.engine.errors import Busy, RequestError, Unknown
-from sweeper.engine.front import OPEN, Front, TooLarge, local_names
 from sweeper.engine.limits import Bucket, Failures, Paused
 from sweeper.engine.refusals import REFUSED
+from sweeper.engine.request_checks import OPEN, Front, TooLarge, local_names
 from sweeper.engine.scheduler import Reply
 from sweeper.engine.service import Body, Service
 from sweeper.engine.wire import json_head, protobuf_head
@@ -282,7 +282,7 @@ class _Api:
 def _health(identity: Body, token: str | None) -> Handler:
     async def handler(request: Request) -> Response:
         challenge = request.query_params.get("challenge")
-        proof = {"proof": keys.proof(token, challenge)} if token and challenge else {}
+        proof = {"proof": access_token.proof(token, challenge)} if token and challenge else {}
         return _json({"status": "ok", **identity, **proof})
 
     return handler

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Arrays, Ints, Numbers
+from sweeper.engine.array_types import Arrays, Ints, Numbers
 from sweeper.engine.errors import RequestError
 from sweeper.engine.losses import Loss
 from sweeper.engine.net import Shape

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sweeper.atomic import atomic_write
-from sweeper.engine.arrays import Arrays
+from sweeper.engine.array_types import Arrays
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.expiry import SureClock
 from sweeper.engine.lora import LoraConfig

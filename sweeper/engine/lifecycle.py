@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from sweeper import paths
 from sweeper.atomic import nearest_folder, try_to_write
-from sweeper.engine import hub, keys
-from sweeper.engine.keys import TOKEN
+from sweeper.engine import access_token, hub
+from sweeper.engine.access_token import TOKEN
 from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError, EnvironmentFailure, StoreError
 from sweeper.model.decoding import decode
+from sweeper.model.document_reader import Part
 from sweeper.model.json_values import is_table, list_of, table_of
-from sweeper.model.parts import Part
 
 __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "check_home", "client_environment",
            "client_key", "command", "describe", "find", "hub_environment", "knock", "log_path",
@@ -118,7 +118,7 @@ def hub_environment(
 def client_key(home: str | None = None) -> str:
     """What clients on this machine give as their API key: the token of the home's engine, or what
     the SDK wants to see where none is asked for."""
-    return keys.read(home) or os.environ.get(TOKEN) or "tml-local"
+    return access_token.read(home) or os.environ.get(TOKEN) or "tml-local"
 
 
 def client_environment(info: EngineInfo, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -196,11 +196,11 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
         )
     except (OSError, ValueError, StoreError):
         return None  # none, or a damaged one: the engine writes it again when it starts
-    challenge, token = secrets.token_hex(16), keys.read(path)
+    challenge, token = secrets.token_hex(16), access_token.read(path)
     answer = _ask(info.url, timeout, f"healthz?challenge={challenge}") or {}
     expected = {"service": SERVICE, "pid": info.pid, "started": info.started}
     if record.document.get("proves"):
-        expected["proof"] = keys.proof(token or "", challenge)
+        expected["proof"] = access_token.proof(token or "", challenge)
     same = os.path.realpath(str(answer.get("home"))) == os.path.realpath(path)
     return info if same and expected.items() <= answer.items() else None
 

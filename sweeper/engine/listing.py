@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from sweeper.engine import exports, work
+from sweeper.engine import exports, operations
 from sweeper.engine.checkpoints import KINDS, Entry, Place, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.meter import HOURS, Billed
@@ -166,7 +166,7 @@ def unpublish(service: Service, path: Params, _query: Params) -> Body:
 
 def expire(service: Service, path: Params, body: Body) -> Body:
     """Give a checkpoint a time to live, or none."""
-    work.check_ttl(body["ttl_seconds"])
+    operations.check_ttl(body["ttl_seconds"])
     service.vault.expire(_place(path), body["ttl_seconds"])
     return {}
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Arrays, Floats
+from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.net import Block, Network, Rotation, Shape
 
 __all__ = ["ALPHA", "MAX_RANK", "LoraConfig", "create", "maps", "merge", "project", "wanted"]

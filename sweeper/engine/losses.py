@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Arrays, Floats
+from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.errors import RequestError
 
 __all__ = ["LOSSES", "Loss", "LossConfig", "find"]

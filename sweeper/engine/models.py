@@ -12,7 +12,7 @@ from typing import Any, Required, TypedDict, cast
 import numpy as np
 
 from sweeper.engine import tiny
-from sweeper.engine.arrays import Arrays, Floats
+from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.errors import Unknown
 from sweeper.engine.net import Rotation, Shape, rotary
 

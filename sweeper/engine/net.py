@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sweeper.engine.arrays import Arrays, Floats, Ints
+from sweeper.engine.array_types import Arrays, Floats, Ints
 
 __all__ = [
     "Block",

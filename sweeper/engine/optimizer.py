@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Arrays, Floats
+from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.errors import RequestError
 from sweeper.model.json_values import is_number
 

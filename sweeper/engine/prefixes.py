@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from typing import NamedTuple
 
-from sweeper.engine.arrays import Floats
+from sweeper.engine.array_types import Floats
 
 __all__ = ["BLOCK", "BYTES", "Kept", "Prefixes"]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Floats, Ints
+from sweeper.engine.array_types import Floats, Ints
 from sweeper.engine.errors import RequestError
 from sweeper.engine.net import (
     Block,

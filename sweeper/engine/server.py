@@ -17,7 +17,7 @@ import uvicorn
 
 from sweeper import __version__, paths
 from sweeper.atomic import atomic_write
-from sweeper.engine import hub, keys, names
+from sweeper.engine import access_token, hub, model_aliases
 from sweeper.engine.app import build
 from sweeper.engine.checkpoints import Vault
 from sweeper.engine.lifecycle import SERVICE, Settings, log_path, loopback, record_path
@@ -138,15 +138,15 @@ def _load_models(home: str, settings: Settings) -> Models:
 
 
 def _run(host: str, port: int, home: str, settings: Settings) -> None:
-    aliases = names.complete(settings.models, settings.aliases)
+    aliases = model_aliases.complete(settings.models, settings.aliases)
     settings = settings._replace(aliases=aliases)
     offered, vault = _load_models(home, settings), Vault(paths.checkpoints(home))
     service = Service(offered, vault, paths.spill(home), THREADS, settings.limits)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = {"service": SERVICE, "pid": os.getpid(), "started": started, "home": home}
-    token = settings.token or keys.read(home) or keys.new()
+    token = settings.token or access_token.read(home) or access_token.new()
     with _listen_as_before(host, port, home) as listener:
-        keys.keep(home, token)
+        access_token.keep(home, token)
         address, bound = listener.getsockname()[:2]
         url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"
         record = {"schema": 1, "url": url, "pid": os.getpid(), "started": started,

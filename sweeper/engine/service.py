@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from sweeper.engine import optimizer, wire, work
+from sweeper.engine import operations, optimizer, wire
 from sweeper.engine.admission import Admission
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import Busy, RequestError, Unknown
@@ -53,8 +53,10 @@ def _check_optimizer(body: Body) -> None:
         raise RequestError(f"optimizer {kind!r} is not supported here; use adamw")
 
 
-def _save_request(body: Body, kind: str, name: str, *, overwrite: bool = True) -> work.SaveRequest:
-    return work.SaveRequest(
+def _save_request(
+    body: Body, kind: str, name: str, *, overwrite: bool = True
+) -> operations.SaveRequest:
+    return operations.SaveRequest(
         kind, name, overwrite, body.get("ttl_seconds"), body.get("user_metadata")
     )
 
@@ -189,13 +191,13 @@ class Service:
     def create_model(self, body: Body) -> Body:
         """A new training client on a base model."""
         session = self.registry.session(body["session_id"])
-        model, config = body["base_model"], work.lora_config(body.get("lora_config") or {})
+        model, config = body["base_model"], operations.lora_config(body.get("lora_config") or {})
         self.models.check(model)
         _check_optimizer(body)
         name = f"{session.id}:train:{body['model_seq_id']}"
 
         def job() -> Reply:
-            run = work.create(name, self.models.get(model), config, body.get("user_metadata"))
+            run = operations.create(name, self.models.get(model), config, body.get("user_metadata"))
             self.registry.add_run(session.id, run)
             log.info("training client %s: %s, rank %d", name, model, config.rank)
             return Reply({"model_id": name, "type": "create_model"})
@@ -226,7 +228,7 @@ class Service:
 
         def job() -> Reply:
             given = wire.decode_pass(message)
-            result = work.forward_backward(
+            result = operations.forward_backward(
                 run, given.data, given.loss, given.config, train=given.train
             )
             kind = "trained_tokens" if given.train else "forward_tokens"
@@ -243,7 +245,7 @@ class Service:
             given = body.get("adam_params")
             if given is None:
                 raise RequestError("only AdamW is supported here: pass AdamParams")
-            metrics = work.step(run, optimizer.parse(given))
+            metrics = operations.step(run, optimizer.parse(given))
             self.meter.add(_owner(run.id, "train"), steps=1)
             return Reply({"metrics": metrics})
 
@@ -255,7 +257,7 @@ class Service:
         def job(run: Run) -> Reply:
             name = body.get("path") or f"auto-{body.get('seq_id')}"
             request = _save_request(body, "weights", name, overwrite=bool(body.get("overwrite")))
-            place = work.save(self.vault, run, request)
+            place = operations.save(self.vault, run, request)
             log.info("saved %s", place)
             return Reply({"path": str(place), "type": "save_weights"})
 
@@ -269,7 +271,7 @@ class Service:
                 raise RequestError(f"samplers of kind {body['kind']!r} are not supported here")
             if body.get("path"):
                 request = _save_request(body, "sampler_weights", body["path"])
-                place = work.save(self.vault, run, request)
+                place = operations.save(self.vault, run, request)
                 return Reply({"path": str(place), "type": "save_weights_for_sampler"})
             session = _owner(run.id, "train")
             name = f"{session}:sample:{body['sampling_session_seq_id']}"
@@ -285,7 +287,7 @@ class Service:
             if body.get("age_encryption_recipients"):
                 raise RequestError("age_encryption_recipients: weights are not encrypted here")
             request = _save_request(body, "external_weights", body["path"])
-            place = work.save(self.vault, run, request)
+            place = operations.save(self.vault, run, request)
             return Reply({"path": str(place), "type": "save_weights_external"})
 
         return self._for_run(body, job)
@@ -297,7 +299,9 @@ class Service:
 
             def load(run: Run) -> Reply:
                 place = parse(body["path"])
-                work.load_into(run, place, self.vault.load(place), optimizer_too=optimizer_too)
+                operations.load_into(
+                    run, place, self.vault.load(place), optimizer_too=optimizer_too
+                )
                 return Reply({"path": str(place), "model_id": run.id, "type": "load_weights"})
 
             return self._for_run(body, load)
@@ -308,7 +312,7 @@ class Service:
         def job() -> Reply:
             place = parse(body["path"])
             checkpoint = self.vault.load(place)
-            run = work.restore(
+            run = operations.restore(
                 name,
                 self.models.get(body.get("base_model") or checkpoint.base),
                 place,
@@ -349,7 +353,7 @@ class Service:
                 adapter = Adapter(self.models.get(saved.base), saved.config, saved.adapter)
             else:
                 model = self.models.get(body.get("base_model") or "")
-                adapter = Adapter(model, work.lora_config({}), {})
+                adapter = Adapter(model, operations.lora_config({}), {})
             self._add_sampler(session.id, name, adapter, path)
             return Reply({"type": "create_sampling_session", "sampling_session_id": name})
 
@@ -387,7 +391,7 @@ class Service:
         for key in _UNSUPPORTED:
             if body.get(key):
                 raise RequestError(f"{key} is not supported here")
-        request = work.SampleRequest(
+        request = operations.SampleRequest(
             prompt=wire.prompt_tokens(body["prompt"]),
             n=n,
             params=body.get("sampling_params") or {},
@@ -397,7 +401,7 @@ class Service:
             topk_sampled=int(body.get("topk_sample_logprobs") or 0),
             targets=None if (named := body.get(_TARGETS)) is None else wire.decode_targets(named),
         )
-        result = work.sample(sampler.adapter, request, self.prefixes)
+        result = operations.sample(sampler.adapter, request, self.prefixes)
         self.meter.bill(
             session,
             sampler.adapter.model.name,

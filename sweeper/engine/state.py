@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sweeper.engine.arrays import Arrays
+from sweeper.engine.array_types import Arrays
 from sweeper.engine.errors import Unknown
 from sweeper.engine.lora import LoraConfig, merge
 from sweeper.engine.models import Model

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Mapping
 from typing import TypedDict
 
-from sweeper.engine.arrays import Arrays, Floats
-from sweeper.engine.names import TEACHER, TINY
+from sweeper.engine.array_types import Arrays, Floats
+from sweeper.engine.model_aliases import TEACHER, TINY
 
 __all__ = ["BUILT_IN", "CONFIG", "SPECIAL", "TINY", "ensure", "vocabulary", "weights"]
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, Required, TypedDict
 
 import numpy as np
 
-from sweeper.engine.arrays import Floats, Ints, Numbers
+from sweeper.engine.array_types import Floats, Ints, Numbers
 from sweeper.engine.batches import Datum
 from sweeper.engine.errors import RequestError
-from sweeper.engine.work import PassResult, SampleResult, Targets
+from sweeper.engine.operations import PassResult, SampleResult, Targets
 
 if TYPE_CHECKING:
     from tinker.proto import tinker_public_pb2 as pb

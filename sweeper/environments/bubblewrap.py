@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from sweeper.environments.base import Died, Made, NotThere
+from sweeper.environments.resource_watch import Watched, below, unwatch, watch
 from sweeper.environments.shell import InShell, Shell, close_pipes, last_error, supervisor
-from sweeper.environments.watch import Watched, below, unwatch, watch
 
 __all__ = ["Bubblewrap", "missing"]
 

@@ -20,7 +20,7 @@ reading     the reader of a whole grid
 json_schema the same as a JSON Schema
 """
 
-from sweeper.grid.extending import GridText
+from sweeper.grid.extends import GridText
 from sweeper.grid.model import Grid, StageGrid
 from sweeper.grid.reading import grid_from_mapping, load_grid, parse_grid, read_grid
 from sweeper.grid.seeds import Seeds

@@ -15,7 +15,7 @@ from sweeper.fields.kinds import (
 )
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Reading, Section
-from sweeper.grid.words import word_with
+from sweeper.grid.command_words import word_with
 from sweeper.model.plan import Alarms, OnAlarm
 from sweeper.thresholds import RULES, Threshold
 

@@ -10,7 +10,7 @@ from sweeper.errors import UsageError
 from sweeper.fields.kinds import Integer, wrong
 from sweeper.fields.nodes import Node, Problems, kind
 from sweeper.fields.sections import Field, Nested, Section, or_null
-from sweeper.grid.by_run import overrides_of
+from sweeper.grid.run_overrides import overrides_of
 from sweeper.model.launch import Share
 
 __all__ = ["BACKENDS", "SHARE", "Entry", "Places", "field_of"]

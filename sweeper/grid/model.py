@@ -8,11 +8,11 @@ from sweeper.grid.alarms import Alarms, OnAlarm
 from sweeper.grid.baseline import GridBaseline
 from sweeper.grid.blocks import Block, Setting
 from sweeper.grid.conditions import When
-from sweeper.grid.extending import Source
+from sweeper.grid.extends import Source
 from sweeper.grid.sampling import Random
 from sweeper.grid.seeds import Seeds
+from sweeper.grid.stage_inputs import Taking
 from sweeper.grid.stages import Reference
-from sweeper.grid.taking import Taking
 from sweeper.grid.wandb import Wandb
 from sweeper.model.launch import Launch
 from sweeper.model.metric import Metric

@@ -9,7 +9,7 @@ from sweeper.fields import config_file
 from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest, whole
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
-from sweeper.grid.words import word_with
+from sweeper.grid.command_words import word_with
 from sweeper.model.notify import KINDS, Email, Notify, variables_of
 from sweeper.model.plan import Plan
 

@@ -15,11 +15,11 @@ from sweeper.fields.data import from_python
 from sweeper.fields.nodes import Node, Place, Problems, Stop, kind, plain, read_yaml
 from sweeper.fields.sections import Reading
 from sweeper.grid.alarms import check_rules
-from sweeper.grid.applying import apply, apply_to_launch
+from sweeper.grid.apply_overrides import apply, apply_to_launch
 from sweeper.grid.blocks import Block, check_overlap
 from sweeper.grid.conditions import When, check_whens
 from sweeper.grid.declaration import SECTION
-from sweeper.grid.extending import GridText, decoded, extended, read_text
+from sweeper.grid.extends import GridText, decoded, extended, read_text
 from sweeper.grid.launch import StageLaunch, read_stage_launch
 from sweeper.grid.metric import metric_of
 from sweeper.grid.model import Grid, StageGrid

@@ -14,9 +14,9 @@ from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.grid import seeds
 from sweeper.grid.metric import METRIC
 from sweeper.grid.overrides import Override
-from sweeper.grid.taking import FROM, Taking, read_from, stages_before
+from sweeper.grid.stage_inputs import FROM, Taking, read_from, stages_before
 from sweeper.model.names import STAGE_NAME
-from sweeper.model.taking import LATE, PARENT
+from sweeper.model.stage_inputs import LATE, PARENT
 
 __all__ = [
     "IN_STAGE",

@@ -197,7 +197,7 @@ def job_builder(found: LaunchPreview, store: Store) -> "JobBuilder | None":
     plan, name = found.plan, found.plan.name
     asked = any(part.launch.requirements is not None for part in plan.parts)
     if asked and not capabilities_together(plan.launch).files:
-        from sweeper.provenance.carried import describe
+        from sweeper.provenance.job_bundle import describe
 
         plan = plan._replace(carried=describe(store, plan))
     from sweeper.scheduler.environment import env_file

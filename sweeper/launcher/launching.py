@@ -27,7 +27,7 @@ from sweeper.launcher.hand_over import Offer, offer
 from sweeper.launcher.manifest import record, secret_names, write_environment
 from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.trust import Agree, refuse, require
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 from sweeper.model.plan import Plan
 from sweeper.model.recipe import runs_anywhere
 from sweeper.model.states import State

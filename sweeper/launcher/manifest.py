@@ -95,7 +95,7 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
     )
     now = plan._replace(created=timestamp(), provenance=origin, snapshot=code.kept, carried=None)
     if not capabilities.files:
-        from sweeper.provenance.carried import carry  # only for jobs that share no files with us
+        from sweeper.provenance.job_bundle import carry  # only for jobs that share no files with us
 
         now = now._replace(carried=carry(store, plan, code))
     if now.wandb is not None:

@@ -11,7 +11,7 @@ from sweeper.backends import (
     capabilities_together,
 )
 from sweeper.backends.base import Backend
-from sweeper.backends.references import where_to_say
+from sweeper.backends.secret_references import where_to_say
 from sweeper.engine.lifecycle import TOKEN, client_key
 from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
 from sweeper.labels import first_of

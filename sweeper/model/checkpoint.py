@@ -2,7 +2,7 @@
 
 from typing import Any, NotRequired, TypedDict, cast
 
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 
 __all__ = ["Document", "read"]
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from sweeper.model import usage
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 from sweeper.model.usage import NO_USAGE, Usage
 
 __all__ = ["NOTHING", "Outcome", "read"]

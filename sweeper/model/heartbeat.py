@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sweeper.model import usage
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 from sweeper.model.usage import NO_USAGE, Usage
 
 __all__ = ["SILENT", "Heartbeat", "Paused", "read"]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from sweeper.model.document_reader import SCHEMA, Part
 from sweeper.model.launch import Launch
-from sweeper.model.parts import SCHEMA, Part
 from sweeper.model.recipe import Recipe, Snapshot, read_recipe, read_snapshot, runs_anywhere
 
 __all__ = ["Engine", "Job", "read", "read_engine", "read_tokens"]

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from sweeper.model.document_reader import Part
 from sweeper.model.observation import Observation, read_all
-from sweeper.model.parts import Part
 from sweeper.model.usage import SweepUsage, read_of_sweep
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from sweeper.model.parts import SCHEMA, Part
+from sweeper.model.document_reader import SCHEMA, Part
 
 __all__ = ["NO_MARKS", "Kind", "Mark", "Marks", "fold", "is_tag", "read"]
 

@@ -4,7 +4,7 @@ and the messages on record. Where a value is a secret it is named: `$NAME` is th
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from sweeper.model.parts import SCHEMA, Part
+from sweeper.model.document_reader import SCHEMA, Part
 
 __all__ = ["KINDS", "Email", "Message", "Notify", "read", "read_message", "variables_of"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 
 __all__ = ["Kind", "Observation", "read_all"]
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Never
 
+from sweeper.model.document_reader import SCHEMA
 from sweeper.model.html import table, title
 from sweeper.model.launch import Launch
 from sweeper.model.metric import Metric
 from sweeper.model.notify import Notify
-from sweeper.model.parts import SCHEMA
 from sweeper.model.recipe import Recipe, Snapshot
-from sweeper.model.taking import Choice, Source
+from sweeper.model.stage_inputs import Choice, Source
 from sweeper.model.usage import Usage
 
 __all__ = [

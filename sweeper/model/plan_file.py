@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NoReturn, NotRequired, TypedDict, TypeGuard, cast
 
+from sweeper.model.document_reader import Part
 from sweeper.model.json_values import is_list, is_table, list_of
 from sweeper.model.launch import Launch, Share
 from sweeper.model.metric import FAILED, Metric, is_at, is_noise
 from sweeper.model.notify import read as read_notify
-from sweeper.model.parts import Part
 from sweeper.model.plan import (
     Alarms,
     Baseline,
@@ -21,7 +21,7 @@ from sweeper.model.plan import (
     Wandb,
 )
 from sweeper.model.recipe import read_recipe, read_snapshot
-from sweeper.model.taking import read_sources
+from sweeper.model.stage_inputs import read_sources
 
 __all__ = ["read"]
 

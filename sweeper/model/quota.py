@@ -1,4 +1,4 @@
-"""What the launchers of an account know of its quota together: a page of the account's book."""
+"""What the launchers of an account know of its quota together: one page of the account's record."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sweeper.errors import Damaged
+from sweeper.model.document_reader import SCHEMA, Part
 from sweeper.model.launcher import Who, read_who
-from sweeper.model.parts import SCHEMA, Part
 
 __all__ = ["BLANK", "Learned", "Member", "Page", "read"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 
 __all__ = ["Recipe", "Snapshot", "read_recipe", "read_snapshot", "runs_anywhere"]
 

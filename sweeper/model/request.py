@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sweeper.model.parts import SCHEMA, Part
+from sweeper.model.document_reader import SCHEMA, Part
 
 __all__ = ["Asked", "Pause", "read_asked", "read_parallel", "read_pause"]
 

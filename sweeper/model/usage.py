@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 
 __all__ = [
     "KINDS",

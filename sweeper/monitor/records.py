@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.metrics import as_float
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 from sweeper.sanitize import sanitize
 from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, read_as, read_each, strict

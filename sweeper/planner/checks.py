@@ -10,7 +10,7 @@ from sweeper.backends import capabilities_at
 from sweeper.errors import RecipeError, UsageError
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
-from sweeper.grid.by_run import unmatched
+from sweeper.grid.run_overrides import unmatched
 from sweeper.model.plan import Run
 from sweeper.model.recipe import Recipe
 from sweeper.model.usage import Usage

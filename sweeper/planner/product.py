@@ -16,7 +16,7 @@ from sweeper.grid import Grid
 from sweeper.grid.blocks import Setting
 from sweeper.grid.conditions import When
 from sweeper.grid.dotted_keys import Reach, assign
-from sweeper.grid.excluding import Exclusion
+from sweeper.grid.exclude import Exclusion
 from sweeper.grid.naming import canonical
 from sweeper.grid.references import BrokenReference, Resolver
 from sweeper.planner.points import Point, Row, place_of, rows_of

@@ -10,12 +10,12 @@ from sweeper.fields.kinds import hint, nearest
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid, StageGrid
 from sweeper.grid.blocks import Setting
-from sweeper.grid.taking import stages_before
-from sweeper.model.growth import Growth, Taken, grow, grown
+from sweeper.grid.stage_inputs import stages_before
 from sweeper.model.names import shorten
 from sweeper.model.plan import Baseline, Expected, Plan, Run, Stage
 from sweeper.model.recipe import Recipe
-from sweeper.model.taking import LATE, PARENT, Choice, Source, Take, references
+from sweeper.model.stage_inputs import LATE, PARENT, Choice, Source, Take, references
+from sweeper.model.stage_runs import Growth, Taken, grow, grown
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_readable_part, fields_of
 from sweeper.planner.expansion import expand_some, expand_with_baseline

@@ -271,7 +271,7 @@ def run(path: str) -> None:
     if function:
         module: ModuleType = _beside("inspection").load(recipe)
         sys.argv[0] = module.__file__ or module.__name__
-        _beside("building").run(module, function, sys.argv[1:])
+        _beside("function_recipes").run(module, function, sys.argv[1:])
     elif recipe["kind"] == "file":
         sys.argv[0] = recipe["file"]
         runpy.run_path(recipe["file"], run_name="__main__")

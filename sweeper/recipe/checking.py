@@ -77,7 +77,7 @@ class Class:
 
 
 class Checker(typing.Generic[Made]):
-    """Parses configurations. `source` makes them: a `Class`, or a `building.Function`.
+    """Parses configurations. `source` makes them: a `Class`, or a `function_recipes.Function`.
 
     What a class has made once is not parsed again: the object is then made by the class itself
     from what chz had made for each of its fields, validators and all.

@@ -11,7 +11,7 @@
     keeper -> worker   {"memory": N}
 
 Each message is its length, four bytes, and JSON. The server (fork_server.py) loads this file by
-path, the worker (sweeper/worker/warm.py) imports it. Standard library only.
+path, the worker (sweeper/worker/fork_client.py) imports it. Standard library only.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ bool}; with "deep" the fields of nested configs are described too. An answer is
 index of a configuration and the key in it, null where none is at fault. Kinds of error:
 `recipe` (there is none such), `import`, `main` (it would do nothing), `class`, `log_path`.
 
-The answer also has what the recipe itself says of its runs (telling.py).
+The answer also has what the recipe itself says of its runs (recipe_hooks.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if typing.TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    from sweeper.recipe.building import Function
     from sweeper.recipe.checking import Class
     from sweeper.recipe.documents import Answer, Asked, Found, Located, Packed, Takes
+    from sweeper.recipe.function_recipes import Function
 
     ToArgv = Callable[[dict[str, object], dict[str, str]], list[str]]
     Written = Callable[[str, object, str], Iterator[tuple[str, str]]]
@@ -79,7 +79,7 @@ def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written)
     told: Answer = {"recipe": recipe, "problems": checker.problems}
     if checker.problems:
         return told
-    said: Answer = sibling("telling").ask(module, list(_given(request["configs"])))
+    said: Answer = sibling("recipe_hooks").ask(module, list(_given(request["configs"])))
     return {**told, **said}
 
 
@@ -99,7 +99,7 @@ def _source_of(
             check_source(recipe)  # it is run after all, and not only imported
         return sibling("checking").Class(cls), describe(cls, deep=deep)
     recipe["function"] = name
-    building = sibling("building")
+    function_recipes = sibling("function_recipes")
     nothing: dict[str, object] = {}
     first = next(_given(request["configs"]), nothing)
     errors: list[Exception] = []
@@ -110,9 +110,9 @@ def _source_of(
     attempts: list[list[str]] = [to_argv(folder, {}), to_argv({**folder, **first}, {})]
     for arguments in attempts:
         try:
-            source: Function = building.Function(found, arguments)
-            building.consumer(module, source.cls)
-        except building.Unusable as error:
+            source: Function = function_recipes.Function(found, arguments)
+            function_recipes.consumer(module, source.cls)
+        except function_recipes.Unusable as error:
             raise Refused("main", str(error)) from None
         except Exception as error:  # noqa: BLE001  (it is somebody else's code)
             errors.append(error)

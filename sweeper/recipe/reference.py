@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import RecipeError
+from sweeper.model.document_reader import Part
 from sweeper.model.json_values import table_of
-from sweeper.model.parts import Part
 from sweeper.model.recipe import Recipe, read_recipe
 from sweeper.model.usage import Usage
 from sweeper.model.usage import read as read_usage

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from sweeper.errors import EnvironmentFailure, StoreError
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 from sweeper.model.usage import KINDS, Counts
-from sweeper.results.rest import Service
+from sweeper.results.service_requests import Service
 
 __all__ = ["Billed", "billed", "explained", "since_first"]
 

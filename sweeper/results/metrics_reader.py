@@ -21,7 +21,7 @@ from sweeper.results.tables.cache import Cache
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.columns import Floats, present
 from sweeper.results.tables.frames import Part, numbers_table, plain_table
-from sweeper.results.tables.lasts import Last, last_number
+from sweeper.results.tables.last_values import Last, last_number
 from sweeper.results.tables.merging import merge_columns
 from sweeper.results.tables.packing import PackedReader, belongs
 from sweeper.results.tables.prefetch import helped, rollouts_worth_it, worth_it

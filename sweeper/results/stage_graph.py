@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from sweeper.labels import plural
-from sweeper.model.growth import depths
 from sweeper.model.plan import Plan, Stage
-from sweeper.model.taking import Source
+from sweeper.model.stage_inputs import Source
+from sweeper.model.stage_runs import depths
 
 __all__ = ["graph", "of_stage", "size"]
 

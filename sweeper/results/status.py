@@ -12,9 +12,9 @@ from sweeper.model.html import table, title
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.request import Asked
+from sweeper.model.stage_waits import Fate, halted, told_of, waits
 from sweeper.model.states import OPEN, NoState, State
 from sweeper.model.usage import SweepUsage
-from sweeper.model.waiting import Fate, halted, told_of, waits
 from sweeper.results.selectors import current
 
 if TYPE_CHECKING:

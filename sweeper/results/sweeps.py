@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.model import usage as usages
+from sweeper.model.document_reader import Part
 from sweeper.model.event import NOTHING, Outcome
-from sweeper.model.growth import lineage
 from sweeper.model.launch import Launch
-from sweeper.model.parts import Part
 from sweeper.model.plan import Run
 from sweeper.model.run_record import Times
+from sweeper.model.stage_runs import lineage
 from sweeper.model.states import OUTCOMES, Event, RunState, State, fold, is_finished
 from sweeper.model.usage import NO_USAGE
 from sweeper.results.runs import OPEN_DAY, RecordedRun, Told, Used

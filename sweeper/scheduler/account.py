@@ -15,7 +15,7 @@ from sweeper.model.launcher import Service
 from sweeper.model.plan import Plan
 from sweeper.model.quota import Member
 from sweeper.paths import home
-from sweeper.scheduler.book import Book, OwnBook, StoredBook
+from sweeper.scheduler.account_record import AccountRecord, PrivateRecord, StoredRecord
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import Governor
 from sweeper.storage.opening import open_store
@@ -143,9 +143,9 @@ def governor_of(context: Context, service: Service) -> Governor:
     plan = context.plan
     settings = Quota("") if plan.service == "none" else quota_settings()
     account = account_of(plan, service, settings)
-    book: Book = OwnBook()
+    record: AccountRecord = PrivateRecord()
     if account is not None:
-        book = StoredBook(open_store(settings.place), account)
+        record = StoredRecord(open_store(settings.place), account)
     own = Member(
         context.store.root,
         context.sweep,
@@ -153,4 +153,4 @@ def governor_of(context: Context, service: Service) -> Governor:
         plan.launch.priority,
         id="" if account is None else ensure_identity(context.store, context.sweep),
     )
-    return Governor(book, own, clock=context.clock, most=settings.slots)
+    return Governor(record, own, clock=context.clock, most=settings.slots)

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from sweeper.errors import NotFound, StoreError
 from sweeper.fields import config_file
 from sweeper.grid.budget import ACCOUNT
-from sweeper.model import spent
+from sweeper.model import daily_spending
+from sweeper.model.daily_spending import NOTHING, Spent, SweepSpent
 from sweeper.model.launcher import Service
 from sweeper.model.plan import Budget
-from sweeper.model.spent import NOTHING, Spent, SweepSpent
 from sweeper.scheduler.account import account_of, quota_settings
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import name_of
@@ -94,7 +94,7 @@ class AccountBudget:
         several = [one for _, one in self._known.values()]
         several.append(self._with_ours(now))
         days = (item for sweep in several for item in sweep.days.items())
-        self.spent = spent.together([one for day, one in days if self._counts(day)])
+        self.spent = daily_spending.together([one for day, one in days if self._counts(day)])
         return self.spent
 
     def exchange(self, now: Spent) -> None:
@@ -127,7 +127,9 @@ class AccountBudget:
         the same sweep in another folder, from where it was moved or copied, stays where it is, and
         is not told again."""
         try:
-            return read_as(self._store, self._own, spent.read)._replace(identity=self._identity)
+            return read_as(self._store, self._own, daily_spending.read)._replace(
+                identity=self._identity
+            )
         except NotFound:
             fresh = SweepSpent(self._context.sweep, identity=self._identity)
         with suppress(StoreError):  # of those that cannot be read `exchange` tells
@@ -142,7 +144,7 @@ class AccountBudget:
             return fresh
         # Of several copies that went on each by itself, this one comes from one that had less.
         before = [one for one in told if _tokens(one) <= _tokens(now)] or told
-        counted = spent.least(now, max(before, key=_tokens))
+        counted = daily_spending.least(now, max(before, key=_tokens))
         return fresh._replace(created=self._created, counted=counted)
 
     def _read(self) -> None:
@@ -157,7 +159,7 @@ class AccountBudget:
             if known is not None and known[0] == stamp:
                 continue
             try:
-                self._known[path] = (stamp, read_as(self._store, path, spent.read))
+                self._known[path] = (stamp, read_as(self._store, path, daily_spending.read))
             except NotFound:  # removed meanwhile
                 self._known.pop(path, None)
             except StoreError as error:

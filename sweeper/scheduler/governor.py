@@ -1,8 +1,8 @@
 """How many jobs of a sweep may be at work: as many as it holds slots of its account.
 
-An account's launchers share its slots through a book (`book.py`). Each takes slots when it is about
-to start runs and gives them back when runs have ended, in the same step in which it says how it
-stands. What was learned of the service's limit (`limiter.py`) belongs to all of them.
+The launchers of an account share its slots through one record (`account_record.py`). Each takes
+slots before it starts runs, and gives them back when runs have ended: in the same write in which it
+reports its own load. What was learned of the service's limit (`limiter.py`) belongs to all of them.
 
 A sweep whose launcher was killed keeps its slots for as long as its runs are at work, which any
 other launcher of the account may find out; its next launcher takes them over. Nothing is taken by
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.quota import Learned, Member, Page
 from sweeper.model.states import fold
-from sweeper.scheduler.book import Book
+from sweeper.scheduler.account_record import AccountRecord
 from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.scheduler.shares import Claim, grant, shares
 from sweeper.storage.base import Store
@@ -36,7 +36,7 @@ BEAT_SECONDS = 5.0
 LEASE_SECONDS = 30.0
 """How long a launcher on another machine may be silent before it asks for nothing any more."""
 _REMOTE_SECONDS = 2.0
-"""Between two looks at a book that is elsewhere, where each costs."""
+"""Between two looks at a record that is elsewhere, where each costs."""
 _SEEK_SECONDS = 5.0
 """Between two looks at the runs of a sweep without a launcher."""
 _FORGET_SECONDS = 900.0
@@ -75,13 +75,19 @@ def name_of(root: str, sweep: str, identity: str = "") -> str:
 
 
 class Governor:
-    """The part of one sweep's launcher: `own` is how it appears in the book at first. `most`: what
-    the user knows that the service takes at once (None: that is learned)."""
+    """Decides for the launcher of one sweep how many slots it holds. `own` is its first entry in
+    the record. `most` is how many jobs the service takes at once, where the user knows it; None
+    lets the launchers learn it."""
 
     def __init__(
-        self, book: Book, own: Member, *, clock: Callable[[], float], most: int | None = None
+        self,
+        record: AccountRecord,
+        own: Member,
+        *,
+        clock: Callable[[], float],
+        most: int | None = None,
     ) -> None:
-        self._book, self._clock, self._most = book, clock, most
+        self._record, self._clock, self._most = record, clock, most
         self._name = name_of(own.root, own.sweep, own.id)
         self._own = own
         self._limiter = Limiter(clock)
@@ -99,7 +105,7 @@ class Governor:
     def kept(self) -> Generator[None]:
         """Beat from a thread meanwhile, since a step of the launcher's may take minutes. When the
         launcher ends, its slots are left to what runs."""
-        if not self._book.is_shared:
+        if not self._record.is_shared:
             yield
             return
         ended = threading.Event()
@@ -116,21 +122,21 @@ class Governor:
     def _keep(self, ended: threading.Event) -> None:
         while not ended.wait(BEAT_SECONDS):
             with suppress(StoreError):  # the next may get through
-                self._book.beat(self._name)
+                self._record.beat(self._name)
 
     def look(self, jobs: Jobs) -> Allowance:
         """Say how the sweep stands, and take what slots it may have. Raises `StoreError`."""
         now = self._clock()
         self._refused |= jobs.refused
         jobs = jobs._replace(refused=self._refused)
-        if self._joined and self._book.is_remote and now < self._look_at:
+        if self._joined and self._record.is_remote and now < self._look_at:
             return self._allowance
         if not self._joined or (self._keeper is None and now >= self._beat_at):
-            self._book.beat(self._name)
+            self._record.beat(self._name)
             self._beat_at = now + BEAT_SECONDS
         self._seek()
         self._entered = True
-        page = self._book.write(lambda page: self._changed(page, jobs))
+        page = self._record.write(lambda page: self._changed(page, jobs))
         self._joined, self._refused = True, False
         self._look_at = now + _REMOTE_SECONDS  # not before: a look that failed allows nothing
         self._allowance = self._allowed(page, jobs)
@@ -141,16 +147,16 @@ class Governor:
         """Give all slots back: nothing of the sweep is at work any more."""
         self._joined = self._entered = False
         with suppress(StoreError):  # then others find out that nothing runs
-            page = self._book.write(self._without_us)
+            page = self._record.write(self._without_us)
             if self._name not in page.members:
-                self._book.forget([self._name])
+                self._record.forget([self._name])
 
     def _forget(self, page: Page) -> None:
         """Forget whoever is no member any more."""
         gone = self._abandoned.keys() - page.members.keys()
         if gone:
             with suppress(StoreError):
-                self._book.forget(gone)
+                self._record.forget(gone)
         for name in gone:
             del self._abandoned[name]
         self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
@@ -161,7 +167,7 @@ class Governor:
             return
         self._entered = self._joined = False
         with suppress(StoreError):
-            self._book.write(self._without_launcher)
+            self._record.write(self._without_launcher)
 
     def _without_launcher(self, page: Page) -> Page:
         own = page.members.get(self._name)
@@ -245,7 +251,7 @@ class Governor:
     def _gone(self, page: Page) -> set[str]:
         """The members without a launcher, as far as can be told from here: of this machine's
         processes it is known, of others by their beats."""
-        now, stamps = self._clock(), self._book.stamps()
+        now, stamps = self._clock(), self._record.stamps()
         found: set[str] = set()
         for name, member in page.members.items():
             stamp, known = stamps.get(name, 0), self._seen.get(name)
@@ -264,7 +270,7 @@ class Governor:
         if now < self._seek_at:
             return
         self._seek_at = now + _SEEK_SECONDS
-        page = self._book.look()
+        page = self._record.look()
         gone = self._gone(page)
         for name in self._abandoned.keys() - gone:
             del self._abandoned[name]

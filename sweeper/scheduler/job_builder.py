@@ -21,7 +21,7 @@ def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mappin
     options = options_of(launch, place)
     if not options.get("overrides"):
         return options
-    from sweeper.grid.by_run import asked_by as chosen
+    from sweeper.grid.run_overrides import asked_by as chosen
 
     return chosen(options, config, backend_type(place).merge)
 
@@ -67,7 +67,7 @@ def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> 
     it has not."""
     if carried is None or capabilities.files:
         return []
-    from sweeper.provenance.carried import bare_command
+    from sweeper.provenance.job_bundle import bare_command
 
     return bare_command(capabilities.python or "python", store.root, carried)
 

@@ -9,7 +9,7 @@ from functools import partial
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import Event
-from sweeper.scheduler.parts import Parts
+from sweeper.scheduler.components import Parts
 from sweeper.scheduler.places import TryCall
 from sweeper.storage.documents import timestamp
 from sweeper.storage.layout import attempt_of

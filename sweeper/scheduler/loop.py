@@ -31,9 +31,9 @@ from sweeper.limits import lacking
 from sweeper.model.launcher import Observations
 from sweeper.model.observation import Observation
 from sweeper.model.states import OPEN, State
+from sweeper.scheduler.components import Parts
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.job_starter import JobStarter
-from sweeper.scheduler.parts import Parts
 from sweeper.scheduler.places import TryCall
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.layout import attempt_of

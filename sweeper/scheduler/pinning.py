@@ -34,9 +34,13 @@ class Pins:
         return self._found.get(path, "unknown")
 
     def _ask(self, path: str) -> Pinned:
-        from sweeper.results import kept
-        from sweeper.results.rest import of_service
+        from sweeper.results import kept_checkpoints
+        from sweeper.results.service_requests import of_service
         from sweeper.worker.job import read_environment
 
         service = of_service(self._name, read_environment(self._env_file))
-        return "kept" if kept.expire(service, kept.Kept(path, 0, None, None), None) else "gone"
+        return (
+            "kept"
+            if kept_checkpoints.expire(service, kept_checkpoints.Kept(path, 0, None, None), None)
+            else "gone"
+        )

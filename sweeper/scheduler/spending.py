@@ -5,8 +5,8 @@ from contextlib import suppress
 from sweeper import prices
 from sweeper.errors import Unreachable
 from sweeper.fields import config_file
+from sweeper.model.daily_spending import Spent
 from sweeper.model.plan import Budget
-from sweeper.model.spent import Spent
 from sweeper.model.usage import total
 from sweeper.scheduler.account_budget import AccountBudget
 from sweeper.scheduler.attempt_usage import AttemptUsage

@@ -4,7 +4,7 @@ same runs give the same choice, whoever makes it."""
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from sweeper.model.taking import Choice
+from sweeper.model.stage_inputs import Choice
 from sweeper.results.cells import choose_scale, mean
 from sweeper.results.objective import sign_of
 from sweeper.results.runs import RecordedRun

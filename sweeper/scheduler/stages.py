@@ -11,13 +11,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
-from sweeper.model.growth import depths, lineage, value_of
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Plan, Run
 from sweeper.model.request import Asked
+from sweeper.model.stage_inputs import LATE, PARENT, Choice, Chosen, filled, references
+from sweeper.model.stage_runs import depths, lineage, value_of
+from sweeper.model.stage_waits import Fate, Wait, fate_of, halted, holds_back, told_of, waits
 from sweeper.model.states import OPEN, State
-from sweeper.model.taking import LATE, PARENT, Choice, Chosen, filled, references
-from sweeper.model.waiting import Fate, Wait, fate_of, halted, holds_back, told_of, waits
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.pinning import Pins
 from sweeper.scheduler.run_table import RunTable, View

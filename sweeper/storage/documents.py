@@ -8,7 +8,7 @@ from typing import TypeVar, cast, overload
 
 from sweeper.errors import Damaged, NotFound, StoreError
 from sweeper.model.decoding import decode
-from sweeper.model.parts import SCHEMA
+from sweeper.model.document_reader import SCHEMA
 from sweeper.storage.base import Store
 
 __all__ = [

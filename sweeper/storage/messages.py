@@ -13,8 +13,8 @@ from functools import partial
 from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists, NotFound
+from sweeper.model.document_reader import SCHEMA, Part
 from sweeper.model.notify import Message, read_message
-from sweeper.model.parts import SCHEMA, Part
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as, timestamp
 from sweeper.storage.layout import Layout

@@ -12,11 +12,11 @@ from sweeper.model import event as bodies
 from sweeper.model import launcher as launchers
 from sweeper.model import plan_file
 from sweeper.model.event import NOTHING, Outcome
-from sweeper.model.growth import grown
 from sweeper.model.launcher import NO_OBSERVATIONS, Observations, Service
 from sweeper.model.plan import Plan
+from sweeper.model.stage_inputs import Choice, Chosen, read_chosen
+from sweeper.model.stage_runs import grown
 from sweeper.model.states import ENDED, Event, RunState, fold, parse_name
-from sweeper.model.taking import Choice, Chosen, read_chosen
 from sweeper.storage.base import Store
 from sweeper.storage.documents import read_as
 from sweeper.storage.layout import Layout

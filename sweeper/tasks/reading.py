@@ -9,7 +9,7 @@ from typing import Any, cast
 from sweeper.errors import UsageError
 from sweeper.fields.nodes import Place, Problems
 from sweeper.fields.sections import Reading
-from sweeper.tasks.declared import (
+from sweeper.tasks.declaration import (
     TASK,
     AgentTable,
     HealthcheckTable,

@@ -13,8 +13,8 @@ from sweeper.results.status import NOBODY
 from sweeper.sanitize import sanitize
 from sweeper.tui.charts import bar, sparkline
 from sweeper.tui.list_model import Group, Item
-from sweeper.tui.looks import STATES
 from sweeper.tui.model import RunView, SweepView
+from sweeper.tui.styles import STATES
 from sweeper.tui.text import Glyphs, Line, Span, age, fit, fit_middle, joined, short, trimmed, value
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Makes texts and numbers fit a screen of characters: styled, and cut to a width. Pure.
 
-A line is a list of (text, style). Styles are words ("bold", "failed"), of which `looks.py` knows
+A line is a list of (text, style). Styles are words ("bold", "failed"), of which `styles.py` knows
 what they look like.
 """
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from textual.strip import Strip
 
 from sweeper.sanitize import sanitize
-from sweeper.tui.looks import style_of
+from sweeper.tui.styles import style_of
 
 __all__ = [
     "ASCII",

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from sweeper.command import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
+from sweeper.model.document_reader import read_texts
 from sweeper.model.job import Job
-from sweeper.model.parts import read_texts
 from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode
 from sweeper.storage.layout import Layout
 from sweeper.storage.local import refuse_links
-from sweeper.worker import checkpoint_resume, warm
+from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.usage import FOLDER
 
 __all__ = [
@@ -94,7 +94,7 @@ def prepare(
     with suppress(OSError):  # then nothing is counted: no run is to fail by that
         os.makedirs(counted, exist_ok=True)
         environment |= {"SWEEPER_METER": counted}
-    modules = warm.module_list(job, environment) if job.warm else None
+    modules = fork_client.module_list(job, environment) if job.warm else None
     command = _bootstrap(place, layout, job, log_path, copy, modules)
     return Prepared(command, environment, cwd, log_path, place, modules)
 
@@ -108,7 +108,7 @@ def _interpreter(
     """The interpreter of an environment with what a file of the `copy` of the code names, made
     where it is not there yet; None when `goes_on` says no."""
     from sweeper.paths import built, home
-    from sweeper.worker.bare import BuildError, build
+    from sweeper.worker.bare_machine import BuildError, build
 
     path = os.path.join((copy or {}).get("copy", ""), requirements)
     try:

@@ -32,7 +32,7 @@ from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.storage.layout import Layout, metrics_dir
 from sweeper.storage.opening import open_store
 from sweeper.storage.worker_lock import hold
-from sweeper.worker import checkpoint_resume, warm
+from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, with_retries
 from sweeper.worker.engine import blame
@@ -81,7 +81,7 @@ class Worker:
         self.layout = Layout(sweep)
         self.run = run
         self.attempt = attempt
-        self._child: Child | warm.ForkedChild | None = None
+        self._child: Child | fork_client.ForkedChild | None = None
         self._heartbeat = Heartbeat(store, self.layout, run, attempt)
         self._requests = Requests(store, self.layout, run, attempt)
         self._syncing: Syncing | None = None  # with a store that is elsewhere
@@ -197,12 +197,12 @@ class Worker:
         """Start the recipe, forked from what has its imports where that can be. Returns what guards
         it."""
         guard = when_there_is_room(Guard)
-        program = warm.Program(prepared.command, prepared.cwd, prepared.environment)
+        program = fork_client.Program(prepared.command, prepared.cwd, prepared.environment)
         modules = prepared.modules
         if modules is not None and self._has_failed_before():
             modules = None  # it is not to fail again by what a fork may do otherwise
         try:
-            forked = warm.fork(modules, job, guard, program, self._waits_on)
+            forked = fork_client.fork(modules, job, guard, program, self._waits_on)
             self._child = forked or when_there_is_room(partial(spawn, *program, guard))
         except (OSError, SweeperError):
             guard.dismiss()
@@ -354,7 +354,7 @@ class Worker:
             killed_by_us=self._killed,
         )
 
-    def _await(self, child: Child | warm.ForkedChild, ended: threading.Event) -> None:
+    def _await(self, child: Child | fork_client.ForkedChild, ended: threading.Event) -> None:
         child.await_end()
         ended.set()
         self._wake.put(None)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from sweeper.errors import StoreError
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 from sweeper.model.usage import Usage, read, total
 
 __all__ = ["FOLDER", "UsageFiles"]

@@ -20,7 +20,7 @@ import time
 
 import numpy as np
 
-from sweeper.engine import lora, losses, models, sampling, tiny, work
+from sweeper.engine import lora, losses, models, operations, sampling, tiny
 from sweeper.engine.batches import Datum
 from sweeper.engine.models import Model
 from sweeper.engine.prefixes import Prefixes
@@ -83,7 +83,9 @@ def lengths(adapter: Adapter) -> None:
         begun = time.process_time()
         sampling.read(adapter.network, tokens.tolist())
         between = time.process_time()
-        work.one_pass(adapter, [Datum(tokens, {"target_tokens": tokens})], loss, {}, train=True)
+        operations.one_pass(
+            adapter, [Datum(tokens, {"target_tokens": tokens})], loss, {}, train=True
+        )
         ended = time.process_time()
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"| {length} | {between - begun:.2f} | {ended - between:.2f} | {most:.0f} |")

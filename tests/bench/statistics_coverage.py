@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from sweeper.analysis.best_findings import DEALS
 from sweeper.analysis.distributions import maximum_quantile, student_quantile
 from sweeper.analysis.inference import contrast, paired, wilson
 from sweeper.analysis.noise import (
@@ -34,7 +35,6 @@ from sweeper.analysis.noise import (
     split_noise,
     squeeze,
 )
-from sweeper.analysis.standing import DEALS
 from sweeper.analysis.statistics import against_best, contenders, summarise_chosen
 
 Floats = NDArray[np.float64]

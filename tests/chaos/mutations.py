@@ -142,7 +142,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a pid is taken for its process",
-        "sweeper/backends/workers.py",
+        "sweeper/backends/live_workers.py",
         "if t not in wanted or _lives(p)}\n",
         "if t not in wanted or psutil.pid_exists(p.pid)}\n",
         WORKERS + "test_a_pid_that_is_used_again",

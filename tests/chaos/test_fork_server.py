@@ -18,7 +18,7 @@ import pytest
 from sweeper.model import job as jobs
 from sweeper.storage.documents import read_as
 from sweeper.storage.local import LocalStore
-from sweeper.worker import warm
+from sweeper.worker import fork_client
 
 RUNS, STEPS = 12, 5
 GRID = """
@@ -51,7 +51,7 @@ def learn(shell: Any) -> None:
     store = LocalStore(str(shell.folder / "sweeps"))
     (path,) = Path(store.root).glob("toys/attempts/*/job.json")
     job = read_as(store, str(path.relative_to(store.root)), jobs.read)
-    modules = warm.module_list(job, shell.environment)
+    modules = fork_client.module_list(job, shell.environment)
     assert modules is not None
     Path(modules).write_text(json.dumps({"schema": 1, "modules": ["json", "chz"]}))
 

@@ -45,7 +45,7 @@ _LONGEST = (
     "test_recipe_sft.py",
     "test_engine_sdk.py",
     "test_windows.py",
-    "test_warm_start.py",
+    "test_fork_client.py",
     "test_outside.py",
     "test_pipeline.py",
     "test_recipe_wandb_online.py",

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from sweeper.model.states import Event
-from sweeper.provenance import carried
+from sweeper.provenance import job_bundle
 from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import read_events, read_outcome, read_states
-from sweeper.worker import bare
+from sweeper.worker import bare_machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 _SECONDS = 400.0
@@ -32,7 +32,7 @@ class Node:
 
     def __init__(self, folder: Path, support: Any) -> None:
         self.home, self.wheels = folder / "home", folder / "wheels"
-        support.wheels(self.wheels, carried.pinned(["s3fs"]))
+        support.wheels(self.wheels, job_bundle.pinned(["s3fs"]))
         for version in ("1.0", "2.0"):
             text = f"VERSION = '{version}'\n"
             support.made(self.wheels, "dependency", version, dependency=text)
@@ -206,7 +206,7 @@ def test_pip_is_not_misled(pip: Path, load_support: Any) -> None:
     misled = {"PYTHONPATH": str(pip / "work"), "PIP_TARGET": str(pip / "there"), "PIP_USER": "1"}
     text = f"--no-index\n--find-links {pip}/${{WHERE}}\ndependency==1.0\n"
     environ = {**os.environ, **misled, "WHERE": "wheels"}
-    python = bare.build(str(pip / "built"), text, environ)
+    python = bare_machine.build(str(pip / "built"), text, environ)
     assert python is not None and not (pip / "there").exists()
     asked = [python, "-I", "-c", "import dependency; print(dependency.VERSION)"]
     assert subprocess.run(asked, capture_output=True, check=True).stdout == b"1.0\n"
@@ -221,8 +221,8 @@ def test_pip_tells_no_value_and_names_what_fails(pip: Path, capfd: Any) -> None:
         entry.size = len(b"raise SystemExit(3)\n")
         packed.addfile(entry, io.BytesIO(b"raise SystemExit(3)\n"))
     text = f"--no-index\n--find-links {pip}/${{WHERE}}\nbroken==1.0\n"
-    with pytest.raises(bare.BuildError) as told:
-        bare.build(str(pip / "built"), text, {**os.environ, "WHERE": secret})
+    with pytest.raises(bare_machine.BuildError) as told:
+        bare_machine.build(str(pip / "built"), text, {**os.environ, "WHERE": secret})
     assert "broken" in str(told.value) and "See above" not in str(told.value)
     printed = capfd.readouterr().out
     assert "${WHERE}" in printed and secret not in printed + str(told.value)

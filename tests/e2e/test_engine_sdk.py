@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.engine import losses
 from sweeper.engine.lifecycle import client_key
-from sweeper.engine.names import STAND_INS
+from sweeper.engine.model_aliases import STAND_INS
 
 pytestmark = [
     pytest.mark.e2e,

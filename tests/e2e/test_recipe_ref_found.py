@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sweeper.errors import RecipeError
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 from sweeper.model.recipe import read_recipe
 from sweeper.recipe.command_template import placeholders, render_command
 from sweeper.recipe.reference import (

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sweeper import environments
-from sweeper.environments.watch import below
+from sweeper.environments.resource_watch import below
 from sweeper.storage.process import began
 
 pytestmark = [

@@ -12,8 +12,8 @@ import sweeper
 from sweeper import environments
 from sweeper.commands.tasks import add_arguments
 from sweeper.errors import GridError
-from sweeper.tasks import declared
-from sweeper.tasks.trying import check_tasks
+from sweeper.tasks import declaration
+from sweeper.tasks.checking import check_tasks
 
 pytestmark = pytest.mark.e2e
 
@@ -220,13 +220,13 @@ def _declared(section):
 
 
 def test_what_is_read_has_each_field():
-    nested = {field.name: getattr(field.kind, "section", None) for field in declared.TASK}
+    nested = {field.name: getattr(field.kind, "section", None) for field in declaration.TASK}
     tables = {
-        declared.TaskTable: declared.TASK,
-        declared.AboutTable: nested["task"],
-        declared.AgentTable: nested["agent"],
-        declared.VerifierTable: nested["verifier"],
-        declared.SolutionTable: nested["solution"],
+        declaration.TaskTable: declaration.TASK,
+        declaration.AboutTable: nested["task"],
+        declaration.AgentTable: nested["agent"],
+        declaration.VerifierTable: nested["verifier"],
+        declaration.SolutionTable: nested["solution"],
     }
     for table, section in tables.items():
         assert table.__annotations__.keys() == _declared(section)

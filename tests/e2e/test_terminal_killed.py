@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from sweeper import environments
-from sweeper.environments.watch import below
+from sweeper.environments.resource_watch import below
 from sweeper.storage.process import began
 
 pytestmark = [

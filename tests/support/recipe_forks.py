@@ -4,7 +4,7 @@ start takes.
     python recipe_forks.py DESCRIPTOR       a Unix socket; each message asks for a recipe
 
 `Forks` is the tests' side. What a fork of a recipe could do otherwise than a new interpreter is
-looked at by `tests/e2e/test_warm_start.py`, of the program's own fork server.
+looked at by `tests/e2e/test_fork_client.py`, of the program's own fork server.
 """
 
 import json

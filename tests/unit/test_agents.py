@@ -13,13 +13,13 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from sweeper import control, noting
+from sweeper import annotations, control
 from sweeper.agents import allowance
 from sweeper.agents.allowance import Limits, read_limits
 from sweeper.agents.answers import Marker, masked
-from sweeper.agents.desk import Workspace
 from sweeper.agents.server import _behind, make_server, token_of
 from sweeper.agents.skill import NAME, skill_text
+from sweeper.agents.workspace import Workspace
 from sweeper.errors import UsageError
 from sweeper.launcher import launching
 from sweeper.results.registry import Registry
@@ -209,7 +209,7 @@ def test_nothing_is_launched_without_a_budget_and_never_more_than_it(bench: Benc
     assert allowance.entries(bench.workspace().store) == [] and not bench.launched
     answer = launch(Limits(runs=8, tokens=1000)).structured_content
     assert (answer["runs_started"], answer["budget_left"]) == (6, {"runs": 2.0, "tokens": 0.0})
-    assert noting.note("mine", root=str(bench.root)).notes[0].text == "to see"
+    assert annotations.note("mine", root=str(bench.root)).notes[0].text == "to see"
     assert [len(request.plan.runs) for request in bench.launched] == [6]
     assert bench.launched[0].plan.budget.tokens == 1000
     assert bench.workspace(Limits(runs=8, tokens=1000)).left() == {"runs": 2.0, "tokens": 0.0}
@@ -304,7 +304,7 @@ def test_a_claim_is_held_to_seeds_intervals_and_the_same_data(bench: Bench, writ
     assert one_seed["holds"] is None and "one seed shows nothing" in one_seed["because"]
     easier = claim("other/lr=1", "s/lr=2")
     assert easier["holds"] is None and "other data, or may be: dataset differ" in easier["because"]
-    noted = noting.note("s", root=str(bench.root)).notes
+    noted = annotations.note("s", root=str(bench.root)).notes
     assert [note.text.partition("checked: ")[2][:9] for note in noted] == [
         "it holds:", "it does n", "it is not",
     ]  # fmt: skip
@@ -354,7 +354,7 @@ def test_a_wait_ends_when_something_changes_or_the_time_is_up(bench: Bench, writ
 
 
 def test_the_verdict_and_the_resources(bench: Bench) -> None:
-    noting.note("s", ORDER, root=str(bench.root))
+    annotations.note("s", ORDER, root=str(bench.root))
     found = bench.one(ANY, "verdict", sweep="s")
     assert found["text"].startswith("s: ") and found["kind"] == "unproven"
 

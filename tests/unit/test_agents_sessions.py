@@ -13,9 +13,9 @@ from mcp import Client
 
 from sweeper.agents import allowance, sessions
 from sweeper.agents.allowance import Limits
-from sweeper.agents.desk import Workspace
 from sweeper.agents.server import make_server
 from sweeper.agents.sessions import Sessions
+from sweeper.agents.workspace import Workspace
 from sweeper.environments import missing
 from sweeper.launcher import launching
 from sweeper.storage.documents import encode

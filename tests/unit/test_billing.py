@@ -15,7 +15,7 @@ from sweeper.engine.meter import HOURS, Meter
 from sweeper.errors import EnvironmentFailure
 from sweeper.model.usage import Counts
 from sweeper.results.billing import Billed, billed, explained, since_first
-from sweeper.results.rest import Service
+from sweeper.results.service_requests import Service
 
 
 @pytest.mark.parametrize(

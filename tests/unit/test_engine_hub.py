@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweeper.engine import hub, names, tiny
+from sweeper.engine import hub, model_aliases, tiny
 from sweeper.engine.errors import Unknown
 from sweeper.engine.models import Models
 
@@ -117,7 +117,9 @@ def test_the_users_cache_is_where_the_hubs_library_has_it(environ, expected):
 
 
 def test_stand_ins_give_way_to_models_and_aliases_of_ones_own():
-    found = names.complete({"Qwen/Qwen3-8B": "/dir"}, {"Qwen/Qwen3-32B": "mine", "a/b": "tiny"})
+    found = model_aliases.complete(
+        {"Qwen/Qwen3-8B": "/dir"}, {"Qwen/Qwen3-32B": "mine", "a/b": "tiny"}
+    )
     assert "Qwen/Qwen3-8B" not in found
     assert (found["Qwen/Qwen3-32B"], found["a/b"]) == ("mine", "tiny")
     assert found["Qwen/Qwen3.5-9B"] == tiny.TINY

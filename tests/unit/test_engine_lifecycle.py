@@ -10,7 +10,7 @@ import pytest
 
 from sweeper import paths
 from sweeper.engine import __main__ as engine_verbs
-from sweeper.engine import keys, lifecycle
+from sweeper.engine import access_token, lifecycle
 from sweeper.errors import EngineError
 
 
@@ -87,9 +87,9 @@ def test_who_copies_what_an_engine_says_of_itself_is_not_found(tmp_path, imposto
     cannot answer a challenge that takes the token."""
     url, answer = impostor
     record(tmp_path, url=url, proves=True)
-    keys.keep(str(tmp_path), keys.new())
+    access_token.keep(str(tmp_path), access_token.new())
     same = {"service": lifecycle.SERVICE, "home": str(tmp_path), "pid": os.getpid(), "started": "t"}
-    for proof in ({}, {"proof": ""}, {"proof": keys.proof("tml-" + "x" * 40, "c")}):
+    for proof in ({}, {"proof": ""}, {"proof": access_token.proof("tml-" + "x" * 40, "c")}):
         answer.clear()
         answer.update(same | proof)
         assert lifecycle.find(str(tmp_path)) is None

@@ -16,7 +16,7 @@ from tinker.lib._pydantic_conv import deserialize_json_response
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.types import OptimStepResponse
 
-from sweeper.engine import app, front, state, wire, work
+from sweeper.engine import app, operations, request_checks, state, wire
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.models import Models
@@ -279,7 +279,7 @@ def test_a_number_sent_in_a_body_that_an_address_does_not_take_is_free(
 
 @pytest.mark.parametrize(("address", "status"), [("optim_step", 413), ("nowhere", 404)])
 def test_a_number_sent_in_a_body_that_is_too_large_is_free(service, monkeypatch, address, status):
-    monkeypatch.setattr(front, "JSON_BYTES", 1000)
+    monkeypatch.setattr(request_checks, "JSON_BYTES", 1000)
     client = Client(service)
     body = json.dumps(client.body(x="y" * 2000)).encode()
     assert told(service, "POST", address, body, JSON)[0] == status
@@ -289,7 +289,7 @@ def test_a_number_sent_in_a_body_that_is_too_large_is_free(service, monkeypatch,
 def test_numbers_that_are_not_finite_reach_the_sdk_as_numbers(service, monkeypatch):
     """A stand-in for the step: no real one has all of them at once."""
     stepped = {"nan": math.nan, "up": math.inf, "down": -math.inf, "loss": 0.5}
-    monkeypatch.setattr(work, "step", lambda *_: stepped)
+    monkeypatch.setattr(operations, "step", lambda *_: stepped)
     client = Client(service)
     body = client.body(adam_params={"learning_rate": 0.1})
     promised = asked(service, "POST", "optim_step", json.dumps(body).encode(), JSON).json()

@@ -10,7 +10,7 @@ from sweeper.fields import nodes
 from sweeper.grid import (
     blocks,
     declaration,
-    extending,
+    extends,
     reading,
     references,
     sampling,
@@ -72,7 +72,7 @@ def test_every_section_is_named():
         sampling.MAX_DRAWN,
         MAX_WHENS,
         seeds.MAX_SEEDS,
-        extending.MAX_EXTENDS,
+        extends.MAX_EXTENDS,
         stages.MAX_STAGES,
         references.MAX_MADE,
     ],

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from sweeper.errors import GridError
-from sweeper.grid.extending import MAX_EXTENDS, in_one
+from sweeper.grid.extends import MAX_EXTENDS, in_one
 from sweeper.model.metric import Metric
 from sweeper.planner.plan import plan
 

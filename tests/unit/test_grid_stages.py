@@ -9,9 +9,9 @@ import pytest
 from sweeper.commands import plan_text
 from sweeper.errors import GridError
 from sweeper.launcher import launch_preview
-from sweeper.model.growth import depths, grown
 from sweeper.model.plan import Plan
 from sweeper.model.plan_file import read
+from sweeper.model.stage_runs import depths, grown
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by
 from sweeper.storage.local import LocalStore

@@ -25,7 +25,7 @@ RANKS = [
     {"results"},
     {"scheduler"},
     {"launcher", "testing"},
-    {"pausing", "noting", "notifying"},
+    {"pausing", "annotations", "notifying"},
     {"control"},
     {"tui", "agents", "trial"},
     {"commands"},
@@ -35,8 +35,9 @@ RANKS = [
 RANK = {module: rank for rank, modules in enumerate(RANKS) for module in modules}
 # Loaded by path in the recipe's interpreter, which may have no sweeper: import nothing of ours, but
 # for types alone.
-ALONE = {"bootstrap.py", "inspection.py", "checking.py", "building.py", "meter.py", "telling.py",
-         "fork_server.py", "fork_protocol.py", "fresh_process.py", "own_packages.py"}  # fmt: skip
+ALONE = {"bootstrap.py", "inspection.py", "checking.py", "function_recipes.py",
+         "meter.py", "recipe_hooks.py", "fork_server.py", "fork_protocol.py",
+         "fresh_process.py", "own_packages.py"}  # fmt: skip
 
 
 def _imported(path: Path) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweeper.backends.tmux import backend as tmux
-from sweeper.engine import keys
+from sweeper.engine import access_token
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.grid.launch import SECTION
@@ -155,7 +155,7 @@ def test_who_uses_an_engine_is_known_by_its_key(
     home = str(tmp_path / "home")
     monkeypatch.setenv("SWEEPER_HOME", home)
     os.makedirs(f"{home}/engine")
-    keys.keep(home, "tml-ours")
+    access_token.keep(home, "tml-ours")
     store = LocalStore(str(tmp_path / "sweeps"))
     for name, key in (("open", "tml-ours"), ("over", "tml-ours"), ("hosted", "tml-another")):
         store.create(f"{name}/state/a/1.claimed.json", b"{}")

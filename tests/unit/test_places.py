@@ -19,7 +19,7 @@ from sweeper.errors import (
     UsageError,
 )
 from sweeper.fields.nodes import Problems, read_yaml
-from sweeper.grid.applying import apply_to_launch
+from sweeper.grid.apply_overrides import apply_to_launch
 from sweeper.grid.launch import read_launch
 from sweeper.grid.overrides import read_overrides
 from sweeper.launcher import launching, manifest, preflight

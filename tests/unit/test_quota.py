@@ -1,5 +1,5 @@
 """What launchers of one account may have at work together: what is learned of the limit, whose turn
-it is, and that the book of it is true whatever happens to who writes it."""
+it is, and that the record of it is true whatever happens to who writes it."""
 
 import itertools
 import os
@@ -16,7 +16,7 @@ from sweeper.model.launcher import Who
 from sweeper.model.quota import Learned, Member, Page
 from sweeper.model.states import Event
 from sweeper.scheduler import account, governor
-from sweeper.scheduler.book import OwnBook, StoredBook
+from sweeper.scheduler.account_record import PrivateRecord, StoredRecord
 from sweeper.scheduler.governor import Governor, Jobs
 from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.scheduler.shares import Claim, grant, shares
@@ -140,7 +140,7 @@ def _with(sweep: str, slots: int) -> Callable[[Page], Page]:
 
 def test_a_page_follows_from_the_one_before(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    one, two = StoredBook(store, "a"), StoredBook(store, "a")
+    one, two = StoredRecord(store, "a"), StoredRecord(store, "a")
     for n in range(60):
         (one, two)[n % 2].write(_with(f"s{n % 3}", n))
     assert one.look() == two.look()
@@ -157,7 +157,7 @@ def test_a_page_follows_from_the_one_before(tmp_path: Path) -> None:
 def test_two_who_write_at_once_both_count(tmp_path: Path) -> None:
     """The one whose page comes second reads the first, and thinks again."""
     store = LocalStore(str(tmp_path))
-    one, two = StoredBook(store, "a"), StoredBook(store, "a")
+    one, two = StoredRecord(store, "a"), StoredRecord(store, "a")
     one.write(_with("x", 1))
 
     def late(page: Page) -> Page:
@@ -172,7 +172,7 @@ def test_two_who_write_at_once_both_count(tmp_path: Path) -> None:
 def test_who_slept_over_many_pages_is_not_believed(tmp_path: Path) -> None:
     """The number that it writes has been removed meanwhile, and so can be created again."""
     store = LocalStore(str(tmp_path))
-    one, two = StoredBook(store, "a"), StoredBook(store, "a")
+    one, two = StoredRecord(store, "a"), StoredRecord(store, "a")
     one.write(_with("x", 1))
 
     def asleep(page: Page) -> Page:
@@ -190,12 +190,12 @@ def test_a_book_whose_store_fails_now_and_then(tmp_path: Path, fault: Fault) -> 
     store = LocalStore(str(tmp_path))
     for number in itertools.count(1):
         faults = Faults({number: fault})
-        book = StoredBook(FaultyStore(store, faults), "a")
+        record = StoredRecord(FaultyStore(store, faults), "a")
         try:
-            book.write(_with("x", number))
+            record.write(_with("x", number))
         except StoreError:
-            book.write(_with("x", number))
-        assert StoredBook(store, "a").look().members["x"].slots == number
+            record.write(_with("x", number))
+        assert StoredRecord(store, "a").look().members["x"].slots == number
         if not faults.struck:
             break
     assert number > 3
@@ -212,9 +212,9 @@ class Account:
     def launcher(
         self, sweep: str, weight: float = 1.0, *, store: Store | None = None, identity: str = ""
     ) -> Governor:
-        book = StoredBook(store or self.store, "a")
+        record = StoredRecord(store or self.store, "a")
         own = Member(self.root.root, sweep, process.this_process(), weight, id=identity)
-        return Governor(book, own, clock=self.clock, most=self.slots)
+        return Governor(record, own, clock=self.clock, most=self.slots)
 
     def elsewhere(self, sweep: str, host: str = "elsewhere") -> Governor:
         """A launcher on another machine."""
@@ -223,7 +223,7 @@ class Account:
         return found
 
     def held(self) -> dict[str, int]:
-        members = StoredBook(self.store, "a").look().members.values()
+        members = StoredRecord(self.store, "a").look().members.values()
         return {member.sweep: member.slots for member in members}
 
     def begin(self, sweep: str, runs: int) -> None:
@@ -288,9 +288,9 @@ def test_a_launcher_that_is_dead_for_sure_is_not_waited_for(
 
 def test_what_cannot_be_looked_at_is_forgotten_at_last(tmp_path: Path) -> None:
     shared = Account(tmp_path, 10)
-    book = StoredBook(shared.store, "a")
+    record = StoredRecord(shared.store, "a")
     there = _member("elsewhere", root="s3://nowhere?", slots=7)
-    book.write(lambda page: page._replace(members={"far": there}))
+    record.write(lambda page: page._replace(members={"far": there}))
     other = shared.launcher("other")
     for _ in range(100):
         assert other.look(Jobs(3, 7, 10)).slots == 3
@@ -312,14 +312,14 @@ def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(tmp_path: Path) -> None:
         "unmounted": _member("s", root=str(tmp_path / "away"), slots=2, who=here),
     }
     gone = {"removed": _member("s", root=shared.root.root, slots=4, who=here)}
-    book = StoredBook(shared.store, "a")
-    book.write(lambda page: page._replace(members=away | gone))
+    record = StoredRecord(shared.store, "a")
+    record.write(lambda page: page._replace(members=away | gone))
     other = shared.launcher("other")
     other.look(Jobs(0, 10, 10))
     for _ in range(20):
         assert other.look(Jobs(0, 10, 10)).slots == 5
         shared.clock.sleep(6)
-    assert set(book.look().members) - {other._name} == set(away)
+    assert set(record.look().members) - {other._name} == set(away)
 
 
 def test_a_look_that_worked_is_believed_as_long_as_the_first(tmp_path: Path) -> None:
@@ -357,16 +357,16 @@ def test_a_launcher_whose_step_takes_long_keeps_its_slots(
         assert other.look(Jobs(0, 10, 10)).slots == 4
         shared.clock.sleep(6)
     monkeypatch.setattr(governor, "BEAT_SECONDS", 0.001)
-    book = StoredBook(shared.store, "a")
+    record = StoredRecord(shared.store, "a")
     far = shared.elsewhere("far")
     with far.kept():
         far.look(Jobs(0, 6, 6))
-        book.look()
-        before = book.stamps()[far._name]
+        record.look()
+        before = record.stamps()[far._name]
         deadline = time.monotonic() + 20
-        while book.stamps()[far._name] == before:
+        while record.stamps()[far._name] == before:
             assert time.monotonic() < deadline
-            book.look()
+            record.look()
     assert not [each for each in threading.enumerate() if each.name.endswith("(_keep)")]
 
 
@@ -471,18 +471,18 @@ def test_who_had_no_part_in_the_sharing_does_not_make_up_for_it(
 ) -> None:
     """Else all others would wait until it has had as many turns as they."""
     shared = Account(tmp_path, 1)
-    idle, book = shared.launcher("idle"), StoredBook(shared.store, "a")
+    idle, record = shared.launcher("idle"), StoredRecord(shared.store, "a")
     others = {"one": _member("one", turn=100.0), "two": _member("two", turn=80.0, **busy)}
     own = {idle._name: idle._own._replace(turn=7.0)} if known else {}
-    book.write(lambda page: page._replace(members=others | own))
+    record.write(lambda page: page._replace(members=others | own))
     idle.look(Jobs(0, 0, 9))
-    assert not known or book.look().members[idle._name].turn == 7.0
+    assert not known or record.look().members[idle._name].turn == 7.0
     idle.look(Jobs(0, 9, 9))
-    assert least <= book.look().members[idle._name].turn <= least + 2
-    turn = book.look().members[idle._name].turn
-    book.write(lambda page: page._replace(members={**page.members, **others}))
+    assert least <= record.look().members[idle._name].turn <= least + 2
+    turn = record.look().members[idle._name].turn
+    record.write(lambda page: page._replace(members={**page.members, **others}))
     idle.look(Jobs(0, 9, 9))
-    assert book.look().members[idle._name].turn - turn <= 2  # and it goes on from there
+    assert record.look().members[idle._name].turn - turn <= 2  # and it goes on from there
 
 
 def test_two_sweeps_that_are_called_the_same_are_two(tmp_path: Path) -> None:
@@ -527,7 +527,7 @@ def test_a_place_keeps_nothing_of_who_left(tmp_path: Path) -> None:
     for n in range(50):
         shared.store.replace(f"a/spent/{n}.json", b"{}")
     faults = Faults()
-    StoredBook(FaultyStore(shared.store, faults), "a").look()
+    StoredRecord(FaultyStore(shared.store, faults), "a").look()
     assert [each for each in faults.calls if "spent" in each or each.endswith(" a")] == []
 
 
@@ -544,7 +544,7 @@ def test_a_sweep_begins_with_what_was_learned_last(tmp_path: Path) -> None:
 
 def test_who_shares_with_nobody_needs_no_place() -> None:
     clock = FakeClock()
-    alone = Governor(OwnBook(), Member("/root", "s", process.this_process()), clock=clock)
+    alone = Governor(PrivateRecord(), Member("/root", "s", process.this_process()), clock=clock)
     assert alone.look(Jobs(0, 4, 4)) == (4, 4, "service")
     assert alone.look(Jobs(4, 0, 4, paused=4)) == (4, 2, "service")
 
@@ -583,7 +583,7 @@ def test_a_damaged_page_is_named(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     store.replace("a/pages/3.json", b'{"schema": 1, "mark": "x", "learned": {"limit": "many"}}')
     with pytest.raises(StoreError) as told:
-        StoredBook(store, "a").look()
+        StoredRecord(store, "a").look()
     assert str(told.value) == (
         f'{tmp_path}/a/pages/3.json: learned.limit: should be a number, and is "many"'
     )
@@ -593,36 +593,36 @@ def test_a_damaged_page_is_named(tmp_path: Path) -> None:
 def test_a_damaged_page_is_passed_over(tmp_path: Path) -> None:
     """The one before it counts, and the next takes its place. A newer sweeper's is left alone."""
     store = LocalStore(str(tmp_path))
-    StoredBook(store, "a").write(_with("x", 1))
+    StoredRecord(store, "a").write(_with("x", 1))
     for damage in (b"", b"{", b'{"schema": 1}'):
-        newest = StoredBook(store, "a").look().number
+        newest = StoredRecord(store, "a").look().number
         store.replace(f"a/pages/{newest + 1}.json", damage)
-        assert StoredBook(store, "a").look().members["x"].slots == newest
-        StoredBook(store, "a").write(_with("x", newest + 2))
-        found = StoredBook(store, "a").look()
+        assert StoredRecord(store, "a").look().members["x"].slots == newest
+        StoredRecord(store, "a").write(_with("x", newest + 2))
+        found = StoredRecord(store, "a").look()
         assert (found.number, found.members["x"].slots) == (newest + 2, newest + 2)
     store.replace(f"a/pages/{found.number + 1}.json", b'{"schema": 99}')
     with pytest.raises(StoreError, match="newer sweeper"):
-        StoredBook(store, "a").look()
+        StoredRecord(store, "a").look()
 
 
 def test_a_page_that_cannot_be_read_now_is_not_damaged(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     for number in (1, 2):
-        StoredBook(store, "a").write(_with("x", number))
+        StoredRecord(store, "a").write(_with("x", number))
     faults = Faults(lambda _, what: Fault.FAIL if what.endswith("/2.json") else None)
     with pytest.raises(StoreError, match="injected"):
-        StoredBook(FaultyStore(store, faults), "a").look()
+        StoredRecord(FaultyStore(store, faults), "a").look()
 
 
 def test_a_member_that_cannot_be_read_costs_nobody_else_a_page(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    book = StoredBook(store, "a")
-    page = book.write(_with("x", 1)).document()
+    record = StoredRecord(store, "a")
+    page = record.write(_with("x", 1)).document()
     page["members"]["x"]["slots"] = 2
     page["members"] |= {"bad": {"root": 7}, "worse": None}
     store.replace("a/pages/2.json", encode(page))
-    found = StoredBook(store, "a").look().members
+    found = StoredRecord(store, "a").look().members
     assert {name: member.slots for name, member in found.items()} == {"x": 2}
 
 

@@ -12,7 +12,7 @@ from sweeper.backends.slurm import sbatch
 from sweeper.errors import EnvironmentFailure, GridError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import parse_grid
-from sweeper.grid.by_run import asked_by, unmatched
+from sweeper.grid.run_overrides import asked_by, unmatched
 from sweeper.scheduler import environment
 
 

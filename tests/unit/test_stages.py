@@ -19,7 +19,7 @@ from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, Event, State
 from sweeper.planner.plan import plan
 from sweeper.results.checkpoints import last
-from sweeper.results.kept import referred
+from sweeper.results.kept_checkpoints import referred
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
 from sweeper.scheduler.context import Context

@@ -16,11 +16,11 @@ from sweeper.model.plan import Plan
 from sweeper.model.states import Event, State
 from sweeper.monitor.records import Alarm
 from sweeper.planner.plan import plan
-from sweeper.results import kept
+from sweeper.results import kept_checkpoints
 from sweeper.results import sweeps as recorded
-from sweeper.results.kept import Kept
+from sweeper.results.kept_checkpoints import Kept
 from sweeper.results.registry import Registry
-from sweeper.results.rest import Service
+from sweeper.results.service_requests import Service
 from sweeper.results.status import read_status
 from sweeper.scheduler.alarm_actions import AlarmActions
 from sweeper.scheduler.context import Context
@@ -336,7 +336,7 @@ def test_a_checkpoint_that_will_expire_is_kept_by_the_service_before_a_run_goes_
         asked.append((service.key, one.path, seconds))
         return there
 
-    monkeypatch.setattr(kept, "expire", expire)
+    monkeypatch.setattr(kept_checkpoints, "expire", expire)
     monkeypatch.setenv("TINKER_API_KEY", "tml-key")
     made, scheduler = _until_chosen(make, ttl_seconds=3600)
     summary = made.drive(scheduler)

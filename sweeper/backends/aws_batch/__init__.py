@@ -17,7 +17,7 @@ from sweeper.backends.base import (
     Counter,
     Manifest,
 )
-from sweeper.backends.references import names_of, secrets_field
+from sweeper.backends.secret_references import names_of, secrets_field
 from sweeper.fields.kinds import Duration, Integer, Matching, Names, Number, Text
 from sweeper.fields.sections import Field, Reading, Section
 

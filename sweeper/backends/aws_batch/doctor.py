@@ -12,7 +12,7 @@ from sweeper.backends.aws_batch.definition import find_definition
 from sweeper.backends.aws_batch.options import PLACE, Options, read_options
 from sweeper.backends.base import Check
 from sweeper.errors import UsageError
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 
 __all__ = ["checks"]
 

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sweeper.errors import UsageError
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 
 __all__ = ["INDEX", "PLACE", "RESTARTS", "Options", "read_options"]
 

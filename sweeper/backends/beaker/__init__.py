@@ -8,7 +8,7 @@ from typing import cast
 from sweeper.backends import container_jobs
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
 from sweeper.backends.beaker.options import APART, Options, asked_of, merged
-from sweeper.backends.references import NO_VALUE, secrets_field
+from sweeper.backends.secret_references import NO_VALUE, secrets_field
 from sweeper.fields import kinds
 from sweeper.fields.kinds import Matching, Names, Text
 from sweeper.fields.sections import Field, Reading, Section

@@ -8,7 +8,7 @@ from typing import cast
 from sweeper.backends import container_jobs
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
 from sweeper.backends.kubernetes.options import Options, asked_of
-from sweeper.backends.references import secrets_field
+from sweeper.backends.secret_references import secrets_field
 from sweeper.fields.kinds import (
     Duration,
     Integer,

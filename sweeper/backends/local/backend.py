@@ -1,6 +1,6 @@
 """Jobs as plain processes of this machine, each in a session of its own so that they outlive the
 launcher. One that another launcher started is found again in the process table, or by the lock that
-its worker holds; see `backends/workers.py`."""
+its worker holds; see `backends/live_workers.py`."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from contextlib import suppress
 import psutil
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
-from sweeper.backends.workers import Workers
+from sweeper.backends.live_workers import Workers
 from sweeper.errors import NoRoom, Unreachable
 from sweeper.limits import lacking
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, Check
 from sweeper.backends.ray.messages import Options
-from sweeper.backends.references import names_of, secrets_field
+from sweeper.backends.secret_references import names_of, secrets_field
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import Amounts, Choice, Flag, Integer, Matching, Names, Number, Text
 from sweeper.fields.sections import Field, Section

@@ -16,6 +16,7 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.backends.live_workers import Workers
 from sweeper.backends.tmux.server import (
     Pane,
     Refusal,
@@ -24,7 +25,6 @@ from sweeper.backends.tmux.server import (
     as_shown,
     socket_name,
 )
-from sweeper.backends.workers import Workers
 from sweeper.command import self_command
 from sweeper.model.states import State
 

@@ -66,7 +66,7 @@ def load() -> None:
 def _shorten() -> None:
     """Make waits short, for all that is forked from here."""
     from harness.entry import set_everywhere
-    from sweeper.launcher import planned
+    from sweeper.launcher import plan_arguments
     from sweeper.scheduler import retry_delay
     from sweeper.storage import remote
     from sweeper.worker import claim, syncing
@@ -83,7 +83,7 @@ def _shorten() -> None:
     ):
         set_everywhere(name, value)
     true_backoff = retry_delay.backoff
-    true_plan = planned.planned_by
+    true_plan = plan_arguments.planned_by
     set_everywhere("planned_by", lambda arguments: _leased(true_plan(arguments)))
     set_everywhere("backoff", lambda *about: 0.1 * true_backoff(*about))
     claim._PAUSES = (0.1, 0.2, 0.4, 0.8)

@@ -1,7 +1,7 @@
 """Sweeps that share an account, in one process: real launchers, each with a fake backend, one fake
 clock, and a modelled service that gives so many jobs a seat and holds the others back.
 
-Launchers are killed at calls of their store, their backend and the account's book, and started
+Launchers are killed at calls of their store, their backend and the account's record, and started
 again some seconds later. A seed decides everything.
 """
 
@@ -170,10 +170,10 @@ class Account:
     def _launcher(self, one: Sweeping) -> Scheduler:
         faults = self._deal()
         settings = account.Quota(self.place.root, self._slots)
-        book = FaultyStore(self.place, faults)
+        record = FaultyStore(self.place, faults)
         with (
             mock.patch.object(account, "quota_settings", lambda: settings),
-            mock.patch.object(account, "open_store", lambda _: book),
+            mock.patch.object(account, "open_store", lambda _: record),
         ):
             return one.launcher(faults)
 

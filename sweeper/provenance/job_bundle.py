@@ -1,6 +1,6 @@
 """What a launch gives its jobs to take along to machines that have Python and nothing else, for
 `launch.requirements`: sweeper's own source, and which packages its workers reach the store with.
-`sweeper/worker/bare.py` is what they do with it.
+`sweeper/worker/bare_machine.py` is what they do with it.
 
 The source is that of the launcher's own sweeper, in the store as
 `<sweep>/code/sweeper-<hash>.zip`; the packages are pinned as they are here. The recipe's
@@ -140,10 +140,10 @@ def bare_command(python: str, root: str, carried: Carried) -> list[str]:
 
 @functools.cache
 def _text() -> str:
-    """`worker/bare.py` as one text that needs nothing of ours, with the functions in it that it
-    imports of sweeper. Its code is as it lies here: `ast.unparse` writes what older versions of
-    Python cannot read."""
-    tree, lines = _parsed("sweeper.worker.bare")
+    """`worker/bare_machine.py` as one text without imports of sweeper: the functions that it
+    imports are copied into it. `ast.unparse` is not used: it writes syntax that older versions
+    of Python cannot read."""
+    tree, lines = _parsed("sweeper.worker.bare_machine")
     for node in reversed(tree.body):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sweeper"):
             names = {alias.name for alias in node.names}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
-from sweeper.model.parts import Part
+from sweeper.model.document_reader import Part
 
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep

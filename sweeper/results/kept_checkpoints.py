@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from sweeper.errors import NotFound
 from sweeper.metrics import Row, as_float
-from sweeper.results.rest import Service
 from sweeper.results.runs import RecordedRun
+from sweeper.results.service_requests import Service
 from sweeper.results.sweeps import SweepRun
 
 __all__ = ["KEEP", "Kept", "delete", "expire", "listed", "of_runs", "referred", "spared"]

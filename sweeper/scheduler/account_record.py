@@ -1,4 +1,4 @@
-"""The book of an account: what its launchers know together, one page after the other.
+"""The record of an account: what its launchers know together, one page after the other.
 
     <account>/pages/<number>.json    created exclusively: of two who write a page one comes first,
                                      and the other reads it and thinks again
@@ -22,7 +22,7 @@ from sweeper.model.quota import BLANK, Page
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, place_of, read_json
 
-__all__ = ["Book", "OwnBook", "StoredBook"]
+__all__ = ["AccountRecord", "PrivateRecord", "StoredRecord"]
 
 _CHANCE = random.SystemRandom()
 _TRIES = 20
@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 0.02
 """At most, before a page is written again: those who met at once do not meet again."""
 
 
-class Book(Protocol):
+class AccountRecord(Protocol):
     """Where an account's pages are."""
 
     is_remote: bool
@@ -59,8 +59,8 @@ class Book(Protocol):
         ...
 
 
-class OwnBook:
-    """The book of a launcher that shares with nobody."""
+class PrivateRecord:
+    """The record of a launcher that shares with nobody."""
 
     is_remote = False
     is_shared = False
@@ -85,8 +85,8 @@ class OwnBook:
         return {}
 
 
-class StoredBook:
-    """The book of an account that is kept in a store."""
+class StoredRecord:
+    """The record of an account that is kept in a store."""
 
     is_shared = True
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.results.kept import Kept, of_runs, referred, spared
+from sweeper.results.kept_checkpoints import Kept, of_runs, referred, spared
 from sweeper.results.registry import Registry
 
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from sweeper.model.plan import Plan
 from sweeper.model.request import Asked
-from sweeper.model.taking import Choice
+from sweeper.model.stage_inputs import Choice
 
 __all__ = ["Fate", "Wait", "fate_of", "halted", "holds_back", "told_of", "waits"]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sweeper.model.names import shorten
 from sweeper.model.plan import Plan, Run, Stage
-from sweeper.model.taking import (
+from sweeper.model.stage_inputs import (
     LATE,
     PARENT,
     Choice,

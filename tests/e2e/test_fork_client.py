@@ -19,7 +19,7 @@ from sweeper.command import BOOTSTRAP
 from sweeper.model import job as jobs
 from sweeper.model.states import State
 from sweeper.storage.documents import read_as
-from sweeper.worker import warm
+from sweeper.worker import fork_client
 from sweeper.worker.guard import Guard
 
 pytestmark = [
@@ -117,7 +117,7 @@ class Warm:
     def modules(self) -> Path:
         bench = self.bench
         path = bench.layout.job(bench.id, 1)
-        found = warm.module_list(read_as(bench.store, path, jobs.read), self.environment)
+        found = fork_client.module_list(read_as(bench.store, path, jobs.read), self.environment)
         assert found is not None
         return Path(found)
 
@@ -133,7 +133,7 @@ class Warm:
     def said(self, attempt: int) -> dict[str, Any]:
         return json.loads((self.bench.path(attempt) / "said").read_text())
 
-    def fork(self, program: str, **more: Any) -> warm.ForkedChild | None:
+    def fork(self, program: str, **more: Any) -> fork_client.ForkedChild | None:
         """A program that is forked without a worker, where it can be. Each has a file of its own:
         it is read after this returns."""
         file = self.folder / f"program{len(self.guards)}.py"
@@ -145,9 +145,9 @@ class Warm:
         command = [sys.executable, BOOTSTRAP, "run", str(described)]
         guard = Guard()
         self.guards.append(guard)
-        wanted = warm.Program(command, more.get("cwd", "/"), self.environment)
+        wanted = fork_client.Program(command, more.get("cwd", "/"), self.environment)
         meanwhile = more.get("meanwhile", lambda: True)
-        return warm.fork(str(self.modules), job, guard, wanted, meanwhile)
+        return fork_client.fork(str(self.modules), job, guard, wanted, meanwhile)
 
     @property
     def servers(self) -> list[int]:
@@ -164,8 +164,8 @@ class Warm:
 @pytest.fixture
 def warmed(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warm]:
     # A server that stands still for a while on a busy machine is not one that does not answer.
-    monkeypatch.setattr(warm, "WAIT_SECONDS", 90.0)
-    monkeypatch.setattr(warm, "_STARTING_SECONDS", 90.0)
+    monkeypatch.setattr(fork_client, "WAIT_SECONDS", 90.0)
+    monkeypatch.setattr(fork_client, "_STARTING_SECONDS", 90.0)
     found = Warm(bench, tmp_path, tmp_path / "home")
     yield found
     found.close()
@@ -311,7 +311,7 @@ def test_a_server_that_ends_when_it_is_asked(
     (server,) = warmed.servers
     (lock,) = warmed.modules.parent.glob("*.lock")
 
-    def connect(found: Any, connect: Callable[..., Any] = warm._Server.connect) -> Any:
+    def connect(found: Any, connect: Callable[..., Any] = fork_client._Server.connect) -> Any:
         connection = connect(found)
         if lives(server):
             os.kill(server, signal.SIGKILL)
@@ -321,7 +321,7 @@ def test_a_server_that_ends_when_it_is_asked(
             threading.Timer(longer, os.close, (held,)).start()
         return connection
 
-    monkeypatch.setattr(warm._Server, "connect", connect)
+    monkeypatch.setattr(fork_client._Server, "connect", connect)
     child = warmed.fork("raise SystemExit(4)")
     assert child is not None and child.reap()[0] == 4
     assert warmed.servers != [server]
@@ -340,7 +340,7 @@ def test_another_version_of_a_file_of_the_server_needs_another_server(warmed: Wa
     with open(child.output) as output:
         loaded = set(output.read().split())
     assert "fork_server.py" in loaded and len(loaded) > 1
-    assert loaded <= set(warm._PARTS)
+    assert loaded <= set(fork_client._PARTS)
 
 
 def test_its_group_is_there_when_it_has_begun(warmed: Warm) -> None:
@@ -409,10 +409,12 @@ def test_a_server_that_does_not_answer_costs_one_wait(
     assert child is not None and child.reap()[0] == 0
     (server,) = warmed.servers
     os.kill(server, signal.SIGSTOP)
-    monkeypatch.setattr(warm, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(fork_client, "WAIT_SECONDS", 0.3)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     waited: list[object] = []
-    monkeypatch.setattr(warm, "_ask", lambda *a, ask=warm._ask: (waited.append(a), ask(*a))[1])
+    monkeypatch.setattr(
+        fork_client, "_ask", lambda *a, ask=fork_client._ask: (waited.append(a), ask(*a))[1]
+    )
     for _ in range(3):
         assert warmed.fork("pass") is None
     assert len(waited) == 1
@@ -428,7 +430,7 @@ def test_on_a_busy_machine_a_server_is_waited_for(
     first = warmed.fork("pass")
     assert first is not None and first.reap()[0] == 0
     (server,) = warmed.servers
-    monkeypatch.setattr(warm, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(fork_client, "WAIT_SECONDS", 0.1)
     monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 1000.0, 1000.0))
     looks: list[bool] = []
 
@@ -512,7 +514,9 @@ def test_a_thread_since_an_import(warmed: Warm, interpreter: tuple[str, Path]) -
     warmed.learn("json", "packaged")
     warmed.run(SAY, recipe=recipe)
     assert warmed.said(1) == [1, False]
-    assert warm.at_work(str(warmed.home)).refused == "what was imported has started threads (1)"
+    assert (
+        fork_client.at_work(str(warmed.home)).refused == "what was imported has started threads (1)"
+    )
 
 
 def test_a_module_that_cannot_be_imported(warmed: Warm, interpreter: tuple[str, Path]) -> None:

@@ -9,8 +9,8 @@ import stat
 
 import pytest
 
-from sweeper.engine import keys, lifecycle, wire
-from sweeper.engine.front import JSON_BYTES
+from sweeper.engine import access_token, lifecycle, wire
+from sweeper.engine.request_checks import JSON_BYTES
 
 pytestmark = pytest.mark.e2e
 JSON = {"Content-Type": "application/json"}
@@ -47,7 +47,7 @@ def answer(ask):
 
 def test_a_token_is_asked_for_that_only_its_user_can_read(engine, ask):
     """Of everything but whether it is there: also of addresses that it has not."""
-    assert stat.S_IMODE(os.stat(keys.path(engine.home)).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(access_token.path(engine.home)).st_mode) == 0o600
     for key in ("", "tml-local", lifecycle.client_key(engine.home) + "x"):
         other = {"X-API-Key": key}
         assert ask("GET", "healthz", headers=other) == (200, "")

@@ -56,7 +56,7 @@ _SCOPE = r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope"
 """A control group of a terminal's window alone, which no limit is put on."""
 _PARTS = (
     *("bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
-    *("own_packages.py", "meter.py", "inspection.py", "building.py"),
+    *("own_packages.py", "meter.py", "inspection.py", "function_recipes.py"),
 )
 """The files of the server and of what it forks: another version of one needs another server."""
 

@@ -1,12 +1,12 @@
 """What a sweep has used of an account's budget, by day: a file for each sweep, beside the account's
-book."""
+record."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from sweeper.model import usage
-from sweeper.model.parts import SCHEMA, Part
+from sweeper.model.document_reader import SCHEMA, Part
 from sweeper.model.usage import NO_USAGE, Usage, beyond, total
 
 __all__ = ["NOTHING", "Spent", "SweepSpent", "least", "read", "together"]

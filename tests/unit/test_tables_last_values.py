@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.metrics import Point, merge, numbers, parse
 from sweeper.results.objective import judged
-from sweeper.results.tables.lasts import last_number
+from sweeper.results.tables.last_values import last_number
 
 
 def lines(*rows: object) -> bytes:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 
+from sweeper.model.document_reader import SCHEMA, Part
 from sweeper.model.metric import Metric
-from sweeper.model.parts import SCHEMA, Part
 
 __all__ = [
     "LATE",

@@ -3,7 +3,7 @@
 import pytest
 
 from sweeper.recipes import rl
-from sweeper.recipes.apart import Apart, missing
+from sweeper.recipes.isolated import IsolatedFunction, missing
 from sweeper.recipes.rewards import FunctionReward
 from sweeper.recipes.rollouts import Problem
 from sweeper.recipes.service import RecipeError
@@ -45,7 +45,7 @@ pytestmark = [
 def apart(tmp_path_factory):
     path = tmp_path_factory.mktemp("apart") / "score.py"
     path.write_text(TEXT)
-    made = Apart(f"{path}:score", seconds=2)
+    made = IsolatedFunction(f"{path}:score", seconds=2)
     yield made
     made.close()
 
@@ -85,7 +85,7 @@ def test_a_function_that_is_wrong_is_told_before_anything_is_trained(tmp_path, m
     path = tmp_path / "score.py"
     path.write_text(f"{TEXT}\n{more}\n")
     with pytest.raises(RecipeError) as caught:
-        made = Apart(f"{path}:score")
+        made = IsolatedFunction(f"{path}:score")
         try:
             made.check([])
         finally:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from sweeper.engine import lora, losses, net, optimizer, sampling
-from sweeper.engine.arrays import Arrays, Floats, Ints
+from sweeper.engine.array_types import Arrays, Floats, Ints
 from sweeper.engine.batches import Datum, check, microbatches
 from sweeper.engine.checkpoints import Checkpoint, Place, Vault
 from sweeper.engine.errors import RequestError

@@ -14,8 +14,8 @@ import pytest
 
 from sweeper.command import array_command, worker_command
 from sweeper.model.plan import Carried
-from sweeper.provenance import carried
-from sweeper.worker import bare
+from sweeper.provenance import job_bundle
+from sweeper.worker import bare_machine
 
 UV = """#!/bin/sh
 [ "$1" = venv ] && mkdir -p "$5/bin" && touch "$5/bin/python" && exit 0
@@ -25,7 +25,9 @@ while [ ! -e {folder}/go ]; do sleep 0.05; done
 exit 0
 """
 CROSS = "\N{MULTIPLICATION SIGN}"
-BUILDER = "from sweeper.worker import bare; import sys; print(bare.build(*sys.argv[1:]))"
+BUILDER = (
+    "from sweeper.worker import bare_machine; import sys; print(bare_machine.build(*sys.argv[1:]))"
+)
 
 
 class Bench:
@@ -100,7 +102,7 @@ def test_one_that_is_told_to_stop(bench: Bench) -> None:
         bench.begun()
         return False
 
-    assert bare.build(str(bench.environments), "a==1\n", goes_on=goes_on) is None
+    assert bare_machine.build(str(bench.environments), "a==1\n", goes_on=goes_on) is None
     assert [path.name for path in bench.environments.iterdir() if path.is_dir()] == []
 
 
@@ -117,18 +119,18 @@ def test_one_that_is_told_to_stop(bench: Bench) -> None:
 def test_what_fails_is_told_by_its_last_line(bench: Bench, said: str) -> None:
     (bench.folder / "go").touch()
     (bench.folder / "broken").write_text(said)
-    with pytest.raises(bare.BuildError, match=r"\Ano such package\Z"):
-        bare.build(str(bench.environments), "a==1\n")
+    with pytest.raises(bare_machine.BuildError, match=r"\Ano such package\Z"):
+        bare_machine.build(str(bench.environments), "a==1\n")
     assert not [path for path in bench.environments.iterdir() if path.is_dir()]
     (bench.folder / "broken").unlink()
-    assert bare.build(str(bench.environments), "a==1\n")
+    assert bare_machine.build(str(bench.environments), "a==1\n")
 
 
 def test_other_requirements_are_another_environment(bench: Bench) -> None:
     (bench.folder / "go").touch()
-    one, two = (bare.build(str(bench.environments), text) for text in ("a==1\n", "a==2\n"))
+    one, two = (bare_machine.build(str(bench.environments), text) for text in ("a==1\n", "a==2\n"))
     assert one != two and len(bench.made()) == 2
-    assert bare.build(str(bench.environments), "a==1\n") == one
+    assert bare_machine.build(str(bench.environments), "a==1\n") == one
     assert len((bench.folder / "begun").read_text()) == 2
 
 
@@ -138,7 +140,7 @@ INDEX = "https://reader:s3cret-one@packages.example.com/simple"
 def _built(bench: Bench, settings: dict[str, str]) -> str | None:
     """The environment that these variables lead to."""
     environ = {"PATH": os.environ["PATH"], **settings}
-    return bare.build(str(bench.environments), "a==1\n", environ)
+    return bare_machine.build(str(bench.environments), "a==1\n", environ)
 
 
 @pytest.mark.parametrize(
@@ -204,10 +206,10 @@ def test_a_file_that_a_setting_names_counts_by_what_it_holds(bench: Bench, name:
 
 def test_what_a_job_is_told_is_short_and_needs_nothing_of_ours() -> None:
     """AWS Batch takes 8 KB of all that is said of a job."""
-    packages = tuple(carried.pinned(["s3fs"]))
+    packages = tuple(job_bundle.pinned(["s3fs"]))
     along = Carried(f"{'sweep' * 10}/code/sweeper-{'0' * 32}.zip", "0" * 32, packages, {})
     root = f"s3://{'bucket' * 10}/{'prefix/' * 10}"
-    command = carried.bare_command("python", root, along)
+    command = job_bundle.bare_command("python", root, along)
     assert "sweeper." not in command[3].replace("sweeper.worker", "")
     assert len("".join(command)) < 7000
     assert "$" not in command[3]  # a variable, to Kubernetes
@@ -225,8 +227,8 @@ def test_an_interpreter_that_can_make_none_is_told(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no uv
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(bare.BuildError, match="has no ensurepip: add python3-venv"):
-        bare.build(str(tmp_path), "a==1\n")
+    with pytest.raises(bare_machine.BuildError, match="has no ensurepip: add python3-venv"):
+        bare_machine.build(str(tmp_path), "a==1\n")
 
 
 ALONG = Carried("s/code/sweeper.zip", "0" * 32, ("a==1",), {})
@@ -235,7 +237,7 @@ ALONG = Carried("s/code/sweeper.zip", "0" * 32, ("a==1",), {})
 def test_an_interpreter_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 1))
     with pytest.raises(SystemExit, match=r"needs Python 3\.11"):
-        exec(carried.bare_command("python", "s3://b", ALONG)[3], {})  # noqa: S102 - as Python would
+        exec(job_bundle.bare_command("python", "s3://b", ALONG)[3], {})  # noqa: S102 - as Python would
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8", "3.9", "3.10"])
@@ -243,7 +245,7 @@ def test_older_ones_say_it_themselves(version: str, tmp_path: Path) -> None:
     python = shutil.which(f"python{version}")
     if python is None or subprocess.run([python, "-c", ""], check=False).returncode:
         pytest.skip(f"there is no python{version} here")
-    command = carried.bare_command(python, "s3://b", ALONG)
+    command = job_bundle.bare_command(python, "s3://b", ALONG)
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith("sweeper: needs Python 3.11, and ")
@@ -252,9 +254,9 @@ def test_older_ones_say_it_themselves(version: str, tmp_path: Path) -> None:
 def test_what_a_job_runs_is_what_lies_here() -> None:
     """Python from 3.12 on writes a tree as text that 3.11 cannot read, so that nothing is written
     anew: each line but what only people read is in it."""
-    text = carried._text()
+    text = job_bundle._text()
     compile(text, "bare", "exec")
-    sent, lines = set(text.splitlines()), Path(bare.__file__).read_text().splitlines()
+    sent, lines = set(text.splitlines()), Path(bare_machine.__file__).read_text().splitlines()
     begun = lines.index("def say(line: str) -> None:")
     code = [line for line in lines[begun:] if 'f"' in line and '"""' not in line]
     assert code and not set(code) - sent
@@ -262,7 +264,7 @@ def test_what_a_job_runs_is_what_lies_here() -> None:
 
 def test_the_first_text_reads_no_module_of_the_working_folder(tmp_path: Path) -> None:
     (tmp_path / "base64.py").write_text("raise SystemExit('of the working folder')\n")
-    command = carried.bare_command(sys.executable, "s3://b", ALONG)
+    command = job_bundle.bare_command(sys.executable, "s3://b", ALONG)
     command[4] = "not JSON"
     ended = subprocess.run(
         [*command, "module"], capture_output=True, text=True, cwd=tmp_path, check=False
@@ -272,7 +274,7 @@ def test_the_first_text_reads_no_module_of_the_working_folder(tmp_path: Path) ->
 
 def test_what_is_made_is_its_users_alone(bench: Bench) -> None:
     (bench.folder / "go").touch()
-    bare.build(str(bench.environments), "a==1\n")
+    bare_machine.build(str(bench.environments), "a==1\n")
     assert bench.environments.stat().st_mode & 0o077 == 0
 
 
@@ -284,8 +286,8 @@ def test_values_of_variables_that_are_named_are_not_told(
     (bench.folder / "go").touch()
     said = "looks at https://u:p%2Fw%20d%2520@h/\nERROR: p/w d%20 is no key\n"
     (bench.folder / "broken").write_text(said)
-    with pytest.raises(bare.BuildError) as told:
-        bare.build(str(bench.environments), "--index-url https://u:${INDEX_KEY}@h/\na==1\n")
+    with pytest.raises(bare_machine.BuildError) as told:
+        bare_machine.build(str(bench.environments), "--index-url https://u:${INDEX_KEY}@h/\na==1\n")
     assert str(told.value) == "${INDEX_KEY} is no key"
     assert "https://u:${INDEX_KEY}@h/" in capfd.readouterr().out
 
@@ -335,6 +337,6 @@ def test_what_pip_and_uv_say_of_the_commonest_failures(bench: Bench, said: str, 
     """Their own words, kept: other versions of them say the like."""
     (bench.folder / "go").touch()
     (bench.folder / "broken").write_text(said)
-    with pytest.raises(bare.BuildError) as caught:
-        bare.build(str(bench.environments), "a==1\n")
+    with pytest.raises(bare_machine.BuildError) as caught:
+        bare_machine.build(str(bench.environments), "a==1\n")
     assert str(caught.value) == told

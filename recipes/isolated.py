@@ -5,7 +5,7 @@ bubblewrap's namespaces, in which the commands of terminal's tasks are executed 
 sees no file of ours but its own, no network, and no other process. The machine's own Python
 (`/usr/bin/python3`) calls it, with the standard library.
 
-    python -m sweeper.recipes.apart path/to/file.py:score    tries it on the file's EXAMPLES
+    python -m sweeper.recipes.isolated path/to/file.py:score    tries it on the file's EXAMPLES
 """
 
 import json
@@ -34,7 +34,7 @@ def missing() -> str | None:
     return environments.missing("bubblewrap")
 
 
-class Apart(Function):
+class IsolatedFunction(Function):
     """The function of a file in an environment of its own. What is begun is called all at once,
     when the first score is waited for."""
 
@@ -162,7 +162,7 @@ def _ended(result: Result) -> str:
 def main(function: str) -> None:
     """Try a function on its own examples; what is wrong is told in a line, with exit code 1."""
     with errors_in_one_line():
-        tried = Apart(function)
+        tried = IsolatedFunction(function)
         try:
             tried.check([])
         finally:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper import noting
+from sweeper import annotations
 from sweeper.errors import EnvironmentFailure, NotFound
 from sweeper.results.registry import Registry
 from sweeper.storage.documents import encode
@@ -36,25 +36,25 @@ def make(root: str) -> Callable[[str], None]:
 def test_what_is_noted_archived_and_deleted(root: str, make: Callable[[str], None]) -> None:
     make("one")
     make("two")
-    noting.note("one", "first", root=root, tag=["b", "a"])
-    assert noting.note("one/lr=1", "second", root=root, star=True).starred
-    found = noting.note("one", "third", root=root, untag=["b"])
+    annotations.note("one", "first", root=root, tag=["b", "a"])
+    assert annotations.note("one/lr=1", "second", root=root, star=True).starred
+    found = annotations.note("one", "third", root=root, untag=["b"])
     assert [note.text for note in found.notes] == ["first", "third"] and found.tags == ("a",)
-    assert noting.archive("one", root=root) and not noting.archive("one", root=root)
+    assert annotations.archive("one", root=root) and not annotations.archive("one", root=root)
     assert [sweep["sweep"] for sweep in Registry(root).sweep_records()] == ["two"]
-    noting.delete("one", root=root)
+    annotations.delete("one", root=root)
     assert Registry(root).sweep_names() == ["two"]
     assert list(open_store(root).names("one")) == []
     with pytest.raises(NotFound):
-        noting.delete("one", root=root)
+        annotations.delete("one", root=root)
 
 
 def test_a_name_is_given_where_folders_can_be_moved(root: str, make: Callable[[str], None]) -> None:
     make("one")
     if open_store(root).is_remote:
         with pytest.raises(EnvironmentFailure, match="moves no folders"):
-            noting.rename("one", "other", root=root)
+            annotations.rename("one", "other", root=root)
         assert Registry(root).sweep_names() == ["one"]
     else:
-        noting.rename("one", "other", root=root)
+        annotations.rename("one", "other", root=root)
         assert Registry(root).sweep_names() == ["other"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweeper import noting
+from sweeper import annotations
 from sweeper.analysis.criterion import TEMPLATE, judge, read_plan
 from sweeper.analysis.notebook import merged
 from sweeper.cli import main
@@ -69,8 +69,8 @@ def test_a_note_a_tag_and_a_star_are_found_wherever_a_run_is_shown(
 def test_the_report_tells_notes_and_escapes_them(sweep: Any) -> None:
     from sweeper import analysis
 
-    noting.note("s", "why <script>alert(1)</script>", tag=["paper"])
-    noting.note("s/lr=2,seed=0", "worse")
+    annotations.note("s", "why <script>alert(1)</script>", tag=["paper"])
+    annotations.note("s/lr=2,seed=0", "worse")
     report = analysis.analyze(Registry(str(sweep.root)), "s", pictures=False)
     assert [note["run"] for note in report.document["notes"]] == ["", "lr=2,seed=0"]
     page = Path(report.html_path).read_text()
@@ -146,20 +146,20 @@ def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any, written: 
     other = written.Written(sweep.root, "other")
     other.run({"lr": 1}, 0, state="running")
     other.save()
-    noting.note("s/lr=1,seed=0", tag=["kept"])
+    annotations.note("s/lr=1,seed=0", tag=["kept"])
     with pytest.raises(UsageError, match="is there already"):
-        noting.rename("s", "other")
+        annotations.rename("s", "other")
     with pytest.raises(UsageError, match="is no name"):
-        noting.rename("s", "../s")
+        annotations.rename("s", "../s")
     with pytest.raises(EnvironmentFailure, match="1 runs of 'other' are at work"):
-        noting.rename("other", "t")
+        annotations.rename("other", "t")
     with holding_sweep(store, "s"), pytest.raises(AnotherLauncher):
-        noting.rename("s", "t")
-    noting.rename("s", "t")
+        annotations.rename("s", "t")
+    annotations.rename("s", "t")
     registry = Registry(str(sweep.root))
     assert sorted(registry.sweep_names()) == ["other", "t"]
     assert len(registry.sweep("t").runs) == 6
-    assert noting.note("t/lr=1,seed=0").tags == ("kept",)
+    assert annotations.note("t/lr=1,seed=0").tags == ("kept",)
 
 
 def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(
@@ -245,7 +245,7 @@ def test_a_study_from_its_plan_to_its_notes(
     written_plan.write_text(plan("criterion: test/nll < 5"))
     assert main(["init", "--study", "--out", "other.yaml"]) == 0
     assert written_plan.read_text() != TEMPLATE  # what is written in it stays
-    noting.note("s", "as expected")
+    annotations.note("s", "as expected")
     assert main(["analyze", "s", "--no-pictures"]) == 0
     assert "criterion test/nll < 5: met: lr=1 has 1.1" in capsys.readouterr().out
     notes = (tmp_path / "notes" / "s.md").read_text()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from sweeper.analysis.sides import compare_sides, lines, page
+from sweeper.analysis.side_by_side import compare_sides, lines, page
 from sweeper.results.items import Answer
 
 

@@ -5,7 +5,7 @@ are made there:
 
 It makes an environment of the packages by which the store is reached, fetches sweeper's own source
 from the store, and becomes `MODULE` of that: the worker, which makes the recipe's environment by
-the same `build`. `TEXT` is this file (`sweeper/provenance/carried.py` packs it), `SETUP` says in
+the same `build`. `TEXT` is this file (`sweeper/provenance/job_bundle.py` packs it), `SETUP` says in
 JSON what to make and to fetch. Standard library only, but for functions that are put into the text.
 
 What is made is kept below the home, under a hash of what it is made of, and made once: others wait
