@@ -24,10 +24,10 @@ __all__ = ["Compared", "Report", "Versus", "analyze", "compare", "versus"]
 _HOMES = {
     "Compared": "comparing",
     "Report": "report",
-    "Versus": "between",
+    "Versus": "pairwise",
     "analyze": "report",
     "compare": "comparing",
-    "versus": "between",
+    "versus": "pairwise",
 }
 
 

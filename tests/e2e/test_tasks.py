@@ -13,7 +13,7 @@ from sweeper import environments
 from sweeper.commands.tasks import add_arguments
 from sweeper.errors import GridError
 from sweeper.tasks import declaration
-from sweeper.tasks.checking import check_tasks
+from sweeper.tasks.task_checks import check_tasks
 
 pytestmark = pytest.mark.e2e
 

@@ -241,7 +241,7 @@ def test_analysis_reads_through_the_registry() -> None:
         "prices",
         "sanitize",
         "storage.opening.open_store",
-        "grid.extending",
+        "grid.extends",
     )  # its columns; to write; what a grid extends, for the grid to run next
     for path in sorted((ROOT / "analysis").rglob("*.py")):
         used = {n.removeprefix("sweeper.") for n in _imported(path) if n.startswith("sweeper.")}
