@@ -131,21 +131,29 @@ def inspect(
     if "error" in answer:
         kind, message = answer["error"]
         raise RecipeError(kind, _explain(kind, source, message, interpreter))
-    found: Mapping[str, object] = answer.get("recipe", {})
-    takes = table_of(found.get("takes"))
-    usual = None if metrics_dir is not None else "log_path"
-    unseen: dict[str, object] = {"log_path_field": log_path_field or usual, "behavior_field": False}
-    given: dict[str, object] = {
-        "reference": source,
-        "command": None,
-        "python": interpreter,
-        "seed_field": seed_field if not takes or _is_field(seed_field, takes) else None,
-    }
-    recipe = read_recipe(Part(unseen | {**found} | given, "the recipe"))
+    recipe = _read_recipe(answer, source, interpreter, filled)
     lacks = [Problem(None, None, line, lacking=True) for line in answer.get("lacks", ())]
     problems = [*(Problem(*problem) for problem in answer.get("problems", ())), *lacks]
     estimates = _estimates(Part(answer, "the recipe's answer"))
     return Inspected(recipe, problems, tuple(answer.get("notes", ())), estimates)
+
+
+def _read_recipe(answer: "Answer", source: str, interpreter: str, filled: FilledFields) -> Recipe:
+    """The recipe as its interpreter describes it, with the fields that sweeper fills in."""
+    found: Mapping[str, object] = answer.get("recipe", {})
+    takes = table_of(found.get("takes"))
+    usual = None if filled.metrics_dir is not None else "log_path"
+    defaults: dict[str, object] = {
+        "log_path_field": filled.log_path or usual,
+        "behavior_field": False,
+    }
+    given: dict[str, object] = {
+        "reference": source,
+        "command": None,
+        "python": interpreter,
+        "seed_field": filled.seed if not takes or _is_field(filled.seed, takes) else None,
+    }
+    return read_recipe(Part(defaults | {**found} | given, "the recipe"))
 
 
 def _estimates(answer: Part) -> list[Usage | None]:

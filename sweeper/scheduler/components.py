@@ -25,10 +25,10 @@ from sweeper.scheduler.withdrawals import Withdrawals
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.sweeps import service_of
 
-__all__ = ["Parts"]
+__all__ = ["Components"]
 
 
-class Parts:
+class Components:
     """The parts of the scheduler of one sweep. With `starting=False` nothing is started, and there
     is no `spending`, no `notifier` and no `alarm_monitor`."""
 

@@ -9,7 +9,7 @@ from functools import partial
 from sweeper.model.observation import Kind, Observation
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import Event
-from sweeper.scheduler.components import Parts
+from sweeper.scheduler.components import Components
 from sweeper.scheduler.places import TryCall
 from sweeper.storage.documents import timestamp
 from sweeper.storage.layout import attempt_of
@@ -41,7 +41,7 @@ class JobStarter:
     `unsubmitted` has the runs whose opened attempt is at no backend, as the backend says.
     """
 
-    def __init__(self, parts: Parts, check: Callable[[], None]) -> None:
+    def __init__(self, parts: Components, check: Callable[[], None]) -> None:
         self._check = check
         self._starting = parts.starting
         self._run_table = parts.run_table

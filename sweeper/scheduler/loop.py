@@ -31,7 +31,7 @@ from sweeper.limits import lacking
 from sweeper.model.launcher import Observations
 from sweeper.model.observation import Observation
 from sweeper.model.states import OPEN, State
-from sweeper.scheduler.components import Parts
+from sweeper.scheduler.components import Components
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.job_starter import JobStarter
 from sweeper.scheduler.places import TryCall
@@ -72,7 +72,7 @@ class Scheduler:
         self._check = check
         self._ending = ending
         self._notify = notify
-        self._parts = Parts(context, starting=starting, smoke=smoke)
+        self._parts = Components(context, starting=starting, smoke=smoke)
         self._job_starter = JobStarter(self._parts, check)
         self._machine_full = False
         self._observed: dict[str, Observation] = {}

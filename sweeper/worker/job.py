@@ -63,23 +63,7 @@ def prepare(
         raise StoreError(f"{log_path}: {error.strerror}") from error
     if job.resume != "never":
         checkpoint_resume.seed(place, layout, run, attempt, job.resume)
-    environment = with_backend_variables(environment) | _env(job, log_path)
-    environment |= {
-        "SWEEPER_ROOT": store.root,
-        "SWEEPER_SWEEP": layout.sweep,
-        "SWEEPER_RUN": run,
-        "SWEEPER_RUN_DIR": log_path,
-        "SWEEPER_ATTEMPT": str(attempt),
-        "SWEEPER_SEED": "" if job.seed is None else str(job.seed),
-        "TINKER_TAGS": f"sweeper,sweep:{layout.sweep},run:{run}.{attempt}",
-        # Buffered, a thread that prints while Python ends aborts it (SIGABRT) now and then.
-        "PYTHONUNBUFFERED": "1",
-    }
-    if job.wandb:
-        environment |= {**job.wandb, "WANDB_DIR": log_path}
-    missing = [name for name in job.secrets if name not in environment]
-    if missing:
-        raise EnvironmentFailure(f"the secret {missing[0]} is not in the launcher's environment")
+    environment = _environment(store, layout, job, environment, log_path)
     cwd, copy = _code(store, job, environment)
     if job.requirements is not None:
         python = _interpreter(job.requirements, copy, environment, goes_on)
@@ -133,6 +117,32 @@ def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
         "PATH": joined(folder, environment.get("PATH", os.defpath)),
         "PYTHONPATH": joined(environment.get("PYTHONPATH", ""), source),
     }
+
+
+def _environment(
+    store: Store, layout: Layout, job: Job, kept: dict[str, str], log_path: str
+) -> dict[str, str]:
+    """The variables of the recipe: those that were kept for the job, the backend's, the grid's and
+    ours. Raises `EnvironmentFailure` if a secret is missing."""
+    run, attempt = job.run, job.attempt
+    environment = with_backend_variables(kept) | _env(job, log_path)
+    environment |= {
+        "SWEEPER_ROOT": store.root,
+        "SWEEPER_SWEEP": layout.sweep,
+        "SWEEPER_RUN": run,
+        "SWEEPER_RUN_DIR": log_path,
+        "SWEEPER_ATTEMPT": str(attempt),
+        "SWEEPER_SEED": "" if job.seed is None else str(job.seed),
+        "TINKER_TAGS": f"sweeper,sweep:{layout.sweep},run:{run}.{attempt}",
+        # Buffered, a thread that prints while Python ends aborts it (SIGABRT) now and then.
+        "PYTHONUNBUFFERED": "1",
+    }
+    if job.wandb:
+        environment |= {**job.wandb, "WANDB_DIR": log_path}
+    missing = [name for name in job.secrets if name not in environment]
+    if missing:
+        raise EnvironmentFailure(f"the secret {missing[0]} is not in the launcher's environment")
+    return environment
 
 
 def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:
