@@ -105,7 +105,7 @@ def test_rewards_are_waited_for_together(apart, monkeypatch):
 
 
 def test_a_plan_says_what_the_machine_lacks(monkeypatch):
-    monkeypatch.setattr(rl.apart, "missing", lambda: "bwrap is not there")
+    monkeypatch.setattr(rl.isolated, "missing", lambda: "bwrap is not there")
     assert rl.lacks({"function_environment": "bubblewrap"}) == [
         "function_environment=bubblewrap: bwrap is not there"
     ]
