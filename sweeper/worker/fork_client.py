@@ -127,9 +127,7 @@ class ForkedChild:
         while True:
             try:
                 return receive(self._connection)[0]
-            except (
-                TimeoutError
-            ):  # stopped, or slow on a busy machine; a dead keeper closes the connection
+            except TimeoutError:  # stopped, or slow; a dead keeper closes the connection
                 if time.monotonic() > deadline:
                     raise
             with suppress(OSError):
@@ -168,9 +166,7 @@ def fork(
         if server.is_slow():
             return None
         try:
-            with suppress(
-                ConnectionError
-            ):  # the server was ending, or waited too long for our message
+            with suppress(ConnectionError):  # it was ending, or waited too long for our message
                 return _ask(server, modules, guard, program, meanwhile)
             return _ask(server, modules, guard, program, meanwhile)
         except TimeoutError:

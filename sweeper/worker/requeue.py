@@ -92,9 +92,7 @@ def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) 
 
 def _place(store: Store, layout: Layout, run: str, submitted: int) -> str | None:
     """Return where the job runs, or None if that record is missing or damaged."""
-    from sweeper.storage.sweeps import (
-        submitted_to,
-    )  # imported here: few attempts need it, and it loads the plan
+    from sweeper.storage.sweeps import submitted_to  # few attempts need it; it loads the plan
 
     with suppress(Damaged):
         return submitted_to(store, layout.sweep, run, submitted)

@@ -88,9 +88,7 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
     while True:
         mark = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
         fcntl.flock(mark, fcntl.LOCK_EX)
-        with suppress(
-            FileNotFoundError
-        ):  # a recovery may have found and removed the empty mark before us
+        with suppress(FileNotFoundError):  # a recovery may have removed the empty mark
             if os.stat(path).st_ino == os.fstat(mark).st_ino:
                 break
         os.close(mark)
