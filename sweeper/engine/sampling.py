@@ -113,9 +113,7 @@ def read(
             keys[:, place], values[:, place] = kept_keys, kept_values
     outputs = [held[-1].last[None]] if len(held) == len(parts) else list[Floats]()
     above = held[-1] if held else None
-    batch = [
-        (keys[None], values[None]) for keys, values in cache
-    ]  # with a batch axis of one sequence
+    batch = [(keys[None], values[None]) for keys, values in cache]  # a batch of one
     for at in range(len(held) * BLOCK, length, BLOCK):
         block_ids = ids[at : at + BLOCK]
         x = _extend(network, block_ids, batch, at, len(block_ids))
