@@ -41,12 +41,12 @@ class Result(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it wrote, as text; bytes that are none become U+FFFD."""
+        """The output as text. Invalid bytes become U+FFFD."""
         return self.output.decode(errors="replace")
 
     @property
     def last_line(self) -> str:
-        """The last line of that."""
+        """The last line of the output."""
         return self.text.strip().rpartition("\n")[2]
 
 
