@@ -136,7 +136,7 @@ class Bubblewrap(BaseEnvironment):
             raise FileNotFoundError(f"cannot get {source_dir}: {told.text[-200:]}")
         os.makedirs(target_dir, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(told.output)) as archive:
-            archive.extractall(target_dir, filter=_kept)  # noqa: S202 - harmless members only
+            archive.extractall(target_dir, filter=_kept)  # noqa: S202 - harmless ones only
 
 
 def _kept(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:

@@ -107,6 +107,6 @@ def _become(
         os.execvpe(command[0], list(command), dict(environment))
     except OSError as error:
         os.write(failing, f"{what[:200]}: {error.strerror}".encode("utf-8", "replace"))
-    except BaseException as error:  # noqa: BLE001 - it must not become a second worker
+    except BaseException as error:  # noqa: BLE001 - whatever it is, this is no second worker
         os.write(failing, f"{what[:200]}: {error}".encode("utf-8", "replace"))
     os._exit(127)

@@ -173,7 +173,7 @@ def fork(
             server.tell_slow()
     except InterruptedError:  # `meanwhile` returned False
         pass
-    except Exception as error:  # noqa: BLE001 - the recipe can start without a server
+    except Exception as error:  # noqa: BLE001 - it can be started without
         say(f"sweeper: no fork server ({type(error).__name__}: {error}): starting without it")
     return None
 

@@ -383,7 +383,7 @@ class Syncing:
         """Do a step. Returns 0, or the seconds to wait before a retry."""
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - a dead thread would lose later files
+        except Exception as error:  # noqa: BLE001 - a thread that dies would lose what is to come
             kind = "" if isinstance(error, StoreError) else f"{type(error).__name__}: "
             self._failing = f"{kind}{error}"
             if not before:
