@@ -1,15 +1,17 @@
-"""The engine: a local Tinker-compatible service that trains and samples for real on a CPU.
+"""The engine: a local Tinker-compatible service that really trains and samples, on a CPU.
 
-    lifecycle, foreground            start, find and stop it (standard library only); serve
-    tiny, models, hub                the built-in model, models read from a directory, tokenizers
-    net, sampling, prefixes          the transformer: forward, exact backward, generation, and
-                                     prompts read before
-    lora, losses, optimizer          what is trained, for what, and how
-    batches, checkpoints, exports    data in, weights out
-    scheduler, state, work           who waits for what, what is held, what is done for them
-    limits, admission, meter         who must wait, and what each session used
-    wire, app, server                the SDK's protocol over HTTP
-    listing, searching, refusals     what is told of what is held, and what is not done here
+    lifecycle, foreground            start, find and stop the engine (standard library only); serve
+    access_token, request_checks     the engine's token, and checks before a request is handled
+    tiny, models, hub                built-in models, models from a directory, tokenizers
+    model_aliases                    names of hosted models that stand for the tiny model
+    net, sampling, prefixes          the transformer: forward, exact backward, generation, and the
+                                     cache of prompts
+    lora, losses, optimizer          adapters, loss functions and AdamW
+    batches, checkpoints, exports    input data, saved weights, weights for other programs
+    scheduler, state, operations     queues of requests, sessions with their runs, and the work
+    limits, admission, meter         limits, who must wait for them, and usage by session
+    wire, service, app, server       the SDK's protocol over HTTP, and the server process
+    listing, searching, refusals     listings, search, and requests that are not supported
 
-`docs/engine.md` says what it does and what it does not.
+`docs/engine.md` says what the engine supports.
 """

@@ -1,4 +1,4 @@
-"""`sweeper engine start|serve|status|env|stop`, also as `python -P -m sweeper.engine`."""
+"""The command `sweeper engine start|serve|status|env|stop`, also `python -P -m sweeper.engine`."""
 
 import argparse
 import math
@@ -11,8 +11,8 @@ from sweeper.engine.lifecycle import TOKEN
 from sweeper.engine.limits import add_limits, limits_of
 from sweeper.errors import EngineError, SweeperError
 
-_NAMED = 5  # sweeps, where they use the engine that is to stop
-_SHOWN = 10  # sessions, of those that it has or had
+_NAMED = 5  # sweeps to name if they use the engine that is to stop
+_SHOWN = 10  # sessions to show
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,7 +69,7 @@ def _no_one(_info: lifecycle.EngineInfo) -> Sequence[str]:
 
 
 def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
-    """Stop it, but ask first where sweeps use it, if there is anybody to ask."""
+    """Stop the engine. Asks first on a terminal if sweeps use it."""
     if users and not force:
         more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
         named = f"{', '.join(users[:_NAMED])}{more}"
@@ -95,7 +95,8 @@ def main(
     argv: list[str] | None = None,
     users: Callable[[lifecycle.EngineInfo], Sequence[str]] = _no_one,
 ) -> int:
-    """Run the verb; the exit code. `users` gives the sweeps at work that use an engine."""
+    """Run the verb. Returns the exit code. `users` returns the running sweeps that use an
+    engine."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:

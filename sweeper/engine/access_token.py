@@ -1,7 +1,8 @@
-"""The token that an engine asks of its clients. Standard library only: the command line uses it.
+"""The token that an engine requires from its clients. Uses only the standard library, because the
+command line imports it.
 
-It lies in the home, in a file that only its user can read, and stays the same from one engine to
-the next: a program that was at work when the engine went away has the key of the one that follows.
+The token is in the home folder, in a file that only its user can read. It stays the same from one
+engine to the next, so programs that were running when the engine went away can use the next one.
 """
 
 import os
@@ -15,19 +16,19 @@ TOKEN = "SWEEPER_ENGINE_TOKEN"  # noqa: S105 -- the name of the variable
 
 
 def path(home: str | None = None) -> str:
-    """Where the token of a home's engine lies."""
+    """Return the path of the token of a home's engine."""
     return os.path.join(paths.engine(home), "token")
 
 
 def new() -> str:
-    """A token that nobody can guess, in the form that the SDK takes for a key."""
-    import secrets  # a plan needs none of it
+    """Return a new random token, in the form that the SDK requires of a key."""
+    import secrets  # planning does not need it
 
     return f"tml-{secrets.token_urlsafe(32)}"
 
 
 def read(home: str | None = None) -> str | None:
-    """The token of a home's engine; None where none is kept, or it is another user's."""
+    """Return the token of a home's engine, or None if there is none or it is another user's."""
     try:
         with open(path(home), encoding="ascii") as file:
             return file.read().strip() or None
@@ -36,14 +37,15 @@ def read(home: str | None = None) -> str | None:
 
 
 def keep(home: str, token: str) -> None:
-    """Keep a token for who uses the home's engine, readable by this user alone. The caller holds
+    """Store a token for clients of the home's engine, readable only by this user. The caller holds
     the home's lock."""
     atomic_write(path(home), f"{token}\n".encode("ascii"), mode=0o600)
 
 
 def proof(token: str, challenge: str) -> str:
-    """What only who has the token can answer to a challenge. So a program that has taken the port
-    of an engine that died is not given the token by who asks whether the engine is there."""
+    """Return the answer to a challenge, which requires the token. With it a client checks that it
+    reaches its engine before it sends the token. Another program may have taken the port of an
+    engine that died."""
     import hmac
 
     return hmac.digest(token.encode(), challenge.encode(), "sha256").hex()

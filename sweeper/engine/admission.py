@@ -1,6 +1,6 @@
-"""Who may start: training clients by the seat of their session, samples by how many are drawn.
+"""Limits on concurrency: training clients by seats for sessions, samples by how many are drawn.
 
-What may not start yet is promised all the same, and its promise says why it is paused.
+A request that must wait gets a promise all the same. The promise says why it is paused.
 """
 
 import threading
@@ -20,7 +20,7 @@ Job = Callable[[], Reply]
 
 
 class Admission:
-    """Hands jobs to the scheduler when the limits let it."""
+    """Passes jobs to the scheduler when the limits allow it."""
 
     def __init__(
         self, promises: Promises, scheduler: Scheduler, meter: Meter, limits: Limits
@@ -33,13 +33,13 @@ class Admission:
     def _admit(
         self, gate: Gate, key: str, name: str, start: Callable[[], None], why: Paused
     ) -> None:
-        # paused before it enters: who leaves may start it at any moment
+        # pause before entering: a leaving job may start this one at any moment
         self._promises.pause(name, why)
         if not gate.enter(key, start):
             self._meter.add(key.partition(":")[0], paused=1)
 
     def training_client(self, session: str, name: str, lane: Lane, job: Job) -> None:
-        """Promise a training client; it is made once its session has a seat."""
+        """Promise a training client. It is created once its session has a seat."""
         future = self._promises.create(name)
         if future is None:
             return
@@ -56,11 +56,11 @@ class Admission:
         self._admit(self._seats, session, name, start, _SEATS)
 
     def full(self) -> bool:
-        """Whether a sample would have to wait."""
+        """Return whether a sample would have to wait."""
         return self._draws.full()
 
     def sample(self, name: str, lane: Lane, job: Job) -> None:
-        """Promise a sample; it is drawn once there are few enough others."""
+        """Promise a sample. It is drawn once few enough others are being drawn."""
         future = self._promises.create(name)
         if future is None:
             return
@@ -69,7 +69,7 @@ class Admission:
             self._promises.resume(name)
             self._scheduler.submit(lane, future, job)
 
-        def done(_future: Future[Reply]) -> None:  # or given up while it waited
+        def done(_future: Future[Reply]) -> None:  # or cancelled while it waited
             self._promises.resume(name)
             self._draws.forget(name)
 
@@ -77,13 +77,13 @@ class Admission:
         self._admit(self._draws, name, name, start, _SAMPLES)
 
     def ended(self, session: str) -> None:
-        """A session has ended: its seat is free, and what it waited for fails."""
+        """Free the seat of a session that has ended, and fail its waiting requests."""
         self._seats.forget(session)
         with self._lock:
             waiting = self._waiting.pop(session, ())
         fail(waiting, "the session has ended")
 
     def keep(self, sessions: Collection[str]) -> None:
-        """Free the seats of all sessions but these; what waits goes on waiting."""
+        """Free the seats of all other sessions. Waiting requests go on waiting."""
         for session in self._seats.inside() - set(sessions):
             self._seats.leave(session)

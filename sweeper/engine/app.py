@@ -1,4 +1,4 @@
-"""The engine's requests over HTTP, as the SDK of `tinker` 0.38 makes them."""
+"""The engine's HTTP API, as the SDK of `tinker` 0.38 uses it."""
 
 import asyncio
 import json
@@ -26,9 +26,9 @@ from sweeper.engine.wire import json_head, protobuf_head
 __all__ = ["build"]
 
 PREFIX = "/api/v1/"
-POLL_SECONDS = 20.0  # a client waits for 45 s before it asks again by itself
-PAUSED_SECONDS = 1.0  # one that is paused is told so
-# What the limits are about: requests for work, and the answers to them.
+POLL_SECONDS = 20.0  # a client asks again after 45 s by itself
+PAUSED_SECONDS = 1.0  # shorter for paused requests, to report the pause
+# Limits apply to requests for work, and to fetching their results.
 _WORK = frozenset({
     "create_model", "load_weights", "forward_backward", "optim_step", "save_weights",
     "save_weights_for_sampler", "save_weights_external", "create_sampling_session", "asample",
@@ -45,8 +45,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def _nonfinite_as_text(value: object) -> object:
-    """NaN and infinities as the strings that the SDK's models read as numbers: JSON has none, and
-    its parser refuses the bare words."""
+    """Replace NaN and infinities by strings, which the SDK's models read as numbers. JSON has no
+    such numbers, and the SDK's parser refuses the bare words."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def _nonfinite_as_text(value: object) -> object:
 def _json(document: object, status: int = 200) -> Response:
     try:
         text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    except ValueError:  # a metric of a run that diverges
+    except ValueError:  # a metric of a diverged run
         text = json.dumps(_nonfinite_as_text(document), separators=(",", ":"), allow_nan=False)
     return Response(text.encode(), status, media_type="application/json")
 
@@ -72,7 +72,7 @@ def _reply(reply: Reply) -> Response:
 
 def _busy(error: Busy) -> Response:
     response = _json({"detail": str(error)}, 429)
-    # milliseconds: the SDK takes both, and would wait for a whole second otherwise
+    # in milliseconds too: the SDK reads both, and would wait for a whole second otherwise
     response.headers["retry-after-ms"] = str(max(1, round(1000 * error.seconds)))
     response.headers["retry-after"] = f"{error.seconds:.3f}"
     return response
@@ -119,8 +119,8 @@ def _try_again(name: str, paused: Paused | None) -> Response:
 
 
 class _Api:
-    """The handlers of requests that are more than a call of the service, and what every request
-    has to pass before its handler: failures and the rate, where limits were asked for."""
+    """Handlers that do more than call the service, and the checks before every handler: simulated
+    failures and the rate limit."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -128,7 +128,7 @@ class _Api:
         self._failures = Failures(service.limits.fail_rate, service.limits.seed)
 
     def guard(self, name: str, handler: Handler) -> Handler:
-        """The handler behind all that stands before it. Errors become answers."""
+        """Wrap a handler with the checks. Errors become responses."""
 
         async def guarded(request: Request) -> Response:
             if name in _CAN_FAIL and self._failures.next():
@@ -144,7 +144,7 @@ class _Api:
     async def _answer(self, request: Request, handler: Handler) -> Response:
         try:
             return await handler(request)
-        except Busy as error:  # the client comes again, with the same number
+        except Busy as error:  # the client retries with the same number
             return _busy(error)
         except Unknown as error:
             return await self._reject(request, str(error), 404)
@@ -155,7 +155,7 @@ class _Api:
             return await self._reject(request, message, 400)
 
     async def _reject(self, request: Request, message: str, status: int) -> Response:
-        """The answer to a request that nothing will be done for."""
+        """Respond to a request that is rejected."""
         try:
             start = await request.body()
         except TooLarge as error:
@@ -163,25 +163,25 @@ class _Api:
         return self._reject_with(request, start, message, status)
 
     def _reject_with(self, request: Request, start: bytes, message: str, status: int) -> Response:
-        """The same to one whose body begins with `start`. If it has a number, in JSON or in
-        protobuf, the number is freed: the SDK counts it, and the requests that follow would wait
-        for it."""
+        """Reject a request whose body begins with `start`. If it has a sequence number, in JSON or
+        in protobuf, the number is released: the SDK counts it, and later requests would wait for
+        it."""
         self._service.refuse((json_head if _is_json(request) else protobuf_head)(start), message)
         return _json({"detail": message}, status)
 
     async def missing(self, request: Request, _error: Exception) -> Response:
-        """What an address or a method that is not there answers."""
+        """Respond to an unknown address or method."""
         message = f"this engine has no {request.method} {request.url.path}"
         return await self._reject(request, message, 404)
 
     def too_large(self, request: Request, error: Exception) -> Response:
-        """What is answered to a body that is not read to its end."""
+        """Respond to a body that is too large."""
         message = getattr(error, "detail", "the body is too large")
         start = error.head if isinstance(error, TooLarge) else b""
         return self._reject_with(request, start, message, 413)
 
     def refused(self, message: str) -> Handler:
-        """For what this engine does not do."""
+        """Return a handler for an unsupported request."""
 
         async def handler(request: Request) -> Response:
             return await self._reject(request, message, 400)
@@ -189,7 +189,8 @@ class _Api:
         return handler
 
     def listed(self, function: listing.Handler) -> Handler:
-        """For what reads directories: not in the loop that everybody waits for."""
+        """Return a handler for a function that reads directories, which runs outside the event
+        loop."""
 
         async def handler(request: Request) -> Response:
             path, query = request.path_params, request.query_params
@@ -198,7 +199,7 @@ class _Api:
         return handler
 
     def posted_listed(self, function: listing.PostHandler) -> Handler:
-        """The same for what takes a body."""
+        """Return such a handler for a function that takes a body."""
 
         async def handler(request: Request) -> Response:
             body = await _body(request)
@@ -208,7 +209,7 @@ class _Api:
         return handler
 
     async def retrieve(self, request: Request) -> Response:
-        """The answer to a promise, waited for as long as one poll may take."""
+        """Respond with the result of a promise. Waits for it as long as one poll may take."""
         service = self._service
         name = (await _body(request))["request_id"]
         future = service.promises.get(name)
@@ -223,7 +224,7 @@ class _Api:
             return _try_again(name, service.promises.paused(name))
         except (CancelledError, asyncio.CancelledError):
             if not future.cancelled():
-                raise  # this handler was cancelled: the server is going down
+                raise  # this handler was cancelled: the server is stopping
             return _json({"error": "the request was cancelled", "category": "user"})
         if (early := due - time.monotonic()) > 0:
             await asyncio.sleep(early)
@@ -232,7 +233,7 @@ class _Api:
         return _reply(reply)
 
     async def forward_backward(self, request: Request) -> Response:
-        """A batch of data, in protobuf."""
+        """Handle a batch of data in protobuf."""
         if "protobuf" not in request.headers.get("content-type", ""):
             raise RequestError("forward_backward takes protobuf: use the tinker SDK 0.38")
         if request.headers.get("content-encoding"):
@@ -240,7 +241,7 @@ class _Api:
         return _json(self._service.forward_backward(await request.body()))
 
     async def create_sampling_session(self, request: Request) -> Response:
-        """A new sampler, which is waited for."""
+        """Create a sampler, and wait until it exists."""
         future = self._service.create_sampling_session(await _body(request))
         reply = await asyncio.shield(asyncio.wrap_future(future))
         if isinstance(reply.body, dict) and "error" in reply.body:
@@ -249,8 +250,8 @@ class _Api:
         return _reply(reply)
 
     async def sample(self, request: Request) -> Response:
-        """Sequences to draw."""
-        # this header says that the client waits by itself when it is turned away
+        """Draw sequences."""
+        # with this header the client itself waits after a refusal
         may_refuse = request.headers.get("x-tinker-sampling-backpressure") == "1"
         try:
             return _json(self._service.sample(await _body(request), may_refuse=may_refuse))
@@ -259,12 +260,12 @@ class _Api:
             raise
 
     async def finish_session(self, request: Request) -> Response:
-        """The end of a session."""
+        """End a session."""
         session = request.path_params["session"]
         return _json(self._service.finish_session(session, await _body(request)))
 
     async def external_addresses(self, request: Request) -> Response:
-        """Addresses of a checkpoint's files, as the client reaches this engine."""
+        """Respond with the addresses of a checkpoint's files, as this client reaches the engine."""
         base = f"{str(request.base_url).rstrip('/')}{PREFIX}files/"
         found = await asyncio.to_thread(
             listing.external_addresses, self._service, request.path_params, base
@@ -272,7 +273,7 @@ class _Api:
         return _json(found)
 
     async def file(self, request: Request) -> Response:
-        """One of these files."""
+        """Respond with one of these files."""
         vault, name = self._service.vault, request.path_params["file"]
         place = self._service.tickets.place(request.path_params["ticket"])
         data = await asyncio.to_thread(lambda: exports.contents(vault.load(place), name))
@@ -291,9 +292,9 @@ def _health(identity: Body, token: str | None) -> Handler:
 def build(
     service: Service, identity: Body, token: str | None = None, address: str | None = None
 ) -> ASGIApp:
-    """The application. `identity` is what `healthz` answers besides that all is well; all else
-    asks for the token, if there is one. `address` is that on loopback where it listens: then it
-    answers to no other name of its host."""
+    """Return the application. `identity` is part of the response of `healthz`. All other requests
+    need the token, if there is one. `address` is the loopback address where the engine listens:
+    then it accepts no other host name."""
     api = _Api(service)
     posted: dict[str, Handler] = {
         name: _posted(function)

@@ -1,7 +1,8 @@
-"""The names the engine's modules have for arrays.
+"""Type names for the engine's arrays.
 
-An array's shape is in the docstring of what returns it: B sequences, T positions, N = B*T rows, d
-hidden, H heads, KV key/value heads, h the size of a head, f the MLP's width, V tokens.
+An array's shape is given in the docstring of the function that returns it. B is sequences, T
+positions, N = B*T rows, d hidden size, H heads, KV key/value heads, h the size of a head, f the
+width of the MLP, V tokens.
 """
 
 from typing import TypeAlias
@@ -12,13 +13,13 @@ import numpy.typing as npt
 __all__ = ["Arrays", "Floats", "Ints", "Numbers"]
 
 Floats: TypeAlias = npt.NDArray[np.floating]
-"""Numbers: weights, activations, logprobs, gradients; float32, or float64 in tests."""
+"""Weights, activations, logprobs and gradients: float32, or float64 in tests."""
 
 Ints: TypeAlias = npt.NDArray[np.integer]
 """Token ids, and positions in other arrays."""
 
 Numbers: TypeAlias = npt.NDArray[np.integer | np.floating]
-"""Either: what a client sends with a sequence."""
+"""Integers or floats: the values that a client sends with a sequence."""
 
 Arrays: TypeAlias = dict[str, Floats]
 """Named arrays: weights, adapters, gradients, moments."""

@@ -1,4 +1,5 @@
-"""From a client's data to padded arrays: checked, sorted by length, cut into microbatches."""
+"""Turns a client's data into padded arrays: checks it, sorts it by length, and cuts
+microbatches."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -12,21 +13,22 @@ from sweeper.engine.net import Shape
 
 __all__ = ["Datum", "Microbatch", "check", "microbatches"]
 
-ROWS = 1024  # positions in a microbatch: about what stays in a core's cache (tests/bench)
+ROWS = 1024  # positions in a microbatch, which about fit in a core's cache (tests/bench)
 
-# what the protocol has and no loss here reads: better refused than not heeded
+# in the protocol, but not used by any loss here: refuse them rather than ignore them
 _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 
 
 class Datum(NamedTuple):
-    """One sequence: T input tokens, T or T x K target tokens, loss inputs of the same shape."""
+    """One sequence: T input tokens, T or T x K target tokens, and loss inputs of the targets'
+    shape."""
 
     tokens: Ints
     inputs: dict[str, Numbers]
 
 
 class Microbatch(NamedTuple):
-    """Some sequences side by side: which they are, B x T ids, and the M real positions."""
+    """Some sequences together: their indices, B x T ids, and the rows of the M real positions."""
 
     members: list[int]
     ids: Ints
@@ -40,7 +42,7 @@ def _in_vocabulary(tokens: Numbers, shape: Shape) -> bool:
 
 
 def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
-    """Raise RequestError with the number of the datum and what is wrong with it."""
+    """Raise RequestError, with the datum's number, if a datum is invalid."""
     n, where = len(datum.tokens), f"data[{number}]"
     if n == 0:
         raise RequestError(f"{where}: model_input is empty")
@@ -101,9 +103,10 @@ def _build(data: Sequence[Datum], index: list[int], loss: Loss) -> Microbatch:
 
 
 def microbatches(data: Sequence[Datum], loss: Loss) -> Iterator[Microbatch]:
-    """The data in microbatches of about equal lengths; the same data give the same ones.
+    """Yield the data in microbatches of sequences of about equal length. The same data give the
+    same microbatches.
 
-    Sorted by length, so that little is padding, and cut where B x T would exceed `ROWS`.
+    The data are sorted by length, which limits padding, and cut where B x T would exceed `ROWS`.
     """
     order = sorted(range(len(data)), key=lambda i: len(data[i].tokens))
     pending = list[int]()

@@ -1,11 +1,11 @@
-"""Checkpoints on disk: arrays in an .npz, and a .json beside it that makes them a checkpoint.
+"""Checkpoints on disk: an .npz file with the arrays, and a .json file that refers to it.
 
-    <root>/<run>/weights/<name>.json              what `save_state` wrote: with the optimizer
-    <root>/<run>/sampler_weights/<name>.json      what `save_weights_for_sampler` wrote
-    <root>/<run>/external_weights/<name>.json     what `save_weights_external` wrote
+    <root>/<run>/weights/<name>.json              by `save_state`: with the optimizer
+    <root>/<run>/sampler_weights/<name>.json      by `save_weights_for_sampler`
+    <root>/<run>/external_weights/<name>.json     by `save_weights_external`
 
-The .json names its .npz and is written last, atomically: a checkpoint is there whole or not at
-all, and one that is overwritten is the old one until it is the new one.
+The .json names its .npz, and is written last and atomically. So a checkpoint is complete or does
+not exist, and overwriting one replaces it in one step.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ log = logging.getLogger("sweeper.engine")
 
 KINDS = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")
-_LEFT_SECONDS = 3600.0  # no writer takes so long between its data and the document that names them
+_LEFT_SECONDS = 3600.0  # a writer takes less time between the data and its document
 _ADAPTER, _FIRST, _SECOND = "adapter/", "first/", "second/"
 
 
 class Place(NamedTuple):
-    """A `tinker://<run>/<kind>/<name>`, taken apart."""
+    """A parsed `tinker://<run>/<kind>/<name>`."""
 
     run: str
     kind: str
@@ -55,9 +55,9 @@ class Place(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds. `moments` is None for weights without an optimizer;
-    `run_metadata` is what the client said of the training run, `user_metadata` of the checkpoint.
-    """
+    """The contents of a checkpoint. `moments` is None for weights without an optimizer.
+    `run_metadata` is the client's metadata of the training run, `user_metadata` that of the
+    checkpoint."""
 
     base: str
     config: LoraConfig
@@ -68,14 +68,14 @@ class Checkpoint(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A line of a listing: the place, and what the .json says."""
+    """One line of a listing: the place, and the .json document."""
 
     place: Place
     document: Document
 
 
 def parse(path: str) -> Place:
-    """Take a tinker path apart. RequestError if it is none."""
+    """Parse a tinker path. Raises RequestError if it is invalid."""
     parts = path.removeprefix("tinker://").split("/")
     valid = path.startswith("tinker://") and len(parts) == 3
     if not valid or parts[1] not in KINDS or not all(_PART.fullmatch(part) for part in parts):
@@ -95,7 +95,8 @@ def _unprefixed(prefix: str, arrays: Arrays) -> Arrays:
 
 
 class Vault:
-    """All checkpoints under one directory. `now` tells, in Unix seconds, what has expired."""
+    """All checkpoints below one directory. `now` returns the Unix time by which checkpoints
+    expire."""
 
     def __init__(self, root: str, now: Callable[[], float] | None = None) -> None:
         self._root = root
@@ -103,7 +104,7 @@ class Vault:
         self._lock = threading.Lock()
 
     def _folder(self, run: str, kind: str) -> str:
-        # a run's id has colons, which not every file system takes
+        # a run's id has colons, which some file systems do not allow
         return os.path.join(self._root, run.replace(":", "@"), kind)
 
     def _document_path(self, place: Place) -> str:
@@ -116,8 +117,8 @@ class Vault:
         return document
 
     def _read(self, place: Place) -> Document:
-        """What the .json says, expired or not. Unknown without one, RequestError for one that is
-        damaged or cannot be read."""
+        """Read the .json document, even if it has expired. Raises Unknown if there is none, and
+        RequestError if it is damaged or unreadable."""
         path = self._document_path(place)
         try:
             with open(path, "rb") as file:
@@ -142,7 +143,7 @@ class Vault:
         overwrite: bool = False,
         ttl_seconds: int | None = None,
     ) -> None:
-        """Write a checkpoint. RequestError if there is one of that name, unless `overwrite`."""
+        """Write a checkpoint. Raises RequestError if the name exists, unless `overwrite`."""
         parse(str(place))
         target, folder = self._document_path(place), self._folder(place.run, place.kind)
         os.makedirs(folder, exist_ok=True)
@@ -184,8 +185,8 @@ class Vault:
                 os.remove(os.path.join(os.path.dirname(target), previous))
 
     def load(self, place: Place) -> Checkpoint:
-        """Read a checkpoint. Unknown if there is none, or none any more; RequestError for one that
-        is damaged."""
+        """Read a checkpoint. Raises Unknown if it does not exist or has expired, and RequestError
+        if it is damaged."""
         document = self._document(place)
         path = os.path.join(self._folder(place.run, place.kind), document["data"])
         try:
@@ -206,19 +207,20 @@ class Vault:
         return Checkpoint(document["base"], config, adapter, moments, *said)
 
     def entry(self, place: Place) -> Entry:
-        """What is known of a checkpoint without reading its arrays. Unknown if there is none."""
+        """Return a checkpoint's document without reading its arrays. Raises Unknown if there is
+        none."""
         return Entry(place, self._document(place))
 
     def expire(self, place: Place, ttl_seconds: int | None) -> None:
-        """Let a checkpoint expire so many seconds from now, or never. Unknown if there is none."""
+        """Let a checkpoint expire in `ttl_seconds`, or never. Raises Unknown if there is none."""
         with self._lock:
             document = self._document(place)
             document["expires"] = None if ttl_seconds is None else time.time() + ttl_seconds
             self._replace(self._document_path(place), document)
 
     def publish(self, place: Place, *, public: bool) -> None:
-        """Say of a checkpoint that it is public, or is not. Unknown if there is none, RequestError
-        if that is said already."""
+        """Mark a checkpoint as public or private. Raises Unknown if there is none, and
+        RequestError if it is marked so already."""
         with self._lock:
             document = self._document(place)
             if document["public"] == public:
@@ -229,12 +231,12 @@ class Vault:
             self._replace(self._document_path(place), document)
 
     def delete(self, place: Place) -> None:
-        """Delete a checkpoint. Unknown if there is none."""
+        """Delete a checkpoint. Raises Unknown if there is none."""
         with self._lock:
             self._remove(place, self._document(place)["data"])
 
     def _remove(self, place: Place, data: str) -> None:
-        # the document first: what it made a checkpoint is none from then on
+        # the document first: without it there is no checkpoint any more
         for path in (
             self._document_path(place),
             os.path.join(self._folder(place.run, place.kind), data),
@@ -243,7 +245,7 @@ class Vault:
                 os.remove(path)
 
     def purge(self) -> list[Place]:
-        """Delete what has expired, and what writers that were cut short left over."""
+        """Delete expired checkpoints, and files left by interrupted writers."""
         now, gone = self._now(), list[Place]()
         for run in self.runs():
             for kind in KINDS:
@@ -272,7 +274,7 @@ class Vault:
                 if (document["expires"] or now) < now:
                     self._remove(place, document["data"])
                     gone.append(place)
-        # Whose arrays a document names that cannot be read is not known.
+        # An unreadable document may refer to any of the arrays, so keep them all.
         for name in () if unread else files:
             path = os.path.join(folder, name)
             if not name.endswith(".json") and name not in named:
@@ -282,14 +284,14 @@ class Vault:
         return gone
 
     def runs(self) -> list[str]:
-        """The runs that have saved anything."""
+        """Return the runs that have saved something."""
         try:
             return sorted(name.replace("@", ":") for name in os.listdir(self._root))
         except FileNotFoundError:
             return []
 
     def entries(self, run: str) -> list[Entry]:
-        """A run's checkpoints, oldest first."""
+        """Return a run's checkpoints, oldest first."""
         out = list[Entry]()
         if not _PART.fullmatch(run):
             return out
@@ -304,6 +306,6 @@ class Vault:
                         out.append(self.entry(Place(run, kind, name.removesuffix(".json"))))
                     except Unknown:
                         continue
-                    except RequestError as error:  # the others are listed all the same
+                    except RequestError as error:  # still list the others
                         log.warning("%s", error)
         return sorted(out, key=lambda entry: entry.document["created"])

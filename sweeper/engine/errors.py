@@ -1,10 +1,10 @@
-"""What the engine answers a client that asked for something it cannot have."""
+"""The errors that the engine returns to a client whose request cannot be done."""
 
 __all__ = ["Busy", "RequestError", "Unknown"]
 
 
 class RequestError(Exception):
-    """The request cannot be done as it stands; the message says what to change."""
+    """The request cannot be done as it is. The message says what to change."""
 
 
 class Unknown(RequestError):
@@ -12,7 +12,7 @@ class Unknown(RequestError):
 
 
 class Busy(RequestError):
-    """Not now: the client is to come back after `seconds`."""
+    """The engine is busy. The client is to retry after `seconds`."""
 
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)

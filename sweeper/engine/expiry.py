@@ -1,4 +1,4 @@
-"""What time it is for what ends at a moment: when that moment has surely passed."""
+"""A clock for expiry that is safe against changes of the system time."""
 
 import time
 from collections.abc import Callable
@@ -7,15 +7,15 @@ __all__ = ["SureClock"]
 
 
 def _running() -> float:
-    """Seconds that pass, also while the machine sleeps."""
+    """Return elapsed seconds, including time in which the machine sleeps."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 class SureClock:
-    """Unix seconds, as the clock on the wall has them, but never further than what has been seen to
-    pass since this was made: a clock that is set forward by an hour or a year ends nothing, and
-    nothing is deleted for it. One that is set back delays."""
+    """Unix seconds by the system clock, but never further ahead than the time that has really
+    elapsed since this object was made. So if the clock is set forward by an hour or a year,
+    nothing expires or is deleted. If it is set back, expiry is delayed."""
 
     def __init__(
         self, wall: Callable[[], float] = time.time, running: Callable[[], float] = _running

@@ -1,7 +1,9 @@
-"""Adapters for other programs: the files of an external checkpoint, and addresses to fetch them.
+"""Adapters for other programs: the files of an external checkpoint, and addresses to download
+them.
 
-The files are PEFT's (`peft.PeftModel.from_pretrained`, vLLM and others read them). Their addresses
-carry a key of their own that holds for an hour, as a program that fetches them has no other.
+The files have PEFT's format, which `peft.PeftModel.from_pretrained`, vLLM and others read. Their
+addresses contain a key that is valid for an hour, because a program that downloads them has no
+other key.
 """
 
 import json
@@ -22,7 +24,7 @@ _SECONDS = 3600.0
 
 
 def module_of(name: str) -> str:
-    """A map's place in the model: `0.q` -> `model.layers.0.self_attn.q_proj`."""
+    """Return a map's full name in the model: `0.q` -> `model.layers.0.self_attn.q_proj`."""
     layer, _, kind = name.rpartition(".")
     return f"model.layers.{layer}.{published_names()[kind]}" if layer else "lm_head"
 
@@ -58,21 +60,21 @@ _FILES: dict[str, Callable[[Checkpoint], bytes]] = {CONFIG: _config, WEIGHTS: _w
 
 
 def contents(checkpoint: Checkpoint, file: str) -> bytes:
-    """One of the files. Unknown if there is none of that name."""
+    """Return the contents of one file. Raises Unknown if there is no file of that name."""
     if file not in _FILES:
         raise Unknown(f"there is no file {file!r}: {', '.join(_FILES)}")
     return _FILES[file](checkpoint)
 
 
 class Tickets:
-    """Keys to the files of one checkpoint each, for an hour. Any thread may ask."""
+    """Keys for the files of one checkpoint each, valid for an hour. Thread-safe."""
 
     def __init__(self, now: Callable[[], float] | None = None) -> None:
         self._now, self._lock = now or SureClock(), threading.Lock()
         self._places: dict[str, tuple[Place, float]] = {}
 
     def issue(self, place: Place) -> tuple[str, float]:
-        """A new key, and when it ends, in Unix seconds."""
+        """Return a new key and its expiry time in Unix seconds."""
         ticket, expires = secrets.token_urlsafe(24), self._now() + _SECONDS
         with self._lock:
             for old in [k for k, (_, end) in self._places.items() if end <= self._now()]:
@@ -81,7 +83,7 @@ class Tickets:
         return ticket, expires
 
     def place(self, ticket: str) -> Place:
-        """What a key is for. Unknown if it is none, or none any more."""
+        """Return the checkpoint of a key. Raises Unknown if the key is invalid or has expired."""
         found = self._places.get(ticket)
         if found is None or found[1] <= self._now():
             raise Unknown("this address is over: ask for the checkpoint's addresses again")

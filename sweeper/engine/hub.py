@@ -1,16 +1,17 @@
-"""Tokenizers where `transformers` finds them by a model's name, without a network.
+"""Makes tokenizers available to `transformers` by model name, without a network.
 
-The SDK looks the tokenizer of a base model up by name, as recipes do. `place` makes a cache laid
-out as the hub's own:
+The SDK loads the tokenizer of a base model by name, and so do recipes. `place` creates a cache in
+the layout of the Hugging Face hub:
 
     <hub>/models--ORG--NAME/refs/main                  the revision
     <hub>/models--ORG--NAME/snapshots/<revision>/      tokenizer.json, config.json and others
 
-Weights are not placed: nobody asks the cache for them.
+The cache has no weights, because nobody loads them from it.
 
-A program has one cache only, and its user's may hold models and data sets that it needs. So it gets
-a view of both (`view`): a folder of links, in which the engine's names hide the user's. Nothing is
-ever written into the user's own cache, where `Qwen/Qwen3-8B` is the real one.
+A program uses only one cache, and the user's cache may hold models and data sets that it needs. So
+the program gets a combined view (`view`): a folder of links, in which the engine's models hide the
+user's models of the same name. Nothing is ever written into the user's own cache, where
+`Qwen/Qwen3-8B` is the real model.
 """
 
 import contextlib
@@ -49,14 +50,15 @@ def _revision(contents: dict[str, bytes]) -> str:
     digest = hashlib.sha256()
     for name, data in contents.items():
         digest.update(f"{name} {len(data)}\n".encode() + data)
-    return digest.hexdigest()[:40]  # as long as the hub's, which are git's
+    return digest.hexdigest()[:40]  # as long as the hub's revisions, which are git's
 
 
 def place(hub: str, name: str, directory: str) -> str:
-    """Put the tokenizer of `directory` into the cache `hub` under a model's name; its directory.
+    """Add the tokenizer in `directory` to the cache `hub` under a model's name. Returns its
+    folder.
 
-    The revision is made of the contents, so a snapshot never changes; the reference is replaced
-    at once. What other models have in the cache is left alone.
+    The revision is a hash of the contents, so a snapshot never changes. The reference is replaced
+    atomically. Other models in the cache are not touched.
     """
     model = os.path.join(hub, "models--" + name.replace("/", "--"))
     contents = _contents(directory)
@@ -66,7 +68,7 @@ def place(hub: str, name: str, directory: str) -> str:
     for folder in (snapshots, refs):
         os.makedirs(folder, exist_ok=True)
     if not os.path.isdir(target):
-        import tempfile  # once for a model, and it loads slowly
+        import tempfile  # needed once for each model, and slow to load
 
         scratch = tempfile.mkdtemp(prefix=".making-", dir=snapshots)
         try:
@@ -74,7 +76,7 @@ def place(hub: str, name: str, directory: str) -> str:
             for file, data in contents.items():
                 with open(os.path.join(scratch, file), "wb") as out:
                     out.write(data)
-            with contextlib.suppress(OSError):  # another process was first, with the same contents
+            with contextlib.suppress(OSError):  # another process made the same contents first
                 os.rename(scratch, target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -84,7 +86,7 @@ def place(hub: str, name: str, directory: str) -> str:
 
 
 def user_cache(environ: Mapping[str, str]) -> str:
-    """Where `huggingface_hub` keeps what it has fetched in that environment: an absolute path."""
+    """Return the absolute path of the cache of `huggingface_hub` in that environment."""
     cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     if not cache:
         above = environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
@@ -93,12 +95,12 @@ def user_cache(environ: Mapping[str, str]) -> str:
 
 
 def view(hub: str, theirs: str, views: str) -> str:
-    """A cache below `views` with links to what `hub` has, and `theirs` where `hub` has it not.
+    """Make a cache below `views` with links to everything in `hub`, and to what only `theirs` has.
 
-    Each user's cache has a view of its own, brought up to date by every call; two at once make the
-    same links. What a program itself puts into the view stays. Raises OSError.
+    Each user's cache has its own view, which every call updates. Two calls at once make the same
+    links. Files that a program itself puts into the view stay. Raises OSError.
     """
-    # Launched from a run, which has a view: that one.
+    # A launch from inside a run already has a view: use it.
     nested = os.path.dirname(theirs) == os.path.abspath(views)
     digest = hashlib.sha256(os.fsencode(theirs)).hexdigest()[:16]
     target = theirs if nested else os.path.join(os.path.abspath(views), digest)
@@ -115,7 +117,7 @@ def view(hub: str, theirs: str, views: str) -> str:
 
 
 def _link(path: str, link: str) -> None:
-    """See that `link` leads to `path`; replaced at once. A folder that is in its place stays."""
+    """Make `link` point to `path`, atomically. A folder in that place stays."""
     if path == link or (os.path.islink(link) and os.readlink(link) == path):
         return
     with contextlib.suppress(IsADirectoryError), replacing(link) as scratch:
@@ -123,7 +125,7 @@ def _link(path: str, link: str) -> None:
 
 
 def _held(cache: str) -> dict[str, str]:
-    """The repositories in a cache: folder -> path. None where there is no cache."""
+    """Return the repositories in a cache: folder -> path. Empty if there is no cache."""
     try:
         names = os.listdir(cache)
     except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -1,8 +1,9 @@
-"""Start, find and stop the engine. Standard library only at import: the command line uses it.
+"""Starts, finds and stops the engine. Imports only the standard library, because the command line
+imports it.
 
-An engine that serves a home holds a lock on `<home>/engine/lock` and, once it answers, has a
-record in `<home>/engine/engine.json`. The record may outlive the engine: who reads it asks the
-address whether the engine is there, and the same one.
+An engine that serves a home holds a lock on `<home>/engine/lock`. Once it answers, it has a record
+in `<home>/engine/engine.json`. The record may outlive the engine, so a reader checks that the
+address answers, and that it is the same engine.
 """
 
 import contextlib
@@ -32,15 +33,16 @@ __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "check_home", "client_e
 SERVICE = "sweeper-engine"
 _NO_MODELS: Mapping[str, str] = {}
 _ASK_SECONDS = 20.0
-"""An engine on a busy machine may say nothing for seconds; where none is, that is told at once."""
+"""An engine on a busy machine may not answer for seconds. If there is none, the call fails at
+once."""
 _STOP_SECONDS = 60.0
 _LOG_LINES = 8
 _TOKEN_LENGTH = 20
 
 
 class EngineInfo(NamedTuple):
-    """An engine that runs: its address, process, when it started (ISO 8601), the names of models
-    that it serves, and which of these are other names for others."""
+    """A running engine: its address, process id, start time (ISO 8601), the names of the models
+    that it serves, and which of these are aliases of others."""
 
     url: str
     pid: int
@@ -52,7 +54,7 @@ class EngineInfo(NamedTuple):
 
 
 def check_home(home: str | None = None) -> None:
-    """See that something can be written in a home. Raises `EnvironmentFailure`."""
+    """Check that a home is writable. Raises `EnvironmentFailure`."""
     folder = home or paths.home()
     try:
         try_to_write(nearest_folder(folder))
@@ -64,20 +66,20 @@ def check_home(home: str | None = None) -> None:
 
 
 def record_path(home: str | None = None) -> str:
-    """Where a running engine is recorded."""
+    """Return the path of the record of a running engine."""
     return os.path.join(paths.engine(home), "engine.json")
 
 
 def log_path(home: str | None = None) -> str:
-    """Where an engine logs what it does."""
+    """Return the path of the engine's log."""
     return os.path.join(paths.engine(home), "engine.log")
 
 
 class Settings(NamedTuple):
-    """What an engine is told besides where to live.
+    """The settings of an engine, apart from its home and address.
 
-    `models` gives directories in Hugging Face's layout to names, beside the built-in
-    `tiny/qwen3`; `aliases` gives other names to models; `token` is asked of every client.
+    `models` maps names to directories in Hugging Face's layout, in addition to the built-in
+    models. `aliases` maps other names to models. `token` is required from every client.
     """
 
     models: Mapping[str, str] = _NO_MODELS
@@ -87,9 +89,9 @@ class Settings(NamedTuple):
 
 
 def command(home: str | None = None, port: int = 0, settings: Settings = Settings()) -> list[str]:  # noqa: B008 -- a tuple
-    """The argv that serves a home in the foreground, with this interpreter.
+    """Return the argv that serves a home in the foreground, with this interpreter.
 
-    The token is not among it, since others can read it there: it goes by $SWEEPER_ENGINE_TOKEN.
+    The token is passed in $SWEEPER_ENGINE_TOKEN instead, because other users can read an argv.
     """
     argv = [sys.executable, "-P", "-m", "sweeper.engine", "serve", "--port", str(port)]
     for flag, names in (("--model", settings.models), ("--alias", settings.aliases)):
@@ -101,11 +103,11 @@ def command(home: str | None = None, port: int = 0, settings: Settings = Setting
 def hub_environment(
     home: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Variables with which `transformers` finds the tokenizers of the engine's models by name,
-    and looks for nothing on the network, where those names are other models.
+    """Return variables with which `transformers` finds the tokenizers of the engine's models by
+    name. They also disable the network, where these names mean other models.
 
-    What a program in `environ` would find in its own hub cache is found too (`hub.view`). `HF_HOME`
-    is left alone, and so are the user's token and the data sets that were loaded before.
+    The contents of the hub cache that a program in `environ` would use are found too (`hub.view`).
+    `HF_HOME` is unchanged, so the user's token and loaded data sets are still found.
     """
     root = home or paths.home()
     try:
@@ -116,20 +118,20 @@ def hub_environment(
 
 
 def client_key(home: str | None = None) -> str:
-    """What clients on this machine give as their API key: the token of the home's engine, or what
-    the SDK wants to see where none is asked for."""
+    """Return the API key for clients on this machine: the token of the home's engine, or a
+    placeholder that the SDK accepts if the engine needs none."""
     return access_token.read(home) or os.environ.get(TOKEN) or "tml-local"
 
 
 def client_environment(info: EngineInfo, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables with which a program in `environ` reaches the engine, and finds the tokenizers of
-    its models. Raises EngineError."""
+    """Return variables with which a program in `environ` reaches the engine, and finds the
+    tokenizers of its models. Raises EngineError."""
     address = {"TINKER_BASE_URL": info.url, "TINKER_API_KEY": client_key(info.home)}
     return address | hub_environment(info.home, environ)
 
 
 def loopback(host: str) -> bool:
-    import ipaddress  # loads slowly, and most verbs start no engine
+    import ipaddress  # loads slowly, and most commands start no engine
 
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -138,14 +140,14 @@ def loopback(host: str) -> bool:
 
 
 def token_for(given: str | None, host: str) -> str | None:
-    """The token of an engine at `host`: the one given, else $SWEEPER_ENGINE_TOKEN, else None, which
-    is the home's own. Raises `EngineError` where that would not do."""
+    """Return the token of an engine at `host`: the given one, else $SWEEPER_ENGINE_TOKEN, else
+    None, which stands for the home's own. Raises `EngineError` if that is not allowed."""
     token = given or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
         raise EngineError(
             f"the engine listens beyond loopback ({host}) only with a token: set ${TOKEN}"
         )
-    # the SDK refuses keys of another form
+    # the SDK refuses keys of any other form
     if token is not None and not (token.startswith("tml-") and len(token) >= _TOKEN_LENGTH):
         raise EngineError(
             f"the token must begin with tml- and have {_TOKEN_LENGTH} characters or more"
@@ -156,16 +158,17 @@ def token_for(given: str | None, host: str) -> str | None:
 def _ask(
     url: str, timeout: float, name: str = "healthz", token: str | None = None
 ) -> dict[str, object] | None:
-    """What the engine says; None if nobody answers, or something else does."""
-    import http.client  # a plan needs none of these, and they load slowly
+    """Return the engine's JSON answer. None if nothing answers, or something else than an engine
+    does."""
+    import http.client  # planning does not need these, and they load slowly
     from urllib.parse import urlsplit
 
-    # http.client, because urllib would go through a proxy that the environment names
+    # not urllib, which would use a proxy from the environment
     try:
         parts = urlsplit(url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     except ValueError:
-        return None  # no address
+        return None  # not an address
     try:
         connection.request("GET", f"/api/v1/{name}", headers={"X-API-Key": token or ""})
         answer = json.loads(connection.getresponse().read())
@@ -177,8 +180,8 @@ def _ask(
 
 
 def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo | None:
-    """The engine that serves a home; None if none does, whatever is recorded, or does not answer
-    within `timeout` seconds."""
+    """Return the engine that serves a home. None if there is none, whatever the record says, or if
+    it does not answer within `timeout` seconds."""
     import secrets
 
     path = os.path.abspath(home or paths.home())
@@ -195,7 +198,7 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
             aliases=record.texts_by_key("aliases"),
         )
     except (OSError, ValueError, StoreError):
-        return None  # none, or a damaged one: the engine writes it again when it starts
+        return None  # missing or damaged; the engine writes it again at its next start
     challenge, token = secrets.token_hex(16), access_token.read(path)
     answer = _ask(info.url, timeout, f"healthz?challenge={challenge}") or {}
     expected = {"service": SERVICE, "pid": info.pid, "started": info.started}
@@ -206,15 +209,15 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
 
 
 def knock(url: str, timeout: float = _ASK_SECONDS) -> str | None:
-    """When the engine at `url`, of whatever home, was started; None if none answers."""
+    """Return the start time of the engine at `url`, of any home. None if no engine answers."""
     answer = _ask(url, timeout) or {}
     return str(answer.get("started")) if answer.get("service") == SERVICE else None
 
 
 def meter(info: EngineInfo, token: str | None = None) -> dict[str, object] | None:
-    """What each session has used (`meter.Meter.report`); None if it does not say.
+    """Return the usage of each session (`meter.Meter.report`). None if the engine does not answer.
 
-    The token is the home's if none is given.
+    The default token is the home's own.
     """
     answer = _ask(info.url, _ASK_SECONDS, "meter", token or client_key(info.home))
     return answer if answer is not None and "sessions" in answer else None
@@ -233,8 +236,8 @@ def _counted(line: Mapping[str, object]) -> str:
 
 
 def describe(info: EngineInfo, token: str | None = None, most: float = 10) -> list[str]:
-    """Lines for a terminal: where the engine is, and what its last sessions have used, `most` of
-    them at most."""
+    """Return lines for a terminal: the engine's address, and the usage of its last sessions, at
+    most `most` of them."""
     lines = [f"{info.url}, pid {info.pid}, since {info.started}"]
     report = meter(info, token)
     if report is None:
@@ -261,7 +264,8 @@ def _last_words(home: str | None) -> str:
 
 
 def wait(home: str | None = None, timeout: float = 30.0) -> EngineInfo:
-    """Wait until an engine serves the home. EngineError, with the end of its log, if none does."""
+    """Wait until an engine serves the home. Raises EngineError, with the end of its log, after
+    `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         if (info := find(home)) is not None:
@@ -280,13 +284,13 @@ def start(
 ) -> EngineInfo:
     """Start an engine that outlives this process, and wait until it answers.
 
-    It runs `serve`. EngineError, with the end of the engine's log, if it does not start.
+    It runs `serve`. Raises EngineError, with the end of the engine's log, if it does not start.
     """
-    settings.limits.check()  # here too, where it can be told
+    settings.limits.check()  # checked here too, where the error can be shown
     check_home(home)
     token = token_for(settings.token, host)
     environ = {**os.environ, TOKEN: token} if token else None
-    null = subprocess.DEVNULL  # it keeps a log of its own
+    null = subprocess.DEVNULL  # the engine writes its own log
     process = subprocess.Popen(
         [*command(home, port, settings), "--host", host],
         stdin=null, stdout=null, stderr=null, env=environ, start_new_session=True,
@@ -305,10 +309,10 @@ def start(
 
 
 def stop(home: str | None = None) -> bool:
-    """Stop the engine that serves a home; False if there is none.
+    """Stop the engine that serves a home. Returns False if there is none.
 
-    Only a process that answers as this home's engine, with the recorded pid, is signalled.
-    EngineError if it is not gone in time, or is another user's.
+    Signals only a process that answers as this home's engine and has the recorded pid. Raises
+    EngineError if it does not stop in time, or is another user's.
     """
     info = find(home)
     if info is None:

@@ -1,12 +1,10 @@
-"""Limits to rehearse a shared service with: who must wait, who is turned away, what fails.
+"""Limits for rehearsing a shared service: concurrency, request rate, latency and failures. Uses
+only the standard library, because the command line imports it.
 
-Standard library only: the command line imports it.
-
-- A gate lets so many in at once and the others wait in the order they came: the promise is given,
-  and polls for it say why it is paused.
-- A bucket gives out so many requests a second; who finds it empty is turned away with a 429 that
-  says when to come back.
-- Failures are drawn from a seeded generator, one draw for each request that can fail: the same
+- A gate admits a number of requests at once. The others wait in the order in which they came: they
+  have a promise, and polls for it say why it is paused.
+- A bucket admits a number of requests per second. The others get a 429 that says when to retry.
+- Failures are drawn from a seeded generator, one draw for each request that can fail. So the same
   requests in the same order fail alike.
 """
 
@@ -25,11 +23,12 @@ __all__ = ["Bucket", "Failures", "Gate", "Limits", "Paused", "add_limits", "limi
 
 
 class Limits(NamedTuple):
-    """What a service restricts; None and 0 are no restriction.
+    """The limits of a service. None and 0 mean no limit.
 
-    `max_sessions` have training clients at once, `max_concurrent_samples` are drawn at once over
-    all sessions, `rate_limit` requests a second are taken, an answer takes at least `latency`
-    seconds, and `fail_rate` is the share of requests that fail with a 500; `seed` says which.
+    At most `max_sessions` sessions have training clients at once. At most `max_concurrent_samples`
+    samples are drawn at once over all sessions. `rate_limit` is in requests per second. A response
+    takes at least `latency` seconds. `fail_rate` is the fraction of requests that fail with a 500,
+    and `seed` determines which.
     """
 
     max_sessions: int | None = None
@@ -40,7 +39,7 @@ class Limits(NamedTuple):
     seed: int = 0
 
     def check(self) -> None:
-        """Raise EngineError if a limit is none that can be kept."""
+        """Raise EngineError if a limit is invalid."""
         for name in ("max_sessions", "max_concurrent_samples"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -54,14 +53,14 @@ class Limits(NamedTuple):
             raise EngineError(f"fail_rate is {share}: it must be at least 0 and below 1")
 
     def arguments(self) -> list[str]:
-        """These limits as arguments of `python -m sweeper.engine serve`."""
+        """Return these limits as arguments of `python -m sweeper.engine serve`."""
         default = Limits()
         given = {k: v for k, v in self._asdict().items() if v != getattr(default, k)}
         return [part for k, v in given.items() for part in ("--" + k.replace("_", "-"), str(v))]
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the flags of `Limits`."""
+    """Add the flags of `Limits` to a parser."""
     flags = parser.add_argument_group("limits, to rehearse a shared service with")
     for name, kind, meaning in (
         ("max-sessions", int, "so many sessions have training clients; others wait, paused"),
@@ -76,21 +75,21 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
-    """The limits that a parser with `add_limits` read."""
+    """Return the limits from the arguments of a parser with `add_limits`."""
     return Limits(**{name: getattr(arguments, name) for name in Limits._fields})
 
 
 class Paused(NamedTuple):
-    """Why a request waits, in the protocol's words: a `queue_state` and its reason."""
+    """Why a request waits, in the protocol's terms: a `queue_state` and its reason."""
 
     state: str
     reason: str
 
 
 class Gate:
-    """At most `limit` keys inside at once (None: any number); the others wait in their order.
+    """Admits at most `limit` keys at once (None: any number). Others wait in their order.
 
-    Who enters hands over what to start then: it is called at once, or by the thread of whoever
+    Each key comes with a function to start. It is called at once, or by the thread of the key that
     leaves.
     """
 
@@ -101,20 +100,21 @@ class Gate:
         self._waiting: OrderedDict[str, list[Callable[[], None]]] = OrderedDict()
 
     def full(self) -> bool:
-        """Whether who enters now would have to wait."""
+        """Return whether a new key would have to wait."""
         return self._limit is not None and len(self._inside) >= self._limit
 
     def inside(self) -> set[str]:
-        """The keys that are inside."""
+        """Return the admitted keys."""
         with self._lock:
             return set(self._inside)
 
     def waiting(self) -> int:
-        """How many wait."""
+        """Return the number of waiting keys."""
         return len(self._waiting)
 
     def enter(self, key: str, start: Callable[[], None]) -> bool:
-        """Call `start` once `key` is inside, at once if it is already. Whether it was at once."""
+        """Call `start` when `key` is admitted, at once if it already is. Returns whether it was
+        called at once."""
         with self._lock:
             now = key in self._inside or (not self.full() and not self._waiting)
             if now:
@@ -126,7 +126,7 @@ class Gate:
         return now
 
     def leave(self, key: str) -> None:
-        """Let `key` out and the next ones in; if it waits, it goes on waiting."""
+        """Remove `key`, and admit the next ones. If `key` is waiting, it goes on waiting."""
         due = list[Callable[[], None]]()
         with self._lock:
             self._inside.discard(key)
@@ -138,14 +138,15 @@ class Gate:
             start()
 
     def forget(self, key: str) -> None:
-        """Let `key` out, or out of the queue: what it wanted to start is not started."""
+        """Remove `key`, or drop it from the queue without starting its functions."""
         with self._lock:
             self._waiting.pop(key, None)
         self.leave(key)
 
 
 class Bucket:
-    """`rate` tokens a second, at most a second's worth (and at least one) kept."""
+    """A token bucket: `rate` tokens per second, with a capacity of one second but at least one
+    token."""
 
     def __init__(self, rate: float | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._now = rate, now
@@ -154,7 +155,7 @@ class Bucket:
         self._lock = threading.Lock()
 
     def take(self) -> float:
-        """0 if a token was there; else the seconds until there is one."""
+        """Take a token. Returns 0 if there was one, else the seconds until the next."""
         if self._rate is None:
             return 0.0
         with self._lock:
@@ -168,14 +169,14 @@ class Bucket:
 
 
 class Failures:
-    """Which requests fail: a share of them, the same for the same seed and order."""
+    """Decides which requests fail: a fraction of them, the same for the same seed and order."""
 
     def __init__(self, share: float, seed: int) -> None:
         self._share, self._random = share, random.Random(seed)  # noqa: S311 -- no secret
         self._lock = threading.Lock()
 
     def next(self) -> bool:
-        """Whether the request at hand fails."""
+        """Return whether the current request fails."""
         if not self._share:
             return False
         with self._lock:

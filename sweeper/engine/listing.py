@@ -1,4 +1,4 @@
-"""What a RestClient asks for: listings of sessions, training runs and checkpoints."""
+"""The listings for a RestClient: sessions, training runs, checkpoints and usage."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +15,17 @@ from sweeper.engine.state import RunSummary
 __all__ = ["CHECKPOINT", "OWNER", "ROUTES", "Params", "expire", "external_addresses", "time_of"]
 
 OWNER = "local"
-"""Whose everything is, and its project."""
+"""The owner of everything, and its project."""
 
 CHECKPOINT = "training_runs/{run}/checkpoints/{checkpoint:path}"
-"""The address of one."""
+"""The path of a checkpoint."""
 
 T = TypeVar("T")
 Params = Mapping[str, str]
 
 
 def time_of(seconds: float) -> str:
-    """Unix seconds as the protocol has times."""
+    """Format Unix seconds as a time of the protocol."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
@@ -54,8 +54,8 @@ def _checkpoint(entry: Entry) -> Body:
 
 
 def _training_run(service: Service, name: str) -> Body:
-    """A run that is held, one whose session has ended, or one of an earlier engine that left
-    checkpoints."""
+    """Describe a current training run, one whose session has ended, or one of an earlier engine
+    that left checkpoints."""
     held = {run.id: run for run in service.registry.runs()}.get(name)
     entries = service.vault.entries(name)
     summary = held.summary if held else service.registry.past_runs().get(name)
@@ -90,7 +90,7 @@ def _all_entries(service: Service) -> list[Entry]:
 
 
 def capabilities(service: Service, _path: Params, _query: Params) -> Body:
-    """The models on offer."""
+    """List the available models."""
     models = [
         {"model_name": name, "trainable": True, "sampleable": True, "max_context_length": length}
         for name, length in service.models.contexts().items()
@@ -99,23 +99,23 @@ def capabilities(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def training_runs(service: Service, _path: Params, query: Params) -> Body:
-    """Training runs, the newest first."""
+    """List the training runs, newest first."""
     names, cursor = _page(_names(service), query)
     return {"training_runs": [_training_run(service, name) for name in names], "cursor": cursor}
 
 
 def training_run(service: Service, path: Params, _query: Params) -> Body:
-    """One training run."""
+    """Describe one training run."""
     return _training_run(service, path["run"])
 
 
 def run_checkpoints(service: Service, path: Params, _query: Params) -> Body:
-    """A run's checkpoints."""
+    """List a run's checkpoints."""
     return {"checkpoints": [_checkpoint(entry) for entry in service.vault.entries(path["run"])]}
 
 
 def all_checkpoints(service: Service, _path: Params, query: Params) -> Body:
-    """Every checkpoint, the newest first."""
+    """List all checkpoints, newest first."""
     entries = _all_entries(service)
     entries.sort(key=lambda entry: -entry.document["created"])
     page, cursor = _page(entries, query)
@@ -123,12 +123,12 @@ def all_checkpoints(service: Service, _path: Params, query: Params) -> Body:
 
 
 def _place(path: Params) -> Place:
-    """The checkpoint that an address names."""
+    """Return the checkpoint in a request's path."""
     return parse(f"tinker://{path['run']}/{path['checkpoint']}")
 
 
 def external_addresses(service: Service, path: Params, base: str) -> Body:
-    """Where the files of an external checkpoint can be fetched for a while, below `base`."""
+    """Return temporary addresses below `base` for the files of an external checkpoint."""
     place = _place(path)
     service.vault.entry(place)
     if place.kind != "external_weights":
@@ -139,7 +139,7 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
 
 
 def storage(service: Service, _path: Params, query: Params) -> Body:
-    """What checkpoints take on disk. There is one owner and no project."""
+    """Return the disk usage of checkpoints. There is one owner and no project."""
     entries = _all_entries(service) if query.get("project_id") in (None, OWNER) else []
     size = sum(entry.document["size"] for entry in entries)
     item = {"checkpoint_count": len(entries), "size_bytes": size, "size_gigabytes": size / 1e9}
@@ -165,20 +165,20 @@ def unpublish(service: Service, path: Params, _query: Params) -> Body:
 
 
 def expire(service: Service, path: Params, body: Body) -> Body:
-    """Give a checkpoint a time to live, or none."""
+    """Set or remove a checkpoint's time to live."""
     operations.check_ttl(body["ttl_seconds"])
     service.vault.expire(_place(path), body["ttl_seconds"])
     return {}
 
 
 def sessions(service: Service, _path: Params, query: Params) -> Body:
-    """The ids of the sessions that are open, then of the last that have ended."""
+    """List the ids of the open sessions, then of the sessions that ended last."""
     page, _ = _page([session.id for session in service.registry.all_sessions()], query)
     return {"sessions": page}
 
 
 def session(service: Service, path: Params, _query: Params) -> Body:
-    """One session."""
+    """Describe one session."""
     found = {s.id: s for s in service.registry.all_sessions()}.get(path["session"])
     if found is None:
         raise Unknown(f"there is no session {path['session']}")
@@ -192,12 +192,12 @@ def session(service: Service, path: Params, _query: Params) -> Body:
 
 
 def meter(service: Service, _path: Params, _query: Params) -> Body:
-    """What each session has used."""
+    """Return the usage of each session."""
     return service.meter.report()
 
 
 def billing(service: Service, _path: Params, query: Params) -> Body:
-    """What was used, by hour, session, model and kind. Nothing costs anything here."""
+    """Return the usage by hour, session, model and kind. Nothing has a cost here."""
     begin, end = (_hour_of(query, key) for key in ("starting_on", "ending_before"))
     if not begin < end <= begin + HOURS * 3600:
         raise RequestError("ending_before is to come after starting_on, 14 days at most")
@@ -237,7 +237,7 @@ def _billed(one: Billed, tokens: int) -> Body:
 
 
 def sampler(service: Service, path: Params, _query: Params) -> Body:
-    """What a sampler draws from."""
+    """Describe a sampler's model and weights."""
     found = service.registry.sampler(path["sampler"])
     return {
         "sampler_id": found.id,
@@ -247,7 +247,7 @@ def sampler(service: Service, path: Params, _query: Params) -> Body:
 
 
 def weights_info(service: Service, _path: Params, body: Body) -> Body:
-    """What a checkpoint is of."""
+    """Describe a checkpoint's model and LoRA configuration."""
     document = service.vault.entry(parse(body["tinker_path"])).document
     lora = document["lora"]
     return {
@@ -259,9 +259,9 @@ def weights_info(service: Service, _path: Params, body: Body) -> Body:
 
 
 Handler = Callable[[Service, Params, Params], Body]
-"""Takes the parameters of a path and of a query."""
+"""Takes path parameters and query parameters."""
 PostHandler = Callable[[Service, Params, Body], Body]
-"""Takes the parameters of a path, and a body."""
+"""Takes path parameters and a body."""
 ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "get_server_capabilities", capabilities),
     ("GET", "training_runs", training_runs),

@@ -1,8 +1,8 @@
-"""Low-rank adapters (Hu et al. 2021): every adapted map is `W0 + (alpha / rank) B A`.
+"""Low-rank adapters (Hu et al. 2021): each adapted map is `W0 + (alpha / rank) B A`.
 
 An adapter is a dict of arrays, `<map>.A` (rank x in) and `<map>.B` (out x rank), where a map is
-`<layer>.q|k|v|o|gate|up|down` or `head`. Its arrays are never written to: a step makes new ones,
-so a snapshot of an adapter is the dict itself.
+`<layer>.q|k|v|o|gate|up|down` or `head`. Its arrays are never modified, because a step makes new
+ones. So the dict itself serves as a snapshot of the adapter.
 """
 
 import os
@@ -22,7 +22,7 @@ _STACKS = {"qkv": ("q", "k", "v"), "out": ("o",), "gate_up": ("gate", "up"), "do
 
 
 class LoraConfig(NamedTuple):
-    """What is adapted, and how: the SDK's `LoraConfig`."""
+    """The adapter's rank and adapted maps: the SDK's `LoraConfig`."""
 
     rank: int = 32
     seed: int | None = None
@@ -37,7 +37,7 @@ class LoraConfig(NamedTuple):
 
 
 def maps(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Every map that can be adapted, with its (out, in) sizes, in a fixed order."""
+    """Return each map that can be adapted, with its (out, in) sizes, in a fixed order."""
     queries, keys = shape.heads * shape.head, shape.kv_heads * shape.head
     sizes = {
         "q": (queries, shape.hidden),
@@ -61,9 +61,9 @@ def _adapted(name: str, config: LoraConfig) -> bool:
 
 
 def create(shape: Shape, config: LoraConfig) -> Arrays:
-    """A new adapter: A uniform with variance 1 / in, B zero, so that it changes nothing yet.
+    """Create an adapter. A is uniform with variance 1 / in and B is zero, so it has no effect yet.
 
-    The same seed gives the same adapter; without one it is drawn from the system.
+    The same seed gives the same adapter. Without a seed, one is drawn from the system.
     """
     seed = config.seed if config.seed is not None else int.from_bytes(os.urandom(8), "big")
     rng = np.random.Generator(np.random.PCG64(seed % 2**64))
@@ -85,7 +85,7 @@ def _merged(base: Floats, name: str, adapter: Arrays, scale: float) -> Floats:
 
 
 def merge(base: Arrays, shape: Shape, rotation: Rotation, adapter: Arrays, scale: float) -> Network:
-    """The network of base weights and an adapter, merged and stacked as it multiplies with them."""
+    """Merge an adapter into base weights. Returns the network, with its matrices stacked."""
 
     def stack(i: int, kinds: tuple[str, ...]) -> Floats:
         parts = [_merged(base[f"{i}.{k}"], f"{i}.{k}", adapter, scale) for k in kinds]
@@ -107,7 +107,7 @@ def merge(base: Arrays, shape: Shape, rotation: Rotation, adapter: Arrays, scale
 
 
 def wanted(adapter: Arrays) -> frozenset[str]:
-    """The stacked matrices whose gradient this adapter needs."""
+    """Return the stacked matrices whose gradients this adapter needs."""
     adapted = {name[:-2] for name in adapter if name.endswith(".A")}
     names = {"head"} & adapted
     for name in adapted - names:
@@ -117,7 +117,7 @@ def wanted(adapter: Arrays) -> frozenset[str]:
 
 
 def project(grads: Arrays, shape: Shape, adapter: Arrays, scale: float) -> Arrays:
-    """Gradients of A and B from those of the merged matrices.
+    """Compute the gradients of A and B from those of the merged matrices.
 
     With W = W0 + s B A: dL/dB = s (dL/dW) A^T and dL/dA = s B^T (dL/dW).
     """

@@ -1,15 +1,16 @@
 """Losses as functions of logprobs: `(logprobs, inputs, config) -> (loss, dloss/dlogprob)`.
 
-All arrays are M x K: M positions of a batch, K target tokens each (1 but for soft targets). The
-service sums over tokens, so neither the loss nor its gradient is averaged here.
-Source of the formulas and of their defaults: the Tinker documentation, "Losses" and its tutorial
-202; `dro` has no default there, and takes the `beta` of its example.
+All arrays are M x K: M positions of a batch, and K target tokens each (1 except for soft targets).
+The service sums over tokens, so neither the loss nor its gradient is averaged here.
 
-    r = p / q                      q: the probability the sampler gave, `logprobs`
+Source of the formulas and their defaults: the Tinker documentation, "Losses" and its tutorial 202.
+`dro` has no default there, so it uses the `beta` of the example.
+
+    r = p / q                      q: the sampler's probability, from `logprobs`
     cross_entropy                  -w log p
     importance_sampling            -w r A
     ppo                            -w min(r A, clip(r) A)
-    cispo                          -w [clip(r)] A log p, the bracket held constant
+    cispo                          -w [clip(r)] A log p, with the bracket held constant
     dro                            -w (A log p - beta/2 (log r)^2)
 """
 
@@ -29,7 +30,7 @@ LossConfig = Mapping[str, float | str]
 
 
 class Loss(NamedTuple):
-    """A loss, the inputs it cannot do without, and its configuration with the defaults."""
+    """A loss function, its required inputs, and its default configuration."""
 
     compute: Callable[[Floats, Arrays, LossConfig], tuple[Floats, Floats]]
     needs: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class Loss(NamedTuple):
 
 
 def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tuple[Floats, Floats]:
-    """-w log p; any weight counts, negative ones too (custom losses are linear in log p)."""
+    """-w log p. Any weight is valid, also negative ones (custom losses are linear in log p)."""
     weights = inputs["weights"]
     return -logprobs * weights, -weights
 
@@ -45,7 +46,7 @@ def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tup
 def _importance_sampling(
     logprobs: Floats, inputs: Arrays, _config: LossConfig
 ) -> tuple[Floats, Floats]:
-    """-(p / q) A, with q the probability the sampler gave; its gradient is the loss itself."""
+    """-(p / q) A, with q the sampler's probability. Its gradient equals the loss itself."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     loss = -ratio * inputs["advantages"] * inputs["weights"]
     return loss, loss
@@ -61,7 +62,7 @@ def _number(config: LossConfig, key: str, defaults: Mapping[str, float]) -> floa
 
 
 def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """The worse of two objectives; where the clipped one is the worse, nothing is learnt."""
+    """The smaller of two objectives. Where that is the clipped one, the gradient is zero."""
     advantages, weights = inputs["advantages"], inputs["weights"]
     ratio = np.exp(logprobs - inputs["logprobs"])
     plain, clipped = ratio * advantages, _clipped(ratio, config, _PPO) * advantages
@@ -70,7 +71,7 @@ def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, 
 
 
 def _cispo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Every token is learnt from; the clipped ratio only bounds how much."""
+    """Every token has a gradient. The clipped ratio only bounds its size."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     slope = -_clipped(ratio, config, _CISPO) * inputs["advantages"] * inputs["weights"]
     return slope * logprobs, slope
@@ -100,7 +101,8 @@ LOSSES: dict[str, Loss] = {
 
 
 def find(name: str, config: LossConfig) -> Loss:
-    """The loss of that name. RequestError if there is none or it cannot have such a config."""
+    """Return the loss of that name. Raises RequestError if there is none or the config is
+    invalid."""
     loss = LOSSES.get(name)
     if loss is None:
         raise RequestError(f"loss_fn {name!r} is not supported here; use {', '.join(LOSSES)}")

@@ -1,5 +1,5 @@
-"""What each session has used: tokens trained on and sampled, steps, and how often it waited. The
-same by hours and models, as a service bills it."""
+"""Counts each session's usage: tokens trained and sampled, steps, and paused requests. Also counts
+tokens by hour and model, as a service bills them."""
 
 import threading
 import time
@@ -9,16 +9,17 @@ from typing import NamedTuple
 
 __all__ = ["Billed", "Meter", "Usage"]
 
-ENDED = 1000  # sessions that have ended and are still listed; the rest is in the total
+ENDED = 1000  # ended sessions that are still listed; others count only in the total
 
 
-HOURS = 14 * 24  # for which usage is kept that is billed
+HOURS = 14 * 24  # hours for which billed usage is kept
 _SECONDS = 3600
 
 
 class Billed(NamedTuple):
-    """Tokens of one kind, as billing calls it, that a session used of a model in the hour that
-    begins at `hour` (Unix seconds). `cached`: of prompts that had been read before."""
+    """The key of a billed number of tokens: one kind (in the terms of billing) that a session used
+    of a model in the hour that begins at `hour` (Unix seconds). `cached` marks prompt tokens that
+    had been read before."""
 
     hour: int
     session: str
@@ -29,13 +30,13 @@ class Billed(NamedTuple):
 
 @dataclass
 class Usage:
-    """Counts of one session, or of all. Tokens are those of the inputs and of the answers.
+    """Counts of one session, or of all. Tokens are input tokens and sampled tokens.
 
-    `trained_tokens` went through forward and backward, `forward_tokens` through forward only;
-    `prompt_tokens` were read once a sampling request, whatever its `num_samples`, `cached_tokens`
-    of them had been read before, by the same weights after the same tokens;
-    `sampled_tokens` were drawn. `paused` requests had to wait for their turn. Only in the total:
-    `refused` requests were answered with a 429, `failed` ones with the 500 of `fail_rate`.
+    `trained_tokens` went through forward and backward passes, `forward_tokens` only through
+    forward passes. `prompt_tokens` count once per sampling request, whatever its `num_samples`.
+    `cached_tokens` of them had been read before by the same weights after the same tokens.
+    `sampled_tokens` were drawn. `paused` requests had to wait. Only the total has `refused`
+    requests, which got a 429, and `failed` ones, which got the 500 of `fail_rate`.
     """
 
     trained_tokens: int = 0
@@ -50,14 +51,14 @@ class Usage:
     paused: int = 0
 
     def add(self, counts: dict[str, int]) -> None:
-        """Add to the counts of those names."""
+        """Add to the counts of these names."""
         for name, count in counts.items():
             setattr(self, name, getattr(self, name) + count)
 
 
 @dataclass
 class _Line:
-    """A session as the meter lists it."""
+    """A session in the meter's list."""
 
     session_id: str
     tags: list[str]
@@ -69,7 +70,7 @@ class _Line:
 
 
 class Meter:
-    """Usage by session. Any thread may add; sessions that have ended stay, the last 1,000."""
+    """Usage by session. Thread-safe. Keeps the last 1,000 ended sessions."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,13 +87,13 @@ class Meter:
         user_metadata: dict[str, object] | None,
         name: str | None,
     ) -> None:
-        """A session has begun."""
+        """Start to count a session."""
         with self._lock:
             self._lines[session] = _Line(session, tags, user_metadata, name, time.time())
             self._about[session] = user_metadata
 
     def end(self, session: str) -> None:
-        """A session has ended: its counts stay."""
+        """Mark a session as ended. Its counts stay."""
         with self._lock:
             line = self._lines.get(session)
             if line is None or line.ended is not None:
@@ -103,14 +104,15 @@ class Meter:
                 del self._lines[self._ended.popitem(last=False)[0]]
 
     def add(self, session: str | None, **counts: int) -> None:
-        """Count for a session; for the total alone if there is none of that id."""
+        """Add to the counts of a session, and to the total. Without a known session, only to the
+        total."""
         with self._lock:
             self._total.add(counts)
             if session is not None and (line := self._lines.get(session)) is not None:
                 line.usage.add(counts)
 
     def bill(self, session: str, model: str, **counts: int) -> None:
-        """Count for a session what it used of a model: see `Usage`."""
+        """Add a session's usage of a model, in the counts of `Usage`, and to its billed tokens."""
         self.add(session, **counts)
         hour = int(time.time()) // _SECONDS * _SECONDS
         cached = counts.get("cached_tokens", 0)
@@ -128,7 +130,7 @@ class Meter:
             self._forget(hour - HOURS * _SECONDS)
 
     def _forget(self, before: int) -> None:
-        """Forget what nobody can ask for any more."""
+        """Drop billed usage that is too old to be queried."""
         if self._billed and next(iter(self._billed)).hour < before:
             self._billed = {one: n for one, n in self._billed.items() if one.hour >= before}
             known = {one.session for one in self._billed} | self._lines.keys()
@@ -137,13 +139,15 @@ class Meter:
     def billed(
         self, begin: float, end: float
     ) -> tuple[dict[Billed, int], dict[str, dict[str, object] | None]]:
-        """What was used in the hours that begin between two times, and each session's metadata."""
+        """Return the usage in the hours that begin between two times, and each session's
+        metadata."""
         with self._lock:
             found = {one: n for one, n in self._billed.items() if begin <= one.hour < end}
             return found, {one.session: self._about.get(one.session) for one in found}
 
     def report(self) -> dict[str, object]:
-        """`{"total": counts, "sessions": [...]}`, the newest first; times in Unix seconds."""
+        """Return `{"total": counts, "sessions": [...]}`, newest session first, times in Unix
+        seconds."""
         with self._lock:
             lines = [asdict(line) for line in reversed(self._lines.values())]
             total = asdict(self._total)

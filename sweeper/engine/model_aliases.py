@@ -1,9 +1,10 @@
-"""Names of hosted models that the engine answers to. Standard library only: a launch reads it.
+"""Names of hosted models that the engine accepts. Uses only the standard library, because a launch
+imports it.
 
-A program that was written for the hosted service names one of its models, looks up by that name
-which chat format it has, and loads its tokenizer by it. For each of these the tiny model stands in,
-so that the program runs here as it is. They are those whose special tokens the tiny tokenizer has:
-tinker-cookbook's renderers for all of them were tried with it.
+A program for the hosted service names one of its models. It selects the chat format and the
+tokenizer by that name. The tiny model stands in for each of these models, so the program runs here
+unchanged. The list has the models whose special tokens are in the tiny tokenizer.
+tinker-cookbook's renderers for all of them were tested with it.
 """
 
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ STAND_INS: Mapping[str, str] = dict.fromkeys(
 
 
 def complete(models: Mapping[str, str], aliases: Mapping[str, str]) -> dict[str, str]:
-    """The aliases of an engine: the stand-ins, but for names that it was given models for, and
-    over them those that it was given."""
+    """Return an engine's aliases: the given ones, and the stand-ins, except for names of given
+    models."""
     kept = {name: target for name, target in STAND_INS.items() if name not in models}
     return {**kept, **aliases}

@@ -1,4 +1,4 @@
-"""Base models: read from a directory in Hugging Face's layout, kept while the engine runs."""
+"""Base models, read from a directory in Hugging Face's layout and kept while the engine runs."""
 
 import json
 import os
@@ -38,7 +38,7 @@ _TOP = {"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm_h
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A frozen base: sizes, weights by short name, rotations, tokens that end a text."""
+    """A frozen base model: sizes, weights by short name, rotations, and end-of-text tokens."""
 
     name: str
     directory: str
@@ -49,7 +49,7 @@ class Model:
 
     @cached_property
     def decode(self) -> Callable[[list[int]], str]:
-        """Tokens to text, special tokens included; read when a client first stops on text."""
+        """Decodes tokens to text, with special tokens. Loaded when a client first stops on text."""
         from tokenizers import Tokenizer
 
         tokenizer: object = Tokenizer.from_file(os.path.join(self.directory, "tokenizer.json"))
@@ -57,12 +57,12 @@ class Model:
 
 
 def published_names() -> dict[str, str]:
-    """The maps of a layer by our short names: `q` -> `self_attn.q_proj`."""
+    """Return a layer's maps by our short names: `q` -> `self_attn.q_proj`."""
     return {short: name for name, short in _LAYER.items()}
 
 
 def _short(name: str) -> str | None:
-    """`model.layers.0.self_attn.q_proj.weight` -> `0.q`; None for what the network has not."""
+    """`model.layers.0.self_attn.q_proj.weight` -> `0.q`. None if the network has no such weight."""
     if name in _TOP:
         return _TOP[name]
     parts = name.split(".", 3)
@@ -73,7 +73,7 @@ def _short(name: str) -> str | None:
 
 
 class _Stored(TypedDict):
-    """An array of a file of weights."""
+    """An array in a file of weights."""
 
     data: bytes
     dtype: str
@@ -81,14 +81,14 @@ class _Stored(TypedDict):
 
 
 class _Rope(TypedDict, total=False):
-    """What a model's configuration says of rotary positions."""
+    """A configuration's rotary position parameters."""
 
     rope_type: str
     rope_theta: float
 
 
 class _Config(TypedDict, total=False):
-    """What is read of a model's config.json."""
+    """The fields that are read from a model's config.json."""
 
     model_type: str
     vocab_size: Required[int]
@@ -152,7 +152,7 @@ def _shape(config: _Config) -> Shape:
 
 
 def load(name: str, directory: str) -> Model:
-    """Read a model. ValueError with what is wrong when it is not one that this network can run."""
+    """Read a model. Raises ValueError if this network cannot run it."""
     try:
         with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
             config: _Config = json.load(file)
@@ -182,8 +182,8 @@ def load(name: str, directory: str) -> Model:
 
 
 class Models:
-    """The models a service offers: the built-in ones, those it was given directories for, and
-    other names for these."""
+    """The models that a service offers: the built-in ones, those from given directories, and
+    aliases of both."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Models:
         extra: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """`aliases` are other names and what they stand for. ValueError if that is no model."""
+        """`aliases` maps names to models. Raises ValueError if an alias or its model is invalid."""
         self._directory, self._extra = directory, dict(extra or {})
         own = self._aliases = dict[str, str]()
         for name, target in (aliases or {}).items():
@@ -204,7 +204,7 @@ class Models:
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """The names that `get` knows."""
+        """Return all model names, including aliases."""
         return list(dict.fromkeys([*tiny.BUILT_IN, *self._extra, *self._aliases]))
 
     def check(self, name: str) -> None:
@@ -217,11 +217,11 @@ class Models:
             )
 
     def contexts(self) -> dict[str, int]:
-        """The context length of each model."""
+        """Return the context length of each model."""
         return {name: self.get(name).shape.context for name in self.names()}
 
     def get(self, name: str) -> Model:
-        """The model of that name, read on first use. Unknown if there is none."""
+        """Return the model of that name, read on first use. Raises Unknown if there is none."""
         self.check(name)
         with self._lock:
             return self._held(name)

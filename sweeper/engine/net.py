@@ -1,9 +1,9 @@
-"""A Qwen3-shaped decoder-only transformer in numpy, with an exact backward pass.
+"""A decoder-only transformer like Qwen3 in numpy, with an exact backward pass.
 
-Only adapters are trained, so the backward pass carries the gradient of the activations through
-every layer and collects one matrix per linear map: `dL/dW = dy^T x` for the merged weight
-`W = W0 + s B A`. `lora.project` turns it into the gradients of A and B. Every loss reaches the
-network as `dL/dlogprob`, so nothing here knows which loss it is.
+Only adapters are trained. So the backward pass carries the gradient of the activations through
+every layer and collects one matrix per linear map: `dL/dW = dy^T x` for the merged weight `W = W0
++ s B A`. `lora.project` turns it into the gradients of A and B. Every loss reaches the network as
+`dL/dlogprob`, so the network does not depend on the loss.
 
 Sources: RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021), grouped queries
 (Ainslie et al. 2023), SwiGLU (Shazeer 2020), query and key norms as in Qwen3.
@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 MASKED = -1e30
-# Of sequences longer than this the attention weights are not kept, but made so many positions at a
-# time: those of 16,384 positions would take 4 GB a layer.
+# Attention weights of sequences longer than LONG are not kept, but computed for QUERIES positions
+# at a time: those of 16,384 positions would take 4 GB per layer.
 LONG, QUERIES = 1024, 256
 
 
@@ -58,7 +58,7 @@ class Shape(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The weights of one layer; maps that read the same input are stacked into one matrix."""
+    """The weights of one layer. Maps with the same input are stacked into one matrix."""
 
     attention_norm: Floats
     qkv: Floats  # [(H + 2 KV) h, d]
@@ -70,23 +70,22 @@ class Block(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """How queries and keys are rotated by their position: an angle's cosine and sine for each pair
-    of channels, T x (h / 2)."""
+    """The rotation of queries and keys by position: cosine and sine of an angle for each pair of
+    channels, T x (h / 2)."""
 
     cos: Floats
     sin: Floats
 
     def at(self, place: slice) -> "Rotation":
-        """That of some positions, for all heads: L x 1 x (h / 2)."""
+        """Return the rotation of some positions, for all heads: L x 1 x (h / 2)."""
         return Rotation(self.cos[place, None, :], self.sin[place, None, :])
 
 
 class Network(NamedTuple):
-    """A model ready to run: its sizes, and the weights of the frozen base with an adapter merged
-    in."""
+    """A model ready to run: its sizes, and the base weights with an adapter merged in."""
 
     shape: Shape
-    rotation: Rotation  # of every position of the context
+    rotation: Rotation  # of all positions of the context
     embed: Floats
     blocks: tuple[Block, ...]
     norm: Floats
@@ -94,7 +93,7 @@ class Network(NamedTuple):
 
 
 class Tape(NamedTuple):
-    """What the backward pass of one layer needs from its forward pass."""
+    """The values from one layer's forward pass that its backward pass needs."""
 
     x: Floats  # input, N x d
     inv1: Floats
@@ -104,7 +103,7 @@ class Tape(NamedTuple):
     q: Floats  # B x KV x (G T) x h
     k: Floats  # B x KV x T x h
     v: Floats
-    p: Floats | None  # attention weights, B x KV x (G T) x T; None of a long sequence
+    p: Floats | None  # attention weights, B x KV x (G T) x T; None for a long sequence
     mixed: Floats  # N x (H h)
     x2: Floats
     inv2: Floats
@@ -115,7 +114,7 @@ class Tape(NamedTuple):
 
 
 def rms(x: Floats, weight: Floats, eps: float) -> tuple[Floats, Floats]:
-    """RMSNorm over the last axis: the result, and 1/rms which its gradient needs."""
+    """Compute RMSNorm over the last axis. Returns the result, and 1/rms for its gradient."""
     inv = 1.0 / np.sqrt(np.vecdot(x, x)[..., None] * x.dtype.type(1.0 / x.shape[-1]) + eps)
     inv = inv.astype(x.dtype, copy=False)
     return x * inv * weight, inv
@@ -130,14 +129,14 @@ def _rms_grad(dy: Floats, x: Floats, inv: Floats, weight: Floats) -> Floats:
 
 
 def rotary(shape: Shape, dtype: npt.DTypeLike) -> Rotation:
-    """The rotation of every position of the context."""
+    """Return the rotation of all positions of the context."""
     inverse = shape.theta ** -(np.arange(0, shape.head, 2, dtype=np.float64) / shape.head)
     angle = np.arange(shape.context, dtype=np.float64)[:, None] * inverse
     return Rotation(np.cos(angle).astype(dtype), np.sin(angle).astype(dtype))
 
 
 def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
-    """Rotate the halves of the last axis against each other; with -sin it is the inverse."""
+    """Rotate the two halves of the last axis against each other. With -sin it is the inverse."""
     half = x.shape[-1] // 2
     out = np.empty_like(x)
     first, second = x[..., :half], x[..., half:]
@@ -147,7 +146,8 @@ def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
 
 
 def swiglu(gate_up: Floats) -> tuple[Floats, Floats]:
-    """silu(gate) * up for the stacked N x 2f input: the result, and sigmoid(gate)."""
+    """Compute silu(gate) * up of the stacked N x 2f input. Returns the result, and
+    sigmoid(gate)."""
     half = gate_up.shape[-1] // 2
     gate, up = gate_up[..., :half], gate_up[..., half:]
     sigmoid = np.exp(-gate)
@@ -159,13 +159,13 @@ def swiglu(gate_up: Floats) -> tuple[Floats, Floats]:
 
 
 def causal(length: int, dtype: npt.DTypeLike) -> Floats:
-    """What is added to the scores of T queries and as many keys: none sees what comes after it."""
+    """Return the causal mask for T queries and T keys, which is added to the scores."""
     return np.triu(np.full((length, length), MASKED, dtype), 1)
 
 
 def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Floats:
-    """Causal attention of the last L positions' queries (B x KV x (G L) x h) over all T keys
-    (B x KV x T x h): B x KV x (G L) x T. `mask` is `causal` of L positions or more."""
+    """Compute causal attention of the last L positions' queries (B x KV x (G L) x h) over all T
+    keys (B x KV x T x h): B x KV x (G L) x T. `mask` is `causal` of L positions or more."""
     length = q.shape[2] // groups
     scores = q @ keys.swapaxes(-1, -2)
     scores *= scores.dtype.type(1.0 / np.sqrt(q.shape[-1]))
@@ -179,7 +179,7 @@ def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Flo
 
 
 def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
-    """Some positions at a time of B x KV x (G T) x h: which they are, and B x KV x (G L) x h."""
+    """Split B x KV x (G T) x h by positions. Yields the positions, and B x KV x (G L) x h."""
     batch, kv, rows, head = x.shape
     whole = x.reshape(batch, kv, groups, rows // groups, head)
     for start in range(0, rows // groups, QUERIES):
@@ -191,10 +191,10 @@ def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
 def _attend(
     q: Floats, k: Floats, v: Floats, mask: Floats, groups: int
 ) -> tuple[Floats, Floats | None]:
-    """Causal attention of B x KV x (G T) x h queries: what is mixed, and the weights.
+    """Compute causal attention of B x KV x (G T) x h queries. Returns the output and the weights.
 
-    Those of a long sequence would not fit: they are made some positions at a time, and made again
-    by the backward pass.
+    The weights of a long sequence would not fit in memory. They are computed for some positions at
+    a time, and again in the backward pass.
     """
     if k.shape[2] <= LONG:
         weights = attention_weights(q, k, mask, groups)
@@ -240,8 +240,8 @@ def _layer(
 def forward(network: Network, ids: Ints) -> tuple[Floats, list[Tape]]:
     """Run B x T token ids through every layer.
 
-    Returns the last layer's output, N x d, before the final norm, and one tape a layer. Rows are
-    padded on the right: causal attention never looks there from a real position.
+    Returns the last layer's output, N x d, before the final norm, and one tape per layer. Rows are
+    padded on the right: with causal attention, real positions never see the padding.
     """
     batch, length = ids.shape
     rotation = network.rotation.at(slice(length))
@@ -254,19 +254,20 @@ def forward(network: Network, ids: Ints) -> tuple[Floats, list[Tape]]:
 
 
 def logits(network: Network, x: Floats) -> Floats:
-    """The V logits of rows of the last layer's output."""
+    """Compute the V logits of rows of the last layer's output."""
     return rms(x, network.norm, network.shape.eps)[0] @ network.head.T
 
 
 def log_softmax(scores: Floats) -> Floats:
-    """log softmax over the last axis."""
+    """Compute log softmax over the last axis."""
     shifted = scores - scores.max(-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
     return shifted
 
 
 class HeadTape(NamedTuple):
-    """What the gradient of the logprobs needs: rows used, their norm, their probabilities."""
+    """The values that the gradient of the logprobs needs: the rows used, their norm, and their
+    probabilities."""
 
     rows: Ints
     targets: Ints
@@ -279,7 +280,8 @@ class HeadTape(NamedTuple):
 def target_logprobs(
     network: Network, x: Floats, rows: Ints, targets: Ints
 ) -> tuple[Floats, HeadTape]:
-    """log p of `targets` (M x K token ids) at `rows` (M indices into the N rows of x): M x K."""
+    """Compute log p of `targets` (M x K token ids) at `rows` (M indices into the N rows of x): M x
+    K."""
     picked = x[rows]
     h, inv = rms(picked, network.norm, network.shape.eps)
     scores = log_softmax(h @ network.head.T)
@@ -304,7 +306,7 @@ def _head_grad(
     wanted: frozenset[str],
     grads: Arrays,
 ) -> Floats:
-    """From dL/dlogprob (M x K) to dL/dx of the last layer's output (N x d)."""
+    """Compute dL/dx of the last layer's output (N x d) from dL/dlogprob (M x K)."""
     dscores = tape.p * -dlogprobs.sum(-1, keepdims=True)
     index = np.arange(len(dscores))
     for column in range(dlogprobs.shape[1]):
@@ -319,7 +321,7 @@ def _head_grad(
 def _attention_grads(
     dmixed: Floats, p: Floats, q: Floats, k: Floats, v: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """From the gradient of what attention mixed to those of queries, keys and values."""
+    """Compute the gradients of queries, keys and values from that of the attention's output."""
     dv = p.swapaxes(-1, -2) @ dmixed
     dscores = dmixed @ v.swapaxes(-1, -2)
     dscores -= np.vecdot(dscores, p)[..., None]
@@ -329,7 +331,7 @@ def _attention_grads(
 
 
 def _long_attention_grads(dmixed: Floats, tape: Tape, groups: int) -> tuple[Floats, Floats, Floats]:
-    """The same where the weights were not kept."""
+    """Compute the same for a long sequence, whose weights were not kept."""
     mask = causal(QUERIES, dmixed.dtype)
     dq, dk, dv = np.empty_like(tape.q), np.zeros_like(tape.k), np.zeros_like(tape.v)
     whole = dq.reshape(*tape.k.shape[:2], groups, *tape.k.shape[2:])
@@ -347,7 +349,8 @@ def _long_attention_grads(dmixed: Floats, tape: Tape, groups: int) -> tuple[Floa
 def _attention_grad(
     dmixed: Floats, tape: Tape, block: Block, shape: Shape, rotation: Rotation
 ) -> Floats:
-    """From the gradient of what attention mixed (N x H h) to that of the stacked q, k and v."""
+    """Compute the gradient of the stacked q, k and v from that of the attention's output (N x H
+    h)."""
     batch, kv, length, head = tape.k.shape
     groups, both = shape.heads // kv, shape.heads + kv
     dmixed = dmixed.reshape(batch, length, kv, groups, head).transpose(0, 2, 3, 1, 4)
@@ -370,7 +373,7 @@ def _attention_grad(
 
 
 def _mlp_grad(dact: Floats, tape: Tape) -> Floats:
-    """From the gradient of silu(gate) * up (N x f) to that of the stacked gate and up."""
+    """Compute the gradient of the stacked gate and up from that of silu(gate) * up (N x f)."""
     half = dact.shape[-1]
     gate, up = tape.gate_up[:, :half], tape.gate_up[:, half:]
     out = np.empty_like(tape.gate_up)
@@ -392,10 +395,11 @@ def backward(
     wanted: frozenset[str],
     grads: Arrays,
 ) -> None:
-    """Add dL/dW of every wanted merged weight to `grads`.
+    """Add dL/dW of each wanted merged weight to `grads`.
 
-    `dlogprobs` is M x K as `target_logprobs` returned. Names in `wanted` and `grads`: `head`, and
-    `<layer>.qkv`, `.out`, `.gate_up`, `.down`. Below the lowest wanted layer nothing is computed.
+    `dlogprobs` is M x K like the logprobs of `target_logprobs`. Names in `wanted` and `grads` are
+    `head` and `<layer>.qkv`, `.out`, `.gate_up`, `.down`. Layers below the lowest wanted one are
+    skipped.
     """
     layers = [int(name.split(".")[0]) for name in wanted if name != "head"]
     rows, length = tapes[0].x.shape[0], tapes[0].k.shape[2]

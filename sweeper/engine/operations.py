@@ -1,4 +1,4 @@
-"""What the engine does for a client: one function for each kind of request.
+"""The work that the engine does for clients: one function for each kind of request.
 
 They run in worker threads, one at a time for each training client.
 """
@@ -40,14 +40,14 @@ MAX_SAMPLES = 1024
 
 
 class PassResult(NamedTuple):
-    """A forward pass: the logprobs of each datum's targets, shaped as those, and metrics."""
+    """A forward pass: the logprobs of each datum's targets, in the targets' shape, and metrics."""
 
     logprobs: list[Floats]
     metrics: dict[str, float]
 
 
 def lora_config(given: dict[str, Any]) -> lora.LoraConfig:
-    """A client's `lora_config`, checked."""
+    """Check a client's `lora_config`, and return it."""
     known = {k: v for k, v in given.items() if k in lora.LoraConfig._fields}
     config = lora.LoraConfig(**known)
     if not 1 <= config.rank <= lora.MAX_RANK:
@@ -60,7 +60,7 @@ def lora_config(given: dict[str, Any]) -> lora.LoraConfig:
 def create(
     name: str, model: Model, config: lora.LoraConfig, user_metadata: dict[str, object] | None
 ) -> Run:
-    """A new training client."""
+    """Create a training client."""
     adapter = Adapter(model, config, lora.create(model.shape, config))
     return Run(name, adapter, user_metadata)
 
@@ -93,16 +93,17 @@ def one_pass(
 def forward_backward(
     run: Run, data: Sequence[Datum], name: str, config: losses.LossConfig, *, train: bool
 ) -> PassResult:
-    """One pass over the data; with `train` its gradient is added to what the run has gathered.
+    """Do one pass over the data. With `train`, adds its gradient to the run's accumulated
+    gradients.
 
-    The loss is summed over tokens. A pass that fails leaves the gradients as they were.
+    The loss is summed over tokens. A failed pass leaves the gradients unchanged.
     """
     loss = losses.find(name, config)
     if not data:
         raise RequestError("data is empty")
     for number, datum in enumerate(data):
         check(datum, number, loss, run.adapter.model.shape)
-    with np.errstate(all="ignore"):  # a run that diverges is to see its infinities
+    with np.errstate(all="ignore"):  # a diverging run shall see its infinities
         logprobs, total, gradients = one_pass(run.adapter, data, loss, config, train=train)
     for key, gradient in gradients.items():
         held = run.gradients.get(key)
@@ -111,9 +112,9 @@ def forward_backward(
 
 
 def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:
-    """Step the run's adapter by the gradients gathered, and forget them. Metrics of the step.
+    """Step the run's adapter by the accumulated gradients, and clear them. Returns metrics.
 
-    Without any gradients nothing moves.
+    Without gradients, the weights do not change.
     """
     adapter = run.adapter
     with np.errstate(all="ignore"):
@@ -126,13 +127,13 @@ def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:
 
 
 def check_ttl(ttl_seconds: int | None) -> None:
-    """RequestError unless it is a time to live that Tinker takes: an hour to ten years."""
+    """Raise RequestError unless it is a time to live that Tinker accepts: an hour to ten years."""
     if ttl_seconds is not None and not 3600 <= ttl_seconds <= 315_360_000:
         raise RequestError(f"ttl_seconds is {ttl_seconds}: it must be from 3600 to 315360000")
 
 
 class SaveRequest(NamedTuple):
-    """What a client asks to be written under a name: `kind` is one of `checkpoints.KINDS`."""
+    """A client's request to save weights under a name. `kind` is one of `checkpoints.KINDS`."""
 
     kind: str
     name: str
@@ -142,7 +143,7 @@ class SaveRequest(NamedTuple):
 
 
 def save(vault: Vault, run: Run, request: SaveRequest) -> Place:
-    """Write the run's adapter, with its optimizer if the kind is `weights`, to disk."""
+    """Write the run's adapter to disk, with its optimizer if the kind is `weights`."""
     check_ttl(request.ttl_seconds)
     adapter, place = run.adapter, Place(run.id, request.kind, request.name)
     moments = run.moments if request.kind == "weights" else None
@@ -170,14 +171,14 @@ def restore(
     name: str, model: Model, place: Place, checkpoint: Checkpoint,
     *, optimizer_too: bool, user_metadata: dict[str, object] | None,
 ) -> Run:  # fmt: skip
-    """A new training client that goes on from a checkpoint."""
+    """Create a training client that continues from a checkpoint."""
     adapter = Adapter(model, checkpoint.config, checkpoint.adapter)
     moments = _moments(checkpoint, place, optimizer_too=optimizer_too)
     return Run(name, adapter, user_metadata, moments)
 
 
 def load_into(run: Run, place: Place, checkpoint: Checkpoint, *, optimizer_too: bool) -> None:
-    """Put a checkpoint into a training client that exists; what it had gathered goes."""
+    """Load a checkpoint into an existing training client, and clear its accumulated gradients."""
     adapter = run.adapter
     same = {k: v.shape for k, v in adapter.arrays.items()} == {
         k: v.shape for k, v in checkpoint.adapter.items()
@@ -207,7 +208,7 @@ class SamplingParams(TypedDict, total=False):
 
 
 class SampleRequest(NamedTuple):
-    """What a sampling client asks for."""
+    """A sampling client's request."""
 
     prompt: list[int]
     n: int
@@ -220,10 +221,11 @@ class SampleRequest(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Tokens whose logprobs are wanted at places of a prompt, a row for each place but the first.
+    """Tokens whose logprobs are wanted at positions of a prompt, with a row for each position
+    except the first.
 
-    `rows` and `ids` are those of each cell, -1 being no token; `sparse` has the row pointers and
-    the columns where only some cells of `shape` are listed.
+    `rows` and `ids` hold the row and token id of each cell; an id of -1 means no token. If only
+    some cells of `shape` are listed, `sparse` has the row pointers and the columns.
     """
 
     rows: Ints
@@ -232,7 +234,7 @@ class Targets(NamedTuple):
     sparse: tuple[Ints, Ints] | None = None
 
     def check(self, vocab: int, length: int) -> None:
-        """RequestError if they do not fit a prompt of that length."""
+        """Raise RequestError if they do not fit a prompt of that length."""
         if self.shape[0] != length - 1:
             raise RequestError(
                 f"target_prompt_logprobs has {self.shape[0]} rows; the prompt wants {length - 1}"
@@ -249,8 +251,8 @@ class Targets(NamedTuple):
 
 
 class PromptScores(NamedTuple):
-    """What was asked of a prompt's places: logprobs of its own tokens (NaN where there are none),
-    the top k, and of each cell of the targets its logprob (0 where it names no token)."""
+    """The requested scores of a prompt's positions: logprobs of its own tokens (NaN if there are
+    none), the top k, and the logprob of each cell of the targets (0 if it names no token)."""
 
     own: Floats | None = None
     topk: tuple[Ints, Floats] | None = None  # T x k token ids, T x k logprobs
@@ -258,15 +260,16 @@ class PromptScores(NamedTuple):
 
 
 class SampleResult(NamedTuple):
-    """Sequences, and what was asked of the prompt."""
+    """The sequences, and the requested scores of the prompt."""
 
     sequences: list[sampling.Sampled]
     scores: PromptScores
-    reused: int  # tokens of the prompt that had been read before
+    reused: int  # prompt tokens that had been read before
 
 
 def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
-    """Token ids and a test on text for the SDK's `stop`: None is the model's own end."""
+    """Return the token ids and the text test for the SDK's `stop`. None means the model's own
+    end."""
     if stop is None:
         return model.eos, None
     given: list[object] = [stop] if isinstance(stop, str) else list(stop)
@@ -308,7 +311,8 @@ def _params(model: Model, request: SampleRequest) -> sampling.Params:
 
 
 def _first_scored(request: SampleRequest) -> int:
-    """The first position of the prompt whose own token is scored: the one before has its logits."""
+    """Return the first position of the prompt whose own token is scored. Its logits are at the
+    position before."""
     n = len(request.prompt)
     return 1 if request.last_n is None else max(1, n - request.last_n)
 
@@ -316,15 +320,15 @@ def _first_scored(request: SampleRequest) -> int:
 def _prompt_scores(
     network: net.Network, prompt: sampling.Prompt, request: SampleRequest
 ) -> PromptScores:
-    """Logprobs of the prompt's own tokens, the best k and the targets of each place; none for the
-    first."""
+    """Compute the logprobs of the prompt's own tokens, the best k, and the targets at each
+    position. The first position has none."""
     k, n, first = request.topk_prompt_logprobs, prompt.length, _first_scored(request)
     own = np.full(n, np.nan, np.float32)
     best = np.full((n, k), sampling.EMPTY[0], np.int32)
     values = np.full((n, k), sampling.EMPTY[1], np.float32)
     ids, targets = np.array(request.prompt), request.targets
     found = None if targets is None else np.zeros(len(targets.ids), np.float32)
-    for at in range(prompt.first, n - 1, BLOCK):  # a block at a time, as it was read
+    for at in range(prompt.first, n - 1, BLOCK):  # in blocks, like the reading
         end = min(at + BLOCK, n - 1)
         rows = prompt.x[at - prompt.first : end - prompt.first]
         scores = net.log_softmax(net.logits(network, rows))
@@ -343,10 +347,11 @@ def _prompt_scores(
 
 
 def sample(adapter: Adapter, request: SampleRequest, prefixes: Prefixes | None) -> SampleResult:
-    """Draw sequences, and score the prompt if asked. `prefixes` are prompts read before."""
+    """Draw sequences, and score the prompt if requested. `prefixes` is the cache of read
+    prompts."""
     model, network = adapter.model, adapter.network
     params = _params(model, request)
-    firsts = list[int]()  # the first place whose output is needed, for each thing that is asked
+    firsts = list[int]()  # the first position whose output is needed, for each request
     if request.prompt_logprobs or request.topk_prompt_logprobs:
         firsts.append(_first_scored(request) - 1)
     if request.targets is not None:

@@ -14,7 +14,7 @@ __all__ = ["AdamParams", "Moments", "parse", "step"]
 
 
 class AdamParams(NamedTuple):
-    """One step's parameters, with the SDK's defaults; a clip norm of 0 clips nothing."""
+    """The parameters of one step, with the SDK's defaults. A clip norm of 0 means no clipping."""
 
     learning_rate: float = 1e-4
     beta1: float = 0.9
@@ -25,7 +25,7 @@ class AdamParams(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Running averages of the gradient and of its square, and the steps behind them."""
+    """Running averages of the gradient and of its square, and the number of steps."""
 
     first: Arrays
     second: Arrays
@@ -33,12 +33,12 @@ class Moments(NamedTuple):
 
 
 def parse(given: Mapping[str, object]) -> AdamParams:
-    """A client's `adam_params`, checked. RequestError says which value cannot be."""
+    """Check a client's `adam_params`, and return them. Raises RequestError for an invalid value."""
     if unknown := sorted(set(given) - set(AdamParams._fields)):
         raise RequestError(f"adam_params: unknown {', '.join(unknown)}")
     numbers: dict[str, float] = {}
     for name, value in given.items():
-        # the SDK sends null for NaN and infinities, which JSON has not
+        # the SDK sends null for NaN and infinities, which JSON does not have
         if not is_number(value) or not math.isfinite(value) or value < 0:
             said = "NaN or infinite" if value is None else value
             raise RequestError(f"adam_params: {name} is {said}; it must be finite and not below 0")
@@ -50,7 +50,7 @@ def parse(given: Mapping[str, object]) -> AdamParams:
 
 
 def _norm(gradients: Arrays) -> float:
-    # summed in float64 and in a fixed order, so that it is the same on every run
+    # in a fixed order, so that it is the same on every run
     total = 0.0
     for name in sorted(gradients):
         flat = gradients[name].ravel()
@@ -72,10 +72,11 @@ def _moved(weight: Floats, first: Floats, second: Floats, params: AdamParams, st
 def step(
     weights: Arrays, gradients: Arrays, moments: Moments, params: AdamParams
 ) -> tuple[Arrays, Moments, float]:
-    """One step on every weight that has a gradient.
+    """Do one step on every weight that has a gradient.
 
-    Returns new weights and moments, the old ones untouched, and the L2 norm of all gradients
-    before clipping. Weight decay is decoupled: w <- w (1 - rate decay) - rate m / (sqrt(v) + eps).
+    Returns new weights and moments, and the L2 norm of all gradients before clipping. The old
+    arrays are unchanged. Weight decay is decoupled: w <- w (1 - rate decay) - rate m / (sqrt(v) +
+    eps).
     """
     norm = _norm(gradients)
     if not gradients:

@@ -1,11 +1,10 @@
-"""What samplers have read before: keys and values of prompts, kept in blocks for prompts to come.
+"""The cache of prompts: keys and values of prompts that samplers have read, in blocks.
 
-The next turn of an episode begins with all of the last one, and the prompts of a group are equal:
-what they share need not be read again. A prompt is read in blocks of `BLOCK` positions, each of
-which depends on the tokens up to its end and on nothing else, so that a block that was kept and one
-that is computed anew are the same bits: what is kept changes no answer, only when it comes.
-
-A block is found by the one before it and by its own tokens, so equal beginnings are held once.
+The next turn of an episode begins with all of the last one, and the prompts of a group are equal.
+The shared beginning need not be read again. A prompt is read in blocks of `BLOCK` positions. Each
+block depends only on the tokens up to its end, so a cached block and a computed one are identical
+bit for bit: the cache changes the time of an answer, but not the answer. A block is found by its
+predecessor and its own tokens, so a shared beginning is stored once.
 """
 
 import itertools
@@ -17,8 +16,8 @@ from sweeper.engine.array_types import Floats
 
 __all__ = ["BLOCK", "BYTES", "Kept", "Prefixes"]
 
-# Longer blocks are read with fewer calls, shorter ones leave less to read again at the end of a
-# prompt; `tests/bench/engine_turns.py` tells.
+# Longer blocks need fewer calls. Shorter ones leave less to read again at the end of a prompt. See
+# `tests/bench/engine_turns.py`.
 BLOCK = 64
 BYTES = 256 * 2**20  # half a million positions of the tiny model
 
@@ -35,14 +34,14 @@ class Kept(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, but for the names of its tokens."""
+        """Its size in memory, without the keys by which it is found."""
         return self.last.nbytes + sum(keys.nbytes + values.nbytes for keys, values in self.cache)
 
 
 class Prefixes:
-    """Blocks of many owners, within so many bytes: those that were used last. Any thread may ask.
+    """A least-recently-used cache of blocks of many owners, with a limit in bytes. Thread-safe.
 
-    An owner is a set of weights that never changes; with the weights its blocks are forgotten.
+    An owner is a set of weights that never changes. Its blocks are dropped when the weights are.
     """
 
     def __init__(self, most: int = BYTES) -> None:
@@ -54,12 +53,12 @@ class Prefixes:
 
     @property
     def nbytes(self) -> int:
-        """What is held."""
+        """The size of all blocks in bytes."""
         return self._held
 
     def find(self, owner: int, parts: list[bytes]) -> list[Kept]:
-        """The blocks that are kept of a prompt, given the tokens of each: those from its start on
-        without a gap."""
+        """Return the cached blocks of a prompt from its start on without a gap. `parts` has the
+        tokens of each block."""
         found, above = list[Kept](), _ROOT
         with self._lock:
             keys = list[_Key]()
@@ -71,7 +70,7 @@ class Prefixes:
                 keys.append(key)
                 found.append(block)
                 above = block.number
-            for key in reversed(keys):  # what others begin with goes last
+            for key in reversed(keys):  # evict a shared beginning last
                 self._blocks.move_to_end(key)
         return found
 
@@ -83,7 +82,8 @@ class Prefixes:
         cache: list[tuple[Floats, Floats]],
         last: Floats,
     ) -> Kept:
-        """Keep the block that follows `above` (None: the first), and give what was kept."""
+        """Cache the block that follows `above` (None: the first block). Returns the cached
+        block."""
         with self._lock:
             key = owner, above.number if above else _ROOT, part
             block = self._blocks.get(key)
@@ -97,7 +97,7 @@ class Prefixes:
             return block
 
     def forget(self, owner: int) -> None:
-        """Free all that is kept for an owner."""
+        """Drop all blocks of an owner."""
         with self._lock:
             for key in list(self._owned.get(owner, ())):
                 self._drop(key)

@@ -1,7 +1,7 @@
-"""What the SDK can ask for and this engine does not do: each address with its reason.
+"""The SDK's requests that this engine does not support: each path with the reason.
 
-They are answered at once. `docs/engine.md` has a table of all calls of the SDK; a test walks
-through it.
+They are refused at once. `docs/engine.md` has a table of all calls of the SDK, which a test
+checks.
 """
 
 __all__ = ["REFUSED"]
@@ -25,4 +25,4 @@ REFUSED: list[tuple[str, str, str]] = [
         "there are no archives on this engine: save_weights_external, then its addresses",
     ),
 ]
-"""Method, address below /api/v1/, message."""
+"""Method, path below /api/v1/, message."""

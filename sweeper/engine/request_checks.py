@@ -1,6 +1,6 @@
-"""What every request has to pass before the engine looks at it: where it comes from, its key, how
-large it is. A page in somebody's browser, and another user of the machine, can reach a port on
-loopback as well as its owner can."""
+"""Checks on every request before the engine handles it: its origin, its token and its size. Pages
+in the user's browser and other users of the machine can reach a loopback port as well as the
+owner."""
 
 import hmac
 from collections.abc import Collection
@@ -13,24 +13,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["JSON_BYTES", "OPEN", "OTHER_BYTES", "Front", "TooLarge", "local_names"]
 
 OPEN = "/api/v1/healthz"
-"""The only address that is answered without the token and without a key of its own."""
+"""The only path that needs neither the token nor a key of its own."""
 OPEN_BELOW = "/api/v1/files/"
-"""Addresses below it hold a key: who fetches weights by them has no token."""
+"""Paths below it contain a key, because programs that download weights do not have the token."""
 JSON_BYTES = 16 * 2**20
-"""Bytes of a JSON body at most: a prompt of 1,000,000 tokens has 7,000,000."""
+"""Maximum bytes of a JSON body. A prompt of 1,000,000 tokens has 7,000,000."""
 OTHER_BYTES = 64 * 2**20
-"""Bytes of any other at most: the SDK sends batches in parts of 5,000,000."""
+"""Maximum bytes of any other body. The SDK sends batches in parts of 5,000,000."""
 _DRAINED = 8
-"""Times the limit that is read, and thrown away, before the connection is cut: who sends a body and
-finds the connection cut cannot read why, and sends it again."""
+"""A body that is too large is read and discarded up to this many times the limit before the
+connection is cut. A client whose connection is cut while it sends cannot read the reason, and
+sends the body again."""
 _HEAD_BYTES = 4096
-"""Of a body that is too large, what is kept: the SDK's say there whom they are for."""
+"""Bytes kept of a body that is too large. The SDK's bodies name their training client there."""
 _TYPES = ("application/json", "application/x-protobuf")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class TooLarge(HTTPException):
-    """A body of more bytes than are read; `head` is how it begins."""
+    """A body larger than its limit. `head` is its beginning."""
 
     def __init__(self, limit: int, head: bytes) -> None:
         super().__init__(413, f"the body has more than {limit:,} bytes")
@@ -38,13 +39,13 @@ class TooLarge(HTTPException):
 
 
 def local_names(address: str) -> frozenset[str]:
-    """The names by which a client on this machine may call a server at `address` on loopback."""
+    """Return the host names by which local clients may call a server at `address` on loopback."""
     return frozenset({"localhost", "127.0.0.1", "[::1]", address, f"[{address}]"})
 
 
 class Front:
-    """The application behind it. `token` is asked of all requests but `OPEN`, None: of none;
-    `names` are those of the hosts that it answers to, None: any."""
+    """Checks each request before it passes it to the application. `token` is required of all
+    requests except `OPEN` (None: no token). `names` are the accepted host names (None: any)."""
 
     def __init__(
         self, app: ASGIApp, token: str | None, names: Collection[str] | None = None
@@ -52,7 +53,7 @@ class Front:
         self._app, self._token, self._names = app, token, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have the application do it."""
+        """Reject a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -98,7 +99,7 @@ def _refused(status: int, detail: str) -> Response:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """The same, but that a body of more than `limit` bytes is a 413 for who reads it."""
+    """Wrap `receive` so that reading a body of more than `limit` bytes raises a 413."""
     size, head = 0, b""
 
     async def bounded() -> Message:

@@ -24,15 +24,15 @@ from sweeper.engine.prefixes import BLOCK, Prefixes
 
 __all__ = ["Params", "Prompt", "Sampled", "read", "sample"]
 
-ROOM = 256  # positions that a cache grows by
+ROOM = 256  # positions by which a cache grows
 _UNSEEN = causal(BLOCK, np.float32)
 
 Cache = tuple[Floats, Floats]
-"""The keys and the values of a layer."""
+"""The keys and values of a layer."""
 
 
 class Params(NamedTuple):
-    """How to draw: the SDK's `SamplingParams`, resolved for a model."""
+    """The parameters of sampling: the SDK's `SamplingParams`, resolved for a model."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -41,12 +41,12 @@ class Params(NamedTuple):
     seed: int | None = None
     stop_tokens: frozenset[int] = frozenset()
     stop_text: Callable[[list[int]], bool] | None = None
-    topk: int = 0  # how many of the likeliest tokens to tell at each place
+    topk: int = 0  # how many of the likeliest tokens to report at each position
 
 
 class Sampled(NamedTuple):
     """One sequence: its tokens, the logprob of each, and whether a stop ended it. `topk` has the
-    likeliest tokens of each place with their logprobs, if they were asked for."""
+    likeliest tokens at each position with their logprobs, if requested."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -55,7 +55,7 @@ class Sampled(NamedTuple):
 
 
 EMPTY = 0, -99999.0
-"""The token and the logprob that the protocol has where there are fewer than k."""
+"""The token and logprob that the protocol uses as padding for fewer than k entries."""
 
 
 class Prompt(NamedTuple):
@@ -63,8 +63,8 @@ class Prompt(NamedTuple):
 
     length: int
     x: Floats  # (T - first) x d: the last layer's output, before the final norm
-    cache: list[Cache]  # a layer: KV x T x h each
-    reused: int = 0  # positions that had been read before
+    cache: list[Cache]  # for each layer: KV x T x h each
+    reused: int = 0  # positions taken from the cache of prompts
 
     @property
     def first(self) -> int:
@@ -73,7 +73,7 @@ class Prompt(NamedTuple):
 
 
 def check(shape: Shape, tokens: list[int]) -> None:
-    """Raise RequestError if a prompt is empty, too long or not of tokens."""
+    """Raise RequestError if a prompt is empty, is too long, or has invalid tokens."""
     if not tokens:
         raise RequestError("the prompt is empty")
     if len(tokens) > shape.context:
@@ -90,10 +90,10 @@ def read(
     prefixes: Prefixes | None = None,
     owner: int = 0,
 ) -> Prompt:
-    """Run a prompt through the network, block by block, but for what `prefixes` has of it.
+    """Run a prompt through the network, block by block, except for blocks cached in `prefixes`.
 
-    `first` is the first position whose output is wanted; None is the last. RequestError if the
-    prompt is empty, too long or not of tokens.
+    `first` is the first position whose output is needed (None: the last position). Raises
+    RequestError if the prompt is empty, is too long, or has invalid tokens.
     """
     shape, dtype = network.shape, network.embed.dtype
     check(shape, tokens)
@@ -102,7 +102,7 @@ def read(
     ids = np.array(tokens, np.int32)
     parts = [ids[at : at + BLOCK].tobytes() for at in range(0, length, BLOCK)]
     held = prefixes.find(owner, parts) if prefixes else []
-    # Of a block that is kept there is the output of the last position only.
+    # A cached block has only the output of its last position.
     useful = len(parts) if first == length - 1 else first // BLOCK
     held = held[:useful]
     size = shape.kv_heads, length, shape.head
@@ -113,7 +113,7 @@ def read(
             keys[:, place], values[:, place] = kept_keys, kept_values
     outputs = [held[-1].last[None]] if len(held) == len(parts) else list[Floats]()
     above = held[-1] if held else None
-    batch = [(keys[None], values[None]) for keys, values in cache]  # of one sequence
+    batch = [(keys[None], values[None]) for keys, values in cache]  # a batch of one
     for at in range(len(held) * BLOCK, length, BLOCK):
         block_ids = ids[at : at + BLOCK]
         x = _extend(network, block_ids, batch, at, len(block_ids))
@@ -155,7 +155,7 @@ def _extend(
 ) -> Floats:
     """Read `length` more tokens of each of n sequences, from position `at` on.
 
-    Their keys and values go into the caches (n x KV x room x h). Returns (n length) x d.
+    Writes their keys and values into the caches (n x KV x room x h). Returns (n length) x d.
     """
     x, rotation = network.embed[tokens], network.rotation.at(slice(at, at + length))
     for block, cache in zip(network.blocks, caches, strict=True):
@@ -164,7 +164,7 @@ def _extend(
 
 
 def _truncated(probabilities: Floats, params: Params) -> Floats:
-    """Zero what top-k and top-p leave out. Ties at the border of top-k all stay."""
+    """Set what top-k and top-p exclude to zero. Ties at the border of top-k all stay."""
     if 0 < params.top_k < probabilities.shape[-1]:
         border = np.partition(probabilities, -params.top_k, -1)[:, -params.top_k, None]
         probabilities = np.where(probabilities < border, 0.0, probabilities)
@@ -174,14 +174,14 @@ def _truncated(probabilities: Floats, params: Params) -> Floats:
         ranked = np.take_along_axis(probabilities, order, -1)
         before = np.cumsum(ranked, -1) - ranked
         kept = np.where(before < params.top_p * total, ranked, 0.0)
-        kept[:, 0] = ranked[:, 0]  # the likeliest stays, whatever top_p is
+        kept[:, 0] = ranked[:, 0]  # the likeliest always stays
         probabilities = np.zeros_like(probabilities)
         np.put_along_axis(probabilities, order, kept, -1)
     return probabilities
 
 
 def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
-    """The k likeliest tokens of each row and their logprobs, `EMPTY` beyond the vocabulary."""
+    """Return the k likeliest tokens of each row and their logprobs, padded with `EMPTY`."""
     order = np.argsort(-logprobs, -1, kind="stable")[:, :k]
     ids = np.full((len(logprobs), k), EMPTY[0], np.int32)
     values = np.full((len(logprobs), k), EMPTY[1], np.float32)
@@ -193,11 +193,11 @@ def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
 def _draw(
     scores: Floats, params: Params, uniform: Floats
 ) -> tuple[Ints, Floats, tuple[Ints, Floats] | None]:
-    """A token for each row of n x V logits, its logprob under the temperature, and the likeliest
-    ones if they are asked for.
+    """Draw a token for each row of n x V logits. Returns the tokens, their logprobs at the
+    temperature, and the likeliest tokens if requested.
 
-    Inverse transform sampling, with one uniform number a row, so that what one row draws does not
-    depend on the others.
+    Uses inverse transform sampling with one uniform number per row, so that the rows are
+    independent of each other.
     """
     if not np.isfinite(scores).all():
         raise RequestError("the model's logits are not finite: its training has diverged")
@@ -209,7 +209,7 @@ def _draw(
         probabilities = _truncated(np.exp(logprobs.astype(np.float64)), params)
         cumulative = np.cumsum(probabilities, -1)
         tokens = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(-1)
-        # rounding at the upper end must not pick a token of probability 0
+        # rounding at the upper end must not select a token of probability 0
         last = probabilities.shape[-1] - 1 - (probabilities[:, ::-1] > 0).argmax(-1)
         tokens = np.minimum(tokens, last)
     best = likeliest(logprobs, params.topk) if params.topk else None
@@ -217,7 +217,7 @@ def _draw(
 
 
 def _room(caches: list[Cache], n: int, length: int, room: int) -> list[Cache]:
-    """What caches hold of the first `length` positions, for n sequences, with space for `room`."""
+    """Copy the first `length` positions of caches for n sequences, with space for `room` more."""
 
     def grown(part: Floats) -> Floats:
         out = np.empty((n, part.shape[-3], length + room, part.shape[-1]), part.dtype)
@@ -230,9 +230,10 @@ def _room(caches: list[Cache], n: int, length: int, room: int) -> list[Cache]:
 def sample(network: Network, prompt: Prompt, n: int, params: Params) -> list[Sampled]:
     """Draw n continuations of a prompt.
 
-    The logprobs are those of the tempered distribution before top-k and top-p cut it; at
-    temperature 1 they equal what training computes for the same tokens. A prompt that fills the
-    context has one token drawn all the same: nothing has to be read after it.
+    The logprobs are those of the tempered distribution before the truncation by top-k and top-p.
+    At temperature 1 they equal the logprobs that training computes for the same tokens. For a
+    prompt that fills the context, one token is still drawn, because nothing has to be read after
+    it.
     """
     seed = None if params.seed is None else params.seed % 2**64
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -241,7 +242,7 @@ def sample(network: Network, prompt: Prompt, n: int, params: Params) -> list[Sam
     alive, scores = np.arange(n), logits(network, prompt.x[-1:]).repeat(n, 0)
     caches, end = prompt.cache, prompt.length
     for step in range(steps):
-        # numbers are drawn for every sequence, ended or not: each has its own stream
+        # draw for every sequence, ended or not, so that each has its own stream
         tokens, logprobs, best = _draw(scores, params, rng.random(n)[alive])
         going = np.ones(len(alive), bool)
         for row, i in enumerate(alive):

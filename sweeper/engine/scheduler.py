@@ -1,14 +1,16 @@
-"""Who waits for what: promises, and lanes of jobs that a few worker threads take turns at.
+"""Schedules requests on a few worker threads, in one queue (lane) per training client or sampler,
+and keeps the promises of their results.
 
-A lane holds the requests of one training client, which run one at a time and in the order of
-their sequence numbers, however they arrive; or those of one sampler, the newest first. Lanes take
-turns, so a client with many requests does not starve the others.
+The lane of a training client runs its requests one at a time, in the order of their sequence
+numbers, whatever the order of arrival. The lane of a sampler takes the newest request first. Lanes
+take turns, so a client with many requests does not starve the others.
 
-The newest first, since the next turn of an episode begins with what was read a moment ago for its
-last one (`prefixes.py`). Of hundreds of episodes that are begun at once few are then under way at a
-time, and what these begin with is still kept; in the order of arrival all of them are, each turn of
-one after a turn of every other, by which time it is not. So that none waits for ever, every so many
-times the oldest is taken.
+Samplers take the newest request first because the next turn of an episode begins with a prompt
+that was read a moment ago for its last turn (`prefixes.py`). If hundreds of episodes start at
+once, only a few of them are then in progress at a time, and their prompts are still cached. In the
+order of arrival, all of them would be in progress: each turn of an episode would come after a turn
+of every other one, when its prompt has left the cache. At intervals the oldest request is taken,
+so that none waits for ever.
 """
 
 import collections
@@ -30,18 +32,19 @@ log = logging.getLogger("sweeper.engine")
 
 
 class Reply(NamedTuple):
-    """What a client gets for a promise: bytes of protobuf, or a JSON document."""
+    """The result for a promise: bytes of protobuf, or a JSON document."""
 
     body: bytes | dict[str, object]
 
 
 def failure(message: str, category: str) -> Reply:
-    """A request that failed; `category` is `user` or `server`, which the SDK tells apart."""
+    """Return the result of a failed request. The SDK distinguishes the `category` `user` from
+    `server`."""
     return Reply({"error": message, "category": category})
 
 
 def fail(futures: Iterable[Future[Reply]], message: str) -> None:
-    """Answer requests that have not begun, unless they were given up, with a failure."""
+    """Fail requests that have not begun and were not cancelled."""
     for future in futures:
         if future.set_running_or_notify_cancel():
             future.set_result(failure(message, "user"))
@@ -51,10 +54,11 @@ Work = Callable[[], Reply]
 
 
 class Promises:
-    """Promises by id: kept until they were fetched, and a while longer.
+    """Promises by id, kept until they are fetched and a while longer.
 
-    A client that lost an answer asks again, so a fetched promise stays for `linger` seconds but
-    no more than `most` of them do; one that nobody fetches is dropped after `forget` seconds.
+    A client that lost an answer asks again. So a fetched promise stays for `linger` seconds, but
+    at most `most` of them do. A finished promise that nobody fetches is dropped after `forget`
+    seconds.
     """
 
     def __init__(self, most: int = 2048, linger: float = 60.0, forget: float = 3600.0) -> None:
@@ -70,7 +74,7 @@ class Promises:
         return len(self._open) + len(self._fetched)
 
     def create(self, name: str) -> Future[Reply] | None:
-        """A new promise, or None when there is one of that name: the request was sent again."""
+        """Create a promise. Returns None if the name exists, because the request was sent again."""
         with self._lock:
             if name in self._open or name in self._fetched:
                 return None
@@ -79,30 +83,31 @@ class Promises:
             return future
 
     def get(self, name: str) -> Future[Reply] | None:
-        """The promise of that name, or None when there is none or none any more."""
+        """Return the promise of that name, or None if there is none or it was dropped."""
         with self._lock:
             found = self._open.get(name) or self._fetched.get(name)
             return found[0] if found else None
 
     def pause(self, name: str, why: Paused) -> None:
-        """Say of a promise that what it is for has to wait."""
+        """Mark a promise as paused."""
         self._paused[name] = why
 
     def resume(self, name: str) -> None:
-        """It need not wait any more."""
+        """Mark a promise as not paused."""
         self._paused.pop(name, None)
 
     def paused(self, name: str) -> Paused | None:
-        """Why a promise has to wait; None if it need not."""
+        """Return why a promise is paused, or None."""
         return self._paused.get(name)
 
     def since(self, name: str) -> float:
-        """When an answer was first asked for, on the monotonic clock; 0 if it was fetched."""
+        """Return the monotonic time at which the promise was created; 0 if its result was
+        fetched."""
         found = self._open.get(name)
         return found[1] if found else 0.0
 
     def fetched(self, name: str) -> None:
-        """Remember that a client has had the answer."""
+        """Record that a client has fetched the result."""
         with self._lock:
             if found := self._open.pop(name, None):
                 self._fetched[name] = found[0], time.monotonic()
@@ -110,7 +115,7 @@ class Promises:
                 self._fetched.popitem(last=False)
 
     def sweep(self, now: float | None = None) -> None:
-        """Drop what has been kept long enough."""
+        """Drop promises that have been kept long enough."""
         now = time.monotonic() if now is None else now
         with self._lock:
             while self._fetched:
@@ -124,7 +129,7 @@ class Promises:
 
 
 _OLDEST = 8
-"""Of so many requests of a sampler that are taken one is the oldest."""
+"""One in this many requests of a sampler is the oldest instead of the newest."""
 
 
 class _Job(NamedTuple):
@@ -133,29 +138,29 @@ class _Job(NamedTuple):
 
 
 class Lane:
-    """Jobs that belong together. `ordered`: by sequence number, from 1, one at a time; else the
-    newest first."""
+    """A queue of requests. With `ordered`, they run by sequence number, from 1, one at a time.
+    Otherwise the newest is first."""
 
     def __init__(self, *, ordered: bool) -> None:
         self._ordered, self._taken = ordered, 0
         self.limit = 1 if ordered else 1_000_000
         self.next = 1
         self.early: list[tuple[int, int, _Job]] = []
-        self.early_since = 0.0  # when it began to wait for the number that is next
+        self.early_since = 0.0  # since when it has waited for the next number
         self.queue: collections.deque[_Job] = collections.deque()
         self.running = 0
         self.is_ready = False
         self.closed = False
 
     def take(self) -> _Job:
-        """The job that is next; there is one."""
+        """Take the next job. There must be one."""
         self._taken += 1
         oldest = self._ordered or self._taken % _OLDEST == 0
         return self.queue.popleft() if oldest else self.queue.pop()
 
 
 class Scheduler:
-    """Worker threads and the lanes they serve."""
+    """The worker threads and the lanes that they serve."""
 
     def __init__(self, threads: int = 1) -> None:
         self._condition = threading.Condition()
@@ -172,10 +177,11 @@ class Scheduler:
     def submit(
         self, lane: Lane, future: Future[Reply], work: Work, sequence: int | None = None
     ) -> None:
-        """Queue a job. With a sequence number it waits until all before it have been queued.
+        """Queue a job. With a sequence number, it waits until all earlier numbers have been
+        queued.
 
-        A number that has had its turn is a request whose answer was fetched and forgotten, or
-        whose lane is closed: it fails and is not run again.
+        A number that has already had its turn fails and does not run again: it belongs to a
+        request whose answer was fetched and dropped. A job for a closed lane fails too.
         """
         job = _Job(future, work)
         with self._condition:
@@ -199,8 +205,9 @@ class Scheduler:
             lane.queue.append(due)
 
     def pass_over(self, lane: Lane, seconds: float) -> None:
-        """Give up on a number that requests have waited for so long: they fail, and the next one
-        is the one after them. A client that lost a request for good would wait for ever."""
+        """Skip a missing number that requests have waited for longer than `seconds`. The waiting
+        requests fail, and the lane continues with the number after them. A client that has lost a
+        request for good would wait for ever."""
         with self._condition:
             if not lane.early or time.monotonic() - lane.early_since < seconds:
                 return
@@ -211,7 +218,8 @@ class Scheduler:
         fail(waiting, f"request {missing} of this training client, which goes before, never came")
 
     def close(self, lane: Lane) -> None:
-        """Fail what waits in a lane and refuse what comes; what runs ends by itself."""
+        """Fail the waiting requests of a lane, and refuse new ones. Running ones are not
+        affected."""
         with self._condition:
             lane.closed = True
             waiting = [job.future for job in (*lane.queue, *(job for _, _, job in lane.early))]
@@ -220,7 +228,7 @@ class Scheduler:
         fail(waiting, "the session has ended")
 
     def stop(self, timeout: float) -> None:
-        """Let what runs end, start nothing more, and wait at most `timeout` seconds for it."""
+        """Start no more jobs, and wait at most `timeout` seconds for the running ones."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
@@ -253,7 +261,7 @@ class Scheduler:
             lane, job = taken
             if job.future.set_running_or_notify_cancel():
                 job.future.set_result(_answer(job.work))
-            del job  # the promise alone decides how long the answer is kept
+            del job  # only the promise may keep the answer alive
             with self._condition:
                 lane.running -= 1
                 self._mark_ready(lane)

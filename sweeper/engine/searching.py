@@ -1,4 +1,4 @@
-"""Which sessions a client searches for: those that are open and the last that have ended."""
+"""Searches the open sessions and those that ended last."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,7 +27,8 @@ def _summary(service: Service, found: Session, active: bool) -> Body:
 
 
 def _is_named(found: Session, name: str | None, words: Sequence[str]) -> bool:
-    """Whether it has that id, or all the words in its display name; without either, any has."""
+    """Return whether the session has that id, or all the words in its display name. True without
+    either criterion."""
     if name is None and not words:
         return True
     shown = (found.display_name or "").lower()
@@ -35,7 +36,7 @@ def _is_named(found: Session, name: str | None, words: Sequence[str]) -> bool:
 
 
 def _is_meant(found: Session, body: Body) -> bool:
-    """Whether a search is for this session, its status aside."""
+    """Return whether a search matches this session, apart from its status."""
     wanted: Body = body.get("user_metadata") or {}
     own: Body = found.user_metadata or {}
     owner: Body = body.get("owner") or {}
@@ -64,7 +65,7 @@ def _place(found: Session) -> tuple[datetime, str]:
 
 
 def search_sessions(service: Service, _path: Params, body: Body) -> Body:
-    """One page of what a search finds, the newest first."""
+    """Return one page of a search's results, newest first."""
     active = {session.id for session in service.registry.sessions()}
     found = [one for one in service.registry.all_sessions() if _is_meant(one, body)]
     if asked := body.get("statuses"):

@@ -1,4 +1,4 @@
-"""The engine's process: lock, socket, record, log, signals."""
+"""The engine's process: lock, socket, record, log and signals."""
 
 import contextlib
 import fcntl
@@ -33,13 +33,13 @@ THREADS = min(2, os.cpu_count() or 1)  # more than two have not been measured (d
 _LOCK_SECONDS = 3.0
 _LOG_BYTES = 1_000_000
 _DRAIN_SECONDS = 5.0
-# Python's own 5 ms would let a thread that computes hold up one that answers.
+# With Python's default of 5 ms, a computing thread would delay a responding one.
 _SWITCH_SECONDS = 0.0005
 
 
 @contextlib.contextmanager
 def _locked(home: str) -> Generator[None]:
-    """Hold the home's lock. It is tried for a while: the one before may be on its way out."""
+    """Hold the home's lock. Retries for a while, because the last engine may be stopping."""
     path = os.path.join(paths.engine(home), "lock")
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + _LOCK_SECONDS
@@ -61,7 +61,8 @@ def _locked(home: str) -> Generator[None]:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle off only where the protocol is named, and it costs 40 ms a request
+    # asyncio disables Nagle's algorithm, which costs 40 ms a request, only for an explicit
+    # protocol
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -74,8 +75,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _listen_as_before(host: str, port: int, home: str) -> socket.socket:
-    """Listen on `port`; where any will do, on that of the engine before, if it can be had: what was
-    at work when that one went away finds this one."""
+    """Listen on `port`. Port 0 takes the port of the home's last engine if it is free, so that
+    programs that were running when it went away find this one."""
     path = os.path.join(paths.engine(home), "port")
     listener = None
     if port == 0:
@@ -89,7 +90,7 @@ def _listen_as_before(host: str, port: int, home: str) -> socket.socket:
 
 
 def _log_to(home: str) -> None:
-    """Log to the terminal and to the home's log, which is begun anew when it has grown large."""
+    """Log to the terminal and to the home's log, which is emptied when it has grown large."""
     path = log_path(home)
     large = os.path.exists(path) and os.path.getsize(path) > _LOG_BYTES
     formatter = logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -107,7 +108,7 @@ def _log_to(home: str) -> None:
 
 
 class _Recorded(uvicorn.Server):
-    """A server that writes its record when it answers and removes it when it no longer does."""
+    """A server that writes its record when it starts to answer, and removes it at the end."""
 
     def __init__(self, config: uvicorn.Config, path: str, record: Mapping[str, object]) -> None:
         super().__init__(config)
@@ -127,7 +128,7 @@ class _Recorded(uvicorn.Server):
 
 
 def _load_models(home: str, settings: Settings) -> Models:
-    """The models, read, and their tokenizers where programs look for them."""
+    """Load the models, and put their tokenizers into the cache for programs."""
     try:
         offered = Models(paths.models(home), settings.models, settings.aliases)
         for name in offered.names():
@@ -158,7 +159,7 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
             access_log=False,
             lifespan="off",
             ws="none",
-            timeout_graceful_shutdown=1,  # long polls would hold it up
+            timeout_graceful_shutdown=1,  # long polls would delay it
             timeout_keep_alive=75,
         )
         server = _Recorded(config, record_path(home), record)
@@ -166,10 +167,12 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
         def finish(_signal: int, _frame: FrameType | None) -> None:
             server.should_exit = True
 
-        # uvicorn puts its own in place while it serves, then raises what it caught again
+        # uvicorn replaces the handlers while it serves, and raises the caught signals again
+        # afterwards
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, finish)
-        # Its window may be closed, or the whole tmux server: the runs go on, and need it.
+        # The terminal window or the whole tmux server may be closed. The runs go on and need the
+        # engine.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server.run([listener])
     service.scheduler.stop(_DRAIN_SECONDS)

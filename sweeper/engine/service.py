@@ -1,8 +1,8 @@
 """The engine's requests, without HTTP: a JSON body in, a JSON document out.
 
-What takes time becomes a job, and the answer a promise that the client fetches. A request for a
-training client is queued whatever is wrong with it and fails in its turn: the SDK numbers its
-requests, and one that never came would hold up all that follow.
+Slow work becomes a job, and the answer is a promise whose result the client fetches. An invalid
+request for a training client is queued too, and fails in its turn: the SDK numbers its requests,
+and a missing number would block all later ones.
 """
 
 import contextlib
@@ -35,15 +35,15 @@ Body = dict[str, Any]
 _SWEEP_SECONDS, _PURGE_SECONDS = 10.0, 300.0
 _UNSUPPORTED = ("prompt_alt_tokens_k", "record_stability_info")
 _TARGETS = "target_prompt_logprobs"
-# A client says that it lives every 10 s. One that was killed does not end its session, and would
-# keep another out of its seat until the session is swept.
+# A client sends a heartbeat every 10 s. A client that was killed does not end its session, and
+# would block a seat until the session is swept.
 _SEAT_SECONDS = 35.0
-# The SDK tries for 5 minutes to send a request, and then goes on with the next number.
+# The SDK tries to send a request for 5 minutes, and then continues with the next number.
 _MISSING_SECONDS = 600.0
 
 
 def _owner(name: str, kind: str) -> str:
-    """The session in the id of a run or a sampler."""
+    """Return the session in the id of a run or a sampler."""
     return name.rpartition(f":{kind}:")[0]
 
 
@@ -62,7 +62,7 @@ def _save_request(
 
 
 class Service:
-    """Everything a client can ask for, but for listings (`listing`)."""
+    """All requests of clients, except listings (`listing`)."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Service:
         threads: int = 1,
         limits: Limits = Limits(),  # noqa: B008 -- a tuple
     ) -> None:
-        """`spill` is a directory for samplers that are not in use; it is emptied."""
+        """`spill` is a directory for idle samplers. It is emptied."""
         self.models, self.vault = models, vault
         self.scheduler = Scheduler(threads)
         self.promises = Promises()
@@ -92,7 +92,7 @@ class Service:
     def _promise(
         self, name: str, lane: Lane, job: Callable[[], Reply], sequence: int | None = None
     ) -> str:
-        """Queue a job under a name; a request sent again finds the promise there."""
+        """Queue a job under a name. A request that is sent again finds its promise."""
         future = self.promises.create(name)
         if future is not None:
             self.scheduler.submit(lane, future, job, sequence)
@@ -110,8 +110,8 @@ class Service:
         return {"request_id": name, "model_id": run.id}
 
     def refuse(self, body: Body, message: str) -> None:
-        """Let a request that was turned away have its number's turn, if it has one: the SDK counts
-        it, and those that follow would wait for it for ever."""
+        """Release the sequence number of a rejected request, if it has one. The SDK counts it, and
+        later requests would wait for it for ever."""
         name, sequence = body.get("model_id"), body.get("seq_id")
         if not isinstance(name, str) or not isinstance(sequence, int):
             return
@@ -121,11 +121,11 @@ class Service:
 
     def _run(self, name: str) -> Run:
         run = self.registry.run(name)
-        self.registry.session(_owner(name, "train"))  # a client at work is a client alive
+        self.registry.session(_owner(name, "train"))  # a working client counts as alive
         return run
 
     def sweep(self) -> None:
-        """Free what nobody will ask for again; called often, does something every 10 s."""
+        """Free what is no longer needed. Called often, works every 10 s."""
         now = time.monotonic()
         if now - self._swept < _SWEEP_SECONDS or not self._sweeping.acquire(blocking=False):
             return
@@ -172,13 +172,13 @@ class Service:
         return {"type": "create_session", "session_id": name}
 
     def heartbeat(self, body: Body) -> Body:
-        """A client lives."""
+        """Record that a client is alive."""
         self.registry.session(body["session_id"])
         self.sweep()
         return {"type": "session_heartbeat"}
 
     def finish_session(self, name: str, body: Body | None = None) -> Body:
-        """A client has ended its session: what it held is freed, its checkpoints stay."""
+        """End a session at its client's request. Its memory is freed, its checkpoints stay."""
         said = body or {}
         reason = said.get("reason") or {"type": "success"}
         status = {"type": "client_finished", "reason": reason, "detail": said.get("detail")}
@@ -189,7 +189,7 @@ class Service:
     # ---- training clients
 
     def create_model(self, body: Body) -> Body:
-        """A new training client on a base model."""
+        """Create a training client on a base model."""
         session = self.registry.session(body["session_id"])
         model, config = body["base_model"], operations.lora_config(body.get("lora_config") or {})
         self.models.check(model)
@@ -205,7 +205,7 @@ class Service:
         return self._seated(session.id, name, job)
 
     def get_info(self, body: Body) -> Body:
-        """What a training client is of. The tokenizer is named by its local directory."""
+        """Describe a training client. The tokenizer is given as a local directory."""
         adapter = self._run(body["model_id"]).adapter
         model = adapter.model
         return {
@@ -222,7 +222,7 @@ class Service:
         }
 
     def forward_backward(self, raw: bytes) -> Body:
-        """A forward pass, and a backward pass unless it is `forward_only`."""
+        """Do a forward pass, and a backward pass unless it is `forward_only`."""
         message = wire.parse(raw)
         run = self._run(message.model_id)
 
@@ -239,7 +239,7 @@ class Service:
         return self._queue_for(run, message.seq_id or None, job)
 
     def optim_step(self, body: Body) -> Body:
-        """Step by the gradients gathered."""
+        """Step by the accumulated gradients."""
 
         def job(run: Run) -> Reply:
             given = body.get("adam_params")
@@ -293,7 +293,7 @@ class Service:
         return self._for_run(body, job)
 
     def load_weights(self, body: Body) -> Body:
-        """A new training client from a checkpoint, or a checkpoint into one that exists."""
+        """Create a training client from a checkpoint, or load a checkpoint into an existing one."""
         optimizer_too = bool(body.get("optimizer"))
         if not body.get("session_id"):
 
@@ -327,7 +327,7 @@ class Service:
         return self._seated(session.id, name, job)
 
     def unload_model(self, body: Body) -> Body:
-        """Forget a training client."""
+        """Remove a training client."""
         name = body["model_id"]
         self.registry.drop_run(name)
         done = Reply({"model_id": name, "type": "unload_model"})
@@ -343,7 +343,7 @@ class Service:
         self.registry.add_sampler(session, Sampler(name, adapter, path, lane))
 
     def create_sampling_session(self, body: Body) -> Future[Reply]:
-        """A sampler of a checkpoint or of a base model."""
+        """Create a sampler from a checkpoint or a base model."""
         session, path = self.registry.session(body["session_id"]), body.get("model_path")
         name = f"{session.id}:sample:{body['sampling_session_seq_id']}"
 
@@ -363,13 +363,13 @@ class Service:
         return promise
 
     def join_sampling_session(self, body: Body) -> Body:
-        """A number for one more client of a sampler, by which its requests are told apart."""
+        """Return a number for one more client of a sampler, which distinguishes its requests."""
         self.registry.sampler(body["sampling_session_id"])
         return {"type": "join_sampling_session", "client_counter": next(self._clients)}
 
     def sample(self, body: Body, *, may_refuse: bool = False) -> Body:
-        """Draw sequences. Busy if too many are drawn already and the client takes that for an
-        answer (`may_refuse`); else the request waits."""
+        """Draw sequences. If too many are being drawn, raises Busy if the client accepts that
+        (`may_refuse`); otherwise the request waits."""
         if not body.get("sampling_session_id"):
             raise RequestError("sampling needs a sampling session: use a SamplingClient")
         sampler = self.registry.sampler(body["sampling_session_id"])
@@ -413,7 +413,7 @@ class Service:
         return Reply(wire.encode_samples(result, request.targets))
 
     def cancel(self, body: Body) -> Body:
-        """Give up a request that has not begun; one that runs goes on."""
+        """Cancel a request that has not begun. A running one goes on."""
         if (future := self.promises.get(body["request_id"])) is not None:
             future.cancel()
         return {}

@@ -1,4 +1,4 @@
-"""What the engine holds while it runs: sessions, their training runs and their samplers."""
+"""The engine's state in memory: sessions, their training runs and their samplers."""
 
 import collections
 import contextlib
@@ -24,19 +24,19 @@ from sweeper.engine.scheduler import Lane
 __all__ = ["Adapter", "Registry", "Run", "RunSummary", "Sampler", "Session"]
 
 NETWORKS = 64
-# Kept a session, the ones used last: a loop that makes one every step must not fill the memory,
-# nor in the long run the disk.
+# Samplers kept per session, least recently used dropped first. A loop that makes one at every step
+# must not fill the memory, nor in the long run the disk.
 SAMPLERS_IN_MEMORY, SAMPLERS = 16, 256
-IDLE_SECONDS = 1800.0  # a client says that it lives every 10 s
-PAST = 1000  # sessions, and training runs, that have ended and are still known
-_LISTED = 100  # samplers of a session that has ended which are still named
+IDLE_SECONDS = 1800.0  # a client sends a heartbeat every 10 s
+PAST = 1000  # ended sessions, and ended training runs, that can still be listed
+_LISTED = 100  # samplers that an ended session still lists
 
 
 class Adapter:
-    """An adapter at one moment, and the network that it makes of its base. Never changes.
+    """An immutable adapter, and the network that it makes with its base.
 
-    Networks are some times larger than adapters, so only those used last are kept. The arrays
-    themselves can be moved to a file.
+    A network is several times larger than its adapter, so only the most recently used ones are
+    kept. The arrays themselves can be moved to a file.
     """
 
     _recent: ClassVar["collections.OrderedDict[int, Adapter]"] = collections.OrderedDict()
@@ -46,7 +46,7 @@ class Adapter:
     def __init__(self, model: Model, config: LoraConfig, arrays: Arrays) -> None:
         self.model, self.config = model, config
         self.serial = next(self._serials)
-        """What it is known by to those who keep something of it; never used again."""
+        """Its id for caches. Never reused."""
         self._arrays: Arrays | None = arrays
         self._file = ""
         self._network: Network | None = None
@@ -61,11 +61,11 @@ class Adapter:
         return arrays
 
     def snapshot(self) -> "Adapter":
-        """The same adapter as an object of its own, which can be moved to a file."""
+        """Return the same adapter as a separate object, which can be moved to a file."""
         return Adapter(self.model, self.config, self.arrays)
 
     def spill(self, path: str) -> None:
-        """Move the arrays to a file, if there are any and they are not in one."""
+        """Move the arrays to a file, if there are any and they are still in memory."""
         if not self._arrays:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -78,7 +78,7 @@ class Adapter:
 
     @property
     def network(self) -> Network:
-        """Base and adapter merged: made when used and not at hand."""
+        """Base and adapter merged. Made on demand if not in memory."""
         network = self._network
         if network is None:
             model, scale = self.model, self.config.scale
@@ -93,7 +93,8 @@ class Adapter:
 
 
 class RunSummary(NamedTuple):
-    """What is said of a training run, also when its session has ended; `used` in Unix seconds."""
+    """The listed facts of a training run, kept after its session ends. `used` is in Unix
+    seconds."""
 
     base: str
     rank: int
@@ -103,7 +104,7 @@ class RunSummary(NamedTuple):
 
 @dataclass
 class Run:
-    """A training client: an adapter that steps, its gradients so far, its optimizer."""
+    """A training client: an adapter in training, its accumulated gradients, its optimizer."""
 
     id: str
     adapter: Adapter
@@ -115,13 +116,13 @@ class Run:
 
     @property
     def summary(self) -> RunSummary:
-        """What is said of it."""
+        """The facts for listings."""
         adapter = self.adapter
         return RunSummary(adapter.model.name, adapter.config.rank, self.user_metadata, self.used)
 
 
 class Sampler(NamedTuple):
-    """What a sampling client draws from: a snapshot, and the path it came from if any."""
+    """The source of a sampling client: a snapshot, and the path it came from, if any."""
 
     id: str
     adapter: Adapter
@@ -131,8 +132,8 @@ class Sampler(NamedTuple):
 
 @dataclass
 class Session:
-    """One client process, as its SDK sees itself. `started` in Unix seconds; `status` is what the
-    protocol says of how it ended, None while it is open or if nobody said."""
+    """One client process, as its SDK defines a session. `started` is in Unix seconds. `status` is
+    the protocol's description of its end; None while it is open, or if the end was not reported."""
 
     id: str
     tags: list[str]
@@ -146,15 +147,17 @@ class Session:
 
 
 class Registry:
-    """Everything above by id. Any thread may ask; samplers beyond the limit are dropped."""
+    """All sessions, training clients and samplers by id. Thread-safe. Drops samplers beyond the
+    limit."""
 
     def __init__(
         self, spill: str, on_drop: Callable[[Lane], None], on_idle: Callable[[Adapter], None]
     ) -> None:
-        """`on_drop` hears of a lane that is over, `on_idle` of a sampler that leaves the memory."""
+        """`on_drop` is called with a lane that is closed, `on_idle` with a sampler's adapter that
+        leaves the memory."""
         self._lock = threading.Lock()
         self._spill, self._on_drop, self._on_idle = spill, on_drop, on_idle
-        shutil.rmtree(spill, ignore_errors=True)  # of an engine that ended badly
+        shutil.rmtree(spill, ignore_errors=True)  # left by an engine that crashed
         self._sessions: dict[str, Session] = {}
         self._runs: dict[str, Run] = {}
         self._past: collections.OrderedDict[str, Session] = collections.OrderedDict()
@@ -168,7 +171,8 @@ class Registry:
             self._samplers[session.id] = collections.OrderedDict()
 
     def session(self, name: str) -> Session:
-        """The session of that id, marked as heard of now. Unknown if there is none."""
+        """Return the session of that id, and mark it as heard from. Raises Unknown if there is
+        none."""
         session = self._sessions.get(name)
         if session is None:
             raise Unknown(f"there is no session {name}: it ended, or the engine was restarted")
@@ -176,17 +180,17 @@ class Registry:
         return session
 
     def sessions(self) -> list[Session]:
-        """All sessions, the newest first."""
+        """Return all open sessions, newest first."""
         with self._lock:
             return list(self._sessions.values())[::-1]
 
     def all_sessions(self) -> list[Session]:
-        """All sessions, the newest first, then the last that have ended, the newest end first."""
+        """Return all open sessions, newest first, then the last ended ones, latest end first."""
         with self._lock:
             return [*reversed(self._sessions.values()), *reversed(self._past.values())]
 
     def past_runs(self) -> dict[str, RunSummary]:
-        """The last training runs whose session has ended, the newest end first."""
+        """Return the last training runs whose session has ended, latest end first."""
         with self._lock:
             return dict(reversed(self._past_runs.items()))
 
@@ -200,7 +204,7 @@ class Registry:
                 self._sessions[session].runs.append(run.id)
 
     def run(self, name: str) -> Run:
-        """The training client of that id. Unknown if there is none."""
+        """Return the training client of that id. Raises Unknown if there is none."""
         run = self._runs.get(name)
         if run is None:
             raise Unknown(f"there is no training client {name}: its session ended, or the engine "
@@ -209,12 +213,13 @@ class Registry:
         return run
 
     def runs(self) -> list[Run]:
-        """All training clients, the newest first."""
+        """Return all training clients, newest first."""
         with self._lock:
             return list(self._runs.values())[::-1]
 
     def add_sampler(self, session: str, sampler: Sampler) -> None:
-        """Add a sampler. Beyond the limits the least recently used go to disk, then altogether."""
+        """Add a sampler. Beyond the limits, the least recently used ones are moved to disk, then
+        dropped."""
         with self._lock:
             if session not in self._sessions:
                 raise Unknown(f"there is no session {session}")
@@ -237,7 +242,8 @@ class Registry:
         return os.path.join(self._spill, session, f"{number}.npz")
 
     def sampler(self, name: str) -> Sampler:
-        """The sampler of that id, now the most recently used. Unknown if there is none."""
+        """Return the sampler of that id, now the most recently used. Raises Unknown if there is
+        none."""
         session = name.rpartition(":sample:")[0]
         with self._lock:
             held = self._samplers.get(session)
@@ -250,7 +256,7 @@ class Registry:
             return held[name]
 
     def drop_run(self, name: str) -> None:
-        """Forget a training client and what waits for it. Its checkpoints stay."""
+        """Remove a training client and its waiting requests. Its checkpoints stay."""
         with self._lock:
             run = self._runs.pop(name, None)
             if run is not None:
@@ -261,7 +267,7 @@ class Registry:
             self._on_drop(run.lane)
 
     def end(self, name: str, status: Mapping[str, object] | None = None) -> None:
-        """End a session: its training clients and samplers go, its checkpoints stay."""
+        """End a session: remove its training clients and samplers. Its checkpoints stay."""
         with self._lock:
             session = self._sessions.pop(name, None)
             if session is not None:
@@ -279,12 +285,12 @@ class Registry:
         shutil.rmtree(os.path.join(self._spill, name), ignore_errors=True)
 
     def silent(self, seconds: float) -> list[str]:
-        """The sessions not heard of for so many seconds."""
+        """Return the sessions not heard from for `seconds`."""
         now = time.monotonic()
         return [session.id for session in self.sessions() if now - session.last_heard > seconds]
 
     def sweep(self, idle: float = IDLE_SECONDS) -> list[str]:
-        """End the sessions not heard of for `idle` seconds; their ids."""
+        """End the sessions not heard from for `idle` seconds. Returns their ids."""
         gone = self.silent(idle)
         for name in gone:
             self.end(name)

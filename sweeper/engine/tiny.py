@@ -1,10 +1,11 @@
-"""The built-in models: made here, the same on every machine, in directories that `transformers`
-reads like any other. `tiny/qwen3` knows nothing; `tiny/teacher` is the same trained for long, for
-others to learn from: its weights come with the package (`tests/support/make_teacher.py`).
+"""The built-in models: generated here, identical on every machine, in directories that
+`transformers` can read. `tiny/qwen3` is untrained. `tiny/teacher` is the same model after long
+training, as a teacher for others; its weights come with the package
+(`tests/support/make_teacher.py`).
 
-About 100,000 weights and a tokenizer of single bytes. The random ones are uniform, scaled
-integers of a generator whose stream is frozen (numpy's RandomState): no libm, no rounding that
-could differ between machines.
+A model has about 100,000 weights and a tokenizer of single bytes. The random weights are uniform,
+scaled integers from a generator with a frozen stream (numpy's RandomState). No libm and no
+rounding are involved that could differ between machines.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ BUILT_IN = (TINY, TEACHER)
 
 
 class Config(TypedDict):
-    """The config.json of such a model, as Hugging Face has it."""
+    """The config.json of such a model, in Hugging Face's format."""
 
     architectures: list[str]
     model_type: str
@@ -75,14 +76,15 @@ CONFIG: Config = {
     "torch_dtype": "float32",
 }
 _SEED = 20260
-# Standard deviations: of the embedding, of the head, and of a map relative to one that keeps the
-# size of what goes through it. Found by training adapters on addition, sorting and reversal: layers
-# that outweigh the embedding, and a head whose first guesses are not all alike, learn fastest.
+# Standard deviations of the embedding, of the head, and of a map relative to one that preserves
+# the size of its input. Found by training adapters on addition, sorting and reversal. Fastest to
+# learn are layers that outweigh the embedding, and a head whose first predictions are not all
+# alike.
 _EMBED, _HEAD, _GAIN = 0.2, 0.2, 1.0
 
 
 def weights() -> Arrays:
-    """The weights, by their Hugging Face names, float32."""
+    """Return the weights by their Hugging Face names, float32."""
     import numpy as np
 
     random = np.random.RandomState(_SEED)
@@ -121,7 +123,7 @@ def weights() -> Arrays:
 
 
 def vocabulary() -> dict[str, int]:
-    """The printable symbol of each byte (GPT-2's table), numbered in code point order."""
+    """Return the printable symbol of each byte (GPT-2's table), numbered in code point order."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(printable)]
     symbols = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(hidden))]
@@ -171,14 +173,14 @@ def _tokenizer_config() -> dict[str, object]:
 
 
 def _taught() -> bytes:
-    """The file of the teacher's weights, bfloat16."""
+    """Read the file of the teacher's weights, bfloat16."""
     with open(os.path.join(os.path.dirname(__file__), "teacher.safetensors"), "rb") as file:
         return file.read()
 
 
 def _config(name: str) -> Mapping[str, object]:
-    """A model's config.json. The teacher's has a hash of its weights, by which those of an earlier
-    release are known."""
+    """Return a model's config.json. The teacher's has a hash of its weights, which identifies the
+    weights of earlier releases."""
     if name == TINY:
         return CONFIG
     digest = hashlib.sha256(_taught()).hexdigest()
@@ -199,7 +201,7 @@ def _write(directory: str, name: str) -> None:
     with open(os.path.join(directory, "model.safetensors"), "wb") as whole:
         if name == TEACHER:
             whole.write(_taught())
-        else:  # the format entry is what transformers asks for
+        else:  # transformers requires the format entry
             whole.write(safetensors.numpy.save(weights(), {"format": "pt"}))
 
 
@@ -212,10 +214,11 @@ def _is_this(directory: str, config: Mapping[str, object]) -> bool:
 
 
 def ensure(models: str, name: str = TINY) -> str:
-    """The model's directory under `models`, made if it is not there or of an earlier release.
+    """Return the model's directory under `models`. Creates it if it is missing or of an earlier
+    release.
 
-    It appears whole or not at all; of two processes that make it at once one wins, and both find
-    the same files.
+    It is created atomically. If two processes create it at once, one wins, and both find the same
+    files.
     """
     directory, config = os.path.join(models, name.replace("/", "--")), _config(name)
     if _is_this(directory, config):

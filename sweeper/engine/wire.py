@@ -1,6 +1,6 @@
-"""The protocol's messages: protobuf in and out, as the SDK packs them.
+"""The protocol's messages: encodes and decodes protobuf in the SDK's format.
 
-Only the engine's process imports this: the message classes come from the `tinker` package.
+Only the engine's process imports this, because the message classes come from the `tinker` package.
 """
 
 import importlib.util
@@ -33,8 +33,8 @@ __all__ = [
 
 
 def _messages() -> object:
-    """The SDK's generated module, loaded by path: importing `tinker` itself costs half a second
-    and 60 MB, and none of the rest of it is needed here."""
+    """Load the SDK's generated module by path. Importing `tinker` itself costs half a second and
+    60 MB, and nothing else of it is needed here."""
     name = "tinker.proto.tinker_public_pb2"
     if name in sys.modules:
         return sys.modules[name]
@@ -61,7 +61,7 @@ _FROM_WIRE = {
 
 
 class PassRequest(NamedTuple):
-    """A forward_backward request, unpacked."""
+    """An unpacked forward_backward request."""
 
     data: list[Datum]
     loss: str
@@ -70,18 +70,19 @@ class PassRequest(NamedTuple):
 
 
 def parse(body: bytes) -> "pb.ForwardBackwardRequest":
-    """Parse a request. `decode_pass` unpacks its data later. RequestError if it is none."""
+    """Parse a request. `decode_pass` unpacks its data later. Raises RequestError if it is
+    invalid."""
     message = pb.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
-    except Exception as error:  # protobuf's DecodeError, whose home differs between backends
+    except Exception as error:  # protobuf's DecodeError, whose module differs between backends
         raise RequestError(f"this is no ForwardBackwardRequest: {error}") from error
     return message
 
 
 def protobuf_head(data: bytes) -> dict[str, str | int]:
-    """What a ForwardBackwardRequest, or the beginning of one, says of whom it is for: `model_id`
-    and `seq_id`, which stand before its data; less where they do not."""
+    """Read `model_id` and `seq_id` from a ForwardBackwardRequest or its beginning. These fields
+    come before the data. Returns fewer fields if they are missing."""
     reader = _Varints(data)
     found: dict[str, str | int] = {}
     try:
@@ -94,7 +95,7 @@ def protobuf_head(data: bytes) -> dict[str, str | int]:
             else:
                 break
     except (IndexError, ValueError):
-        pass  # there is no more of it
+        pass  # the end of the data
     return found
 
 
@@ -103,7 +104,7 @@ _SEQUENCE_TAG = pb.ForwardBackwardRequest.SEQ_ID_FIELD_NUMBER << 3
 
 
 class _Varints:
-    """Protobuf, a number at a time. `IndexError` at its end."""
+    """Reads protobuf one number at a time. Raises `IndexError` at its end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -129,14 +130,13 @@ _WHOLE = re.compile(r"-?\d{1,19}")
 
 
 def json_head(data: bytes) -> dict[str, str | int]:
-    """The same of the beginning of a JSON request: `model_id` and `seq_id` of its own, not of what
-    stands in it."""
+    """Read `model_id` and `seq_id` from the beginning of a JSON request. Ignores nested fields."""
     found: dict[str, str | int] = {}
     depth, key, before = 0, "", ""
     for match in _TOKEN.finditer(data.decode("utf-8", "ignore")):
         word = match[0]
         if word == '"' or len(found) == 2:
-            break  # a text that goes on beyond the end, or there is no more to find
+            break  # a cut-off string, or everything was found
         if word in ("{", "["):
             depth += 1
         elif word in ("}", "]"):
@@ -179,7 +179,7 @@ def _tokens(chunks: "Sequence[pb.Chunk]") -> Ints:
 
 
 def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
-    """Unpack a request. RequestError says what this engine cannot take."""
+    """Unpack a request. Raises RequestError if this engine does not support it."""
     data = list[Datum]()
     for datum in message.data:
         tokens = _tokens(datum.model_input) if datum.model_input else np.empty(0, np.int32)
@@ -192,7 +192,8 @@ def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
 
 
 def encode_pass(result: PassResult) -> bytes:
-    """A ForwardBackwardOutput: one record for each run of data with the same trailing shape."""
+    """Encode a ForwardBackwardOutput: one record for each run of data with the same trailing
+    shape."""
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     for key, value in result.metrics.items():
         message.metrics[key] = value
@@ -222,13 +223,13 @@ class _Chunk(TypedDict, total=False):
 
 
 class _ModelInput(TypedDict, total=False):
-    """What of a JSON `ModelInput` is read."""
+    """The fields that are read from a JSON `ModelInput`."""
 
     chunks: list[_Chunk]
 
 
 def prompt_tokens(model_input: _ModelInput) -> list[int]:
-    """The tokens of a JSON `ModelInput`."""
+    """Return the tokens of a JSON `ModelInput`."""
     out = list[int]()
     for chunk in model_input.get("chunks", []):
         kind = chunk.get("type", "encoded_text")
@@ -239,7 +240,7 @@ def prompt_tokens(model_input: _ModelInput) -> list[int]:
 
 
 class _Tensor(TypedDict, total=False):
-    """A JSON tensor: dense, or sparse by its row pointers and columns."""
+    """A JSON tensor: dense, or sparse with row pointers and columns."""
 
     shape: Required[list[int]]
     data: Required[list[int]]
@@ -249,7 +250,8 @@ class _Tensor(TypedDict, total=False):
 
 
 def decode_targets(value: _Tensor) -> Targets:
-    """The tokens that a JSON tensor names, dense or sparse (CSR). RequestError for another one."""
+    """Decode a JSON tensor of target tokens, dense or sparse (CSR). Raises RequestError if it is
+    invalid."""
     wrong = RequestError("target_prompt_logprobs must be an int64 tensor of two dimensions")
     try:
         height, width = (int(size) for size in value["shape"])
@@ -280,7 +282,7 @@ def _put_topk(message: "pb.TopkLogprobs", ids: Ints, logprobs: Floats) -> None:
 
 
 def encode_samples(result: SampleResult, named: Targets | None = None) -> bytes:
-    """A SampleResponse; `named` are the targets that were asked for."""
+    """Encode a SampleResponse. `named` are the requested targets."""
     message = pb.SampleResponse(prompt_cache_hit_tokens=result.reused)
     for sequence in result.sequences:
         out = message.sequences.add()

@@ -1,7 +1,7 @@
-"""Places in which the commands of a model are executed, behind one small protocol.
+"""Isolated environments in which a model's commands are executed, behind one small protocol.
 
-`open_environment("bubblewrap", Made(...))` gives one that is not started yet. Standard library
-only: recipes load this in their own interpreter.
+`open_environment("bubblewrap", Made(...))` returns one that is not started yet. Uses only the
+standard library, because recipes load this in their own interpreter.
 """
 
 from sweeper.environments.base import (
@@ -35,11 +35,11 @@ KINDS = {
     "harbor": "an environment of the package harbor: harbor:TYPE, or harbor:module:Class",
     "process": "a temporary folder and nothing apart: for tasks that one trusts",
 }
-"""The kinds, and what each is."""
+"""The kinds of environments, with a description of each."""
 
 
 def check_kind(kind: str) -> None:
-    """Raises ValueError for a kind that there is not."""
+    """Raise ValueError if the kind does not exist."""
     name, _, which = kind.partition(":")
     if name not in KINDS or (which and name != "harbor"):
         raise ValueError(f"{kind!r} is no kind of environment: {', '.join(KINDS)}")
@@ -48,8 +48,8 @@ def check_kind(kind: str) -> None:
 
 
 def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environment:
-    """An environment that is not started yet. Raises `NotThere` for `process` without `unsafe`, and
-    ValueError for a kind that there is not."""
+    """Return an environment that is not started yet. Raises `NotThere` for `process` without
+    `unsafe`, and ValueError if the kind does not exist."""
     check_kind(kind)
     name, _, which = kind.partition(":")
     if kind == "bubblewrap":
@@ -75,7 +75,8 @@ def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environm
 
 
 def missing(kind: str) -> str | None:
-    """What an environment of this kind lacks on this machine, and how to get it; None: nothing."""
+    """Return what this machine lacks for this kind of environment, and how to get it. None if it
+    lacks nothing."""
     if kind == "bubblewrap":
         from sweeper.environments import bubblewrap
 

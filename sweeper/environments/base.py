@@ -1,4 +1,4 @@
-"""What every environment can do, and the words in which it tells what happened."""
+"""The protocol of all environments, and its types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,24 +15,24 @@ __all__ = [
 ]
 
 Ended = Literal["", "timeout", "shell", "memory", "files"]
-"""What ended a command, or the shell with it, before the command had an exit code: its time was up;
-the shell itself has ended (`exit`, `exec`, killed); it took more memory, or made more files, than
-it may."""
+"""Why a command ended without an exit code: it ran out of time; its shell ended (`exit`, `exec`,
+or killed); it used too much memory, or made too many files."""
 
 
 class Died(Exception):
-    """The environment is gone, or does not answer: that says nothing about who works in it."""
+    """The environment is gone or does not answer. That says nothing about the work in it."""
 
 
 class NotThere(Exception):
-    """What this kind of environment needs is not on this machine; the message says how to get
-    it."""
+    """This machine lacks something that this kind of environment needs. The message says how to
+    get it."""
 
 
 class Result(NamedTuple):
-    """What a command did: its exit code, None where `ended` says why there is none; what it wrote
-    (standard output and standard error as one), the middle of which is left out where it was too
-    long: `lost` bytes. Where there is no code, what the shell knew is lost too: it is a new one."""
+    """The result of a command: its exit code, or None if `ended` says why there is none; and its
+    output (standard output and standard error together). The middle of a long output is left out:
+    `lost` bytes. Without an exit code, the state of the shell is lost too, because the next one is
+    new."""
 
     code: int | None
     output: bytes
@@ -41,18 +41,18 @@ class Result(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it wrote, as text; bytes that are none become U+FFFD."""
+        """The output as text. Invalid bytes become U+FFFD."""
         return self.output.decode(errors="replace")
 
     @property
     def last_line(self) -> str:
-        """The last line of that."""
+        """The last line of the output."""
         return self.text.strip().rpartition("\n")[2]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What all processes of an environment may take together."""
+    """Limits on all processes of an environment together."""
 
     memory_mb: int = 1024
     storage_mb: int = 512
@@ -62,9 +62,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Made:
-    """What an environment is made of: `root`, a folder with the file system of a Linux (None: the
-    programs of this machine), the folder in which commands start, variables, and limits. For kinds
-    that carry out a Dockerfile: the task's `folder`, its ready `image`, how long that may take."""
+    """The description of an environment: `root`, a folder with a Linux file system (None: this
+    machine's programs), the folder in which commands start, variables, and limits. For kinds that
+    build a Dockerfile: the task's `folder`, its ready-made `image`, and the time limit of the
+    build."""
 
     root: str | None = None
     workdir: str = "/app"
@@ -76,38 +77,40 @@ class Made:
 
 
 class Environment(Protocol):
-    """A place to work in, apart from this machine. Paths in it are absolute (`/app/x`).
+    """An isolated place to work in. Its paths are absolute (`/app/x`).
 
-    Every method but `stop` raises `Died` when it is gone. One thread uses it at a time; another one
-    may call `stop`. `root` is what its paths begin with for commands in it: nothing, where it has a
-    root of its own. `built` says that it has carried out the task's Dockerfile once it is started.
+    Every method except `stop` raises `Died` if the environment is gone. One thread uses it at a
+    time; another one may call `stop`. `root` is the prefix of its paths for commands in it. It is
+    empty if the environment has a root of its own. `built` says that a started environment has
+    already carried out the task's Dockerfile.
     """
 
     root: str
     built: bool
 
     def start(self) -> None:
-        """Make it. Raises `NotThere` where this machine cannot, `Died` where it did not start."""
+        """Start the environment. Raises `NotThere` if this machine cannot, and `Died` if it did
+        not start."""
         ...
 
     def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
-        """Have the shell execute a command, which sees what earlier ones have set, and is ended
-        after so many seconds. Of its output `keep` bytes are kept."""
+        """Execute a command in the shell, which keeps the state of earlier commands. The command
+        is ended after `seconds`. At most `keep` bytes of its output are kept."""
         ...
 
     def reset(self) -> None:
-        """End all processes, and have a new shell, which knows nothing of the last one."""
+        """End all processes, and start a new shell without the old one's state."""
         ...
 
     def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
-        """Write files, by path, executable if they begin with `#!`; folders are made as needed.
-        Raises OSError where that is refused (no space left)."""
+        """Write files by path, executable if they begin with `#!`. Creates folders as needed.
+        Raises OSError on failure (no space left)."""
         ...
 
     def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
-        """The first `most` bytes of a file; None if there is no regular file."""
+        """Read the first `most` bytes of a file. None if there is no regular file."""
         ...
 
     def stop(self) -> None:
-        """End it, with all that is in it. May be called at any time, and again."""
+        """End the environment and everything in it. May be called at any time, and repeatedly."""
         ...

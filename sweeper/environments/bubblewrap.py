@@ -1,9 +1,10 @@
-"""An environment in namespaces of its own, by bubblewrap: no daemon, and no root needed.
+"""An environment in its own namespaces, by bubblewrap. Needs neither a daemon nor root.
 
-It has no network, none of this machine's files but its programs (`/usr`, for reading) or those of a
-root given, no capability, no way to make further namespaces, and a file system in memory of which
-nothing stays. All of it ends with its first process, which ends with ours, however that ends. As
-root, bubblewrap is started as a user without rights: the kernel counts root's processes nowhere.
+It has no network, no capabilities, and no further namespaces. Of this machine's files it sees only
+the programs (`/usr`, read-only), or those of a given root. Its file system is in memory, and
+nothing of it stays. The environment ends with its first process, which ends with ours, however
+ours ends. If we are root, bubblewrap is started as an unprivileged user, because the kernel does
+not count root's processes.
 """
 
 import json
@@ -30,7 +31,7 @@ _FOLDERS = (
 )
 _SHARED = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
 _UNDER = "/mnt"
-"""Where a root and what lies over it are put together; seen by nobody else."""
+"""Where a root and the layer over it are mounted, invisible to others."""
 _OVERLAY = f"""
 limits=$1
 shift
@@ -47,12 +48,12 @@ exec 2>/dev/null
 [ -e /etc/group ] || printf 'root:x:0:\n' >/etc/group
 [ -e /etc/hosts ] || printf '127.0.0.1 localhost\n' >/etc/hosts
 """
-# The kernel counts the end of the thread that started a process as the end of its parent.
+# The kernel treats the end of the thread that started a process as the end of its parent.
 _spawner = ThreadPoolExecutor(1, "environments")
 
 
 def missing() -> str | None:
-    """Why there can be no such environments on this machine; None if there can."""
+    """Return why such environments are not possible on this machine. None if they are."""
     for program in ("bwrap", "bash", "tar", "setpriv"):
         if shutil.which(program) is None:
             package = {"bwrap": "bubblewrap", "setpriv": "util-linux"}.get(program, program)
@@ -74,7 +75,7 @@ def missing() -> str | None:
 
 
 def trial() -> list[str]:
-    """The command that shows whether there can be such environments: it does nothing in one."""
+    """Return a command that tests whether such environments work: it does nothing in one."""
     return [*_as_nobody(), "bwrap", *_NAMESPACES, "--ro-bind", "/", "/", "true"]
 
 
@@ -84,8 +85,9 @@ _NAMESPACES = (
 )
 
 
-# Until bubblewrap's own child has been told to go on, it does not end with bubblewrap: so both are
-# in a namespace of processes whose first one is bubblewrap, and which ends with that.
+# Until bubblewrap's own child has been told to continue, it does not end with bubblewrap. So both
+# run in a process namespace whose first process is bubblewrap. The namespace ends with that
+# process.
 _WITH_US = (
     *("setpriv", "--pdeathsig", "KILL", "--"),
     *("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child=KILL", "--"),
@@ -127,12 +129,12 @@ class Bubblewrap(InShell):
             os.close(write)
         with os.fdopen(read, "rb") as told:
             info = b""
-            for line in told:  # others hold the pipe too: it has no end
+            for line in told:  # others hold the pipe too, so there is no end of file
                 info += line
                 if line.strip() == b"}":
                     break
         try:
-            json.loads(info)  # it has got so far
+            json.loads(info)  # fails if bubblewrap did not get this far
             *_, pid = below(self._process.pid)  # bubblewrap, then its child
             self._first = os.pidfd_open(pid)
         except (ValueError, OSError):
@@ -170,7 +172,7 @@ class Bubblewrap(InShell):
         return last_error(process)
 
     def _end_all(self) -> None:
-        """Have the first process end all others."""
+        """Make the first process end all others."""
         self._signal(signal.SIGUSR1)
 
     def _signal(self, number: int) -> None:
@@ -194,8 +196,9 @@ class Bubblewrap(InShell):
 
 
 def _file_system(made: Made) -> list[str]:
-    """A file system in memory. Below it are the programs of this machine, for reading; with a root
-    given that root, over which all that is written lies. There is one limit for all of that."""
+    """Return options for a file system in memory, with this machine's programs read-only. With a
+    given root, they use that root under a writable layer. One limit holds for everything that is
+    written."""
     if made.root is not None:
         argv = ["--bind", f"{_UNDER}/merged", "/"]
     else:
@@ -216,9 +219,9 @@ def _file_system(made: Made) -> list[str]:
 
 
 def _over_root(made: Made) -> list[str]:
-    """What comes before bubblewrap where a root is given: it lies below a layer in memory then, in
-    namespaces of their own. It is the folder in which this begins, so that it may lie where only
-    we can go."""
+    """Return the command before bubblewrap that puts a layer in memory over a given root, in
+    separate namespaces. The root is this command's working folder, so it may be in a place that
+    only we can access."""
     if made.root is None:
         return []
     limits = f"size={made.limits.storage_mb}m,nr_inodes={made.limits.files}"

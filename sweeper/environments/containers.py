@@ -1,8 +1,8 @@
-"""A container as an environment, by the command of podman or docker: of the image that the task's
-Dockerfile makes, or the one that it names; with podman also over a prepared root.
+"""A container as an environment, with the command of podman or docker. Its image is built from the
+task's Dockerfile, or named by the task. With podman it can also use a prepared root.
 
-It has no network, whatever the task asks for, and goes with its first process, the supervisor of
-its shell, which ends when the pipe to it does. The image needs bash and tar.
+It has no network, whatever the task asks for. It ends with its first process, the supervisor of
+its shell, which ends when the pipe to it is closed. The image needs bash and tar.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ __all__ = ["Container", "missing"]
 
 _ASK_SECONDS = 30.0
 _PROCESSES = 32_768
-"""Of a user, in and out of containers: those of one are bounded by themselves."""
+"""A limit per user, inside and outside containers. Each container has its own limit too."""
 _FOLDERS = "/logs/agent /logs/verifier /solution /tests"
 _locks: dict[str, threading.Lock] = {}
 _locks_lock = threading.Lock()
 
 
 def missing(command: str) -> str | None:
-    """Why there can be no such environments on this machine; None if there can."""
+    """Return why such environments are not possible on this machine. None if they are."""
     if shutil.which(command) is None:
         return f"{command} is not there (Debian: apt-get install {_package(command)})"
     try:
@@ -77,7 +77,7 @@ class Container(InShell):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # a Ctrl-C is for us
+                start_new_session=True,  # Ctrl-C is meant for us only
             )
         except OSError as error:
             raise NotThere(f"{self._command} does not start: {error}") from None
@@ -92,7 +92,7 @@ class Container(InShell):
         argv = [self._command, "run", "-i", "--rm", "--name", self._name, "--network", "none"]
         argv += ["--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m"]
         argv += ["--pids-limit", str(limits.processes), "--ulimit", "nofile=1024:1024"]
-        # As much as we may: more, which podman asks for by itself, is refused where we are limited.
+        # At most our own limit: podman's default is refused if it is above ours.
         own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         own = _PROCESSES if own < 0 else min(own, _PROCESSES)
         argv += ["--ulimit", f"nproc={own}:{own}"]
@@ -102,7 +102,8 @@ class Container(InShell):
         return [*argv, "--entrypoint", ""]
 
     def _image(self) -> list[str]:
-        """The image, made first where there is a Dockerfile. Raises `NotThere`."""
+        """Return the image options, and build the image if there is a Dockerfile. Raises
+        `NotThere`."""
         made = self._made
         if made.root is not None:
             if self._command != "podman":
@@ -138,7 +139,7 @@ class Container(InShell):
         return last_error(process)[:300]
 
     def _end_all(self) -> None:
-        """Have the first process end all others."""
+        """Make the first process end all others."""
         with suppress(subprocess.TimeoutExpired, OSError):
             _run([self._command, "kill", "--signal", "USR1", self._name], _ASK_SECONDS)
 
@@ -159,7 +160,7 @@ class Container(InShell):
 
 
 def _fingerprint(folder: str) -> str:
-    """What an image is made of: paths, modes and bytes."""
+    """Return a hash of an image's inputs: paths, modes and contents."""
     found = hashlib.sha256()
     for at, folders, names in os.walk(folder):
         folders.sort()

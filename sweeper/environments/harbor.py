@@ -1,10 +1,10 @@
 # pyright: basic, reportMissingImports=false
-"""An environment of the package `harbor` (docker, daytona, e2b, modal ..., or a class by its import
-path), as one of ours. Only in an interpreter that has the package.
+"""An environment of the package `harbor` (docker, daytona, e2b, modal ..., or a class by its
+import path), adapted to our protocol. Only for an interpreter that has the package.
 
-harbor executes each command by itself. So that the shell keeps its state all the same, what a
-command leaves (folder, variables, functions) is written down in the environment, and read again
-before the next one; programs that go on in the background are left alone until `reset`.
+harbor executes each command in a new process. To keep the shell's state, each command's folder,
+variables and functions are saved in the environment, and loaded before the next command.
+Background programs are left alone until `reset`.
 """
 
 import asyncio
@@ -42,7 +42,8 @@ exit $s
 
 
 def missing(which: str) -> str | None:
-    """Why there can be no such environment in this interpreter; None if there may be."""
+    """Return why there can be no such environment in this interpreter. None if it may be
+    possible."""
     if importlib.util.find_spec("harbor") is None:
         return (
             "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "
@@ -61,7 +62,7 @@ def missing(which: str) -> str | None:
 
 
 class _Answer(Protocol):
-    """What a command has left."""
+    """The result of a command in harbor."""
 
     stdout: str | None
     stderr: str | None
@@ -69,7 +70,7 @@ class _Answer(Protocol):
 
 
 class _Place(Protocol):
-    """What is used of harbor's environments."""
+    """The methods of harbor's environments that are used here."""
 
     async def start(self, force_build: bool) -> object: ...
     async def stop(self, delete: bool) -> object: ...
@@ -79,7 +80,7 @@ class _Place(Protocol):
 
 
 class Harbor:
-    """See `Environment`; `which` is a type of harbor's, or an import path."""
+    """See `Environment`. `which` is a type of harbor's, or an import path."""
 
     root = ""
     built = True
@@ -132,7 +133,7 @@ class Harbor:
         return self._place
 
     def _wait(self, work: Coroutine[object, None, T], seconds: float) -> T:
-        """The result of something of harbor's. Raises TimeoutError, and `Died` for all else."""
+        """Wait for a coroutine of harbor's. Raises TimeoutError, and `Died` for any other error."""
         if self._loop is None:
             work.close()
             raise Died("it has ended")
@@ -175,7 +176,7 @@ class Harbor:
         return output.result(told.return_code)
 
     def reset(self) -> None:
-        with suppress(Died):  # what executes this ends too
+        with suppress(Died):  # the command kills its own process too
             self._must("kill -KILL -1 2>/dev/null; true")
         self._must(
             f"rm -f {_KEEP}/state; cd {shlex.quote(self._made.workdir)} && pwd >{_KEEP}/folder"

@@ -1,8 +1,7 @@
-"""A temporary folder in place of an environment: nothing is apart from this machine. For machines
-that can do no better, and tasks that one trusts.
+"""A temporary folder in place of an environment, without isolation. For machines that support
+nothing better, and trusted tasks.
 
-Paths of the environment (`/app/x`) lie below that folder, which commands find in
-`SWEEPER_TASK_ROOT`.
+Paths of the environment (`/app/x`) are below that folder. Commands find it in `SWEEPER_TASK_ROOT`.
 """
 
 import os
@@ -19,9 +18,9 @@ __all__ = ["Process"]
 ROOT = "SWEEPER_TASK_ROOT"
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
 _FOLDERS = ("app", "logs/agent", "logs/verifier", "solution", "tests", "tmp")
-# Nobody writes to its input, which ends when its starter does, however that happens. What was
-# begun in the environment is known by its variable, wherever it went; what is killed may have
-# begun another meanwhile.
+# The cleaner's input is never written to, and ends when its starter does, however that happens.
+# Processes of the environment are recognized by their variable, wherever they moved. It repeats
+# because a killed process may have started another one meanwhile.
 _CLEANER = r"""
 trap '' HUP INT QUIT TERM
 IFS= read -r _

@@ -1,5 +1,6 @@
-"""Looks after what the processes of an environment take together, which no limit of one process
-does: memory, and how many files there are. From outside, so that nothing inside can hinder it."""
+"""Monitors the resources that all processes of an environment use together, which limits per
+process cannot bound: memory and the number of files. It runs outside, so nothing inside can
+interfere."""
 
 import itertools
 import os
@@ -19,7 +20,7 @@ _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 class Watched:
-    """An environment's first process, its limits, and how to end what runs in it."""
+    """An environment's first process, its limits, and a function to end its processes."""
 
     def __init__(self, pid: int, limits: Limits, end_all: Callable[[], None]) -> None:
         self.pid, self.limits, self.end_all = pid, limits, end_all
@@ -27,17 +28,18 @@ class Watched:
         self._most_files, self._just_ended = limits.files, False
 
     def why(self) -> Ended:
-        """What it has last been ended for, once."""
+        """Return why it was last ended, and clear that."""
         found, self._ended = self._ended, ""
         return found
 
     def look(self) -> None:
-        """End what runs in it if that takes more than it may. Files stay: they are the task's."""
+        """End the environment's processes if they exceed a limit. Files stay, because they are the
+        task's."""
         processes = list(itertools.islice(below(self.pid), 4 * self.limits.processes + 2))
         too_much = sum(map(_private_mb, processes)) > self.limits.memory_mb
         if too_much:
-            # On a busy machine those that were ended have not come to let go of theirs yet: the
-            # next command is not to be ended for it.
+            # On a busy machine, killed processes may not have released their memory yet. The next
+            # command must not be ended for that.
             alive = [pid for pid in processes if not _is_dying(pid)]
             too_much = sum(map(_private_mb, alive)) > self.limits.memory_mb
         found: Ended = "memory" if too_much else ""
@@ -45,7 +47,7 @@ class Watched:
             if not found:
                 system = os.statvfs(f"/proc/{self.pid}/root/")
                 files = system.f_files - system.f_ffree
-                if self._just_ended:  # those that are there now may be removed
+                if self._just_ended:  # tolerate the existing files, so that they can be removed
                     self._most_files = max(files, self._most_files)
                 found = "files" if files > self._most_files else ""
         self._just_ended = bool(found)
@@ -55,7 +57,7 @@ class Watched:
 
 
 def below(pid: int) -> Iterator[int]:
-    """The processes that have come of one, itself left out."""
+    """Yield all descendants of a process."""
     left = [pid]
     while left:
         at = left.pop()
@@ -68,7 +70,7 @@ def below(pid: int) -> Iterator[int]:
 
 
 def _private_mb(pid: int) -> float:
-    """Memory that no file stands for."""
+    """Return a process's memory that is not backed by files."""
     with suppress(OSError, IndexError, ValueError):
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             fields = file.read().split()
@@ -77,7 +79,7 @@ def _private_mb(pid: int) -> float:
 
 
 def _is_dying(pid: int) -> bool:
-    """Whether a process was killed, and has not had the processor since."""
+    """Return whether a process was killed and has not run since."""
     with suppress(OSError, IndexError, ValueError):
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             waiting = [line.split()[1] for line in file if line.startswith(("SigPnd:", "ShdPnd:"))]
@@ -91,7 +93,7 @@ _thread: threading.Thread | None = None
 
 
 def watch(one: Watched) -> None:
-    """Look after it as long as somebody holds it."""
+    """Monitor an environment for as long as the object is referenced."""
     global _thread  # noqa: PLW0603 -- one for all environments of this process
     with _lock:
         _watched.add(one)
@@ -101,7 +103,7 @@ def watch(one: Watched) -> None:
 
 
 def unwatch(one: Watched) -> None:
-    """It has ended."""
+    """Stop to monitor an environment."""
     with _lock:
         _watched.discard(one)
 

@@ -1,10 +1,9 @@
-"""A shell that keeps its state between commands, spoken to by two pipes.
+"""A shell that keeps its state between commands, controlled through two pipes.
 
-In the environment a supervisor (bash) has one shell at work (bash too), and starts the next one
-when that has ended. The shell reads commands from standard input, each with a word made up for it
-that nobody could know before, and writes that word behind the command's output: so it is known
-where that ends, whatever the command has written. That a shell has ended is told by words which
-only the supervisor knows.
+In the environment a supervisor (bash) runs one shell at a time (also bash), and starts the next
+one when it has ended. The shell reads commands from standard input, each with a new random word,
+and writes that word after the command's output. So the end of the output is recognized, whatever
+the command has written. The end of a shell is reported with words that only the supervisor knows.
 """
 
 import os
@@ -23,10 +22,10 @@ __all__ = ["InShell", "Output", "Shell", "close_pipes", "last_error", "superviso
 
 _WORD = 12
 _SHELLS = 64
-"""How many shells one environment may use up."""
+"""The maximum number of shells in one environment."""
 _PIECE = 1 << 18
 _PATIENCE = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds until the supervisor is told again."""
+"""Seconds before the supervisor is signalled again."""
 _START_SECONDS = 30.0
 
 _LOOP = r"""
@@ -36,10 +35,10 @@ while IFS= read -r -d '' n && IFS= read -r -d '' k && IFS= read -r -d '' c; do
 done
 """
 
-# Signals with a handler interrupt `wait`, reach children as the default, and do not end it; of
-# those without one, none reaches the first process of a namespace from inside. At the end of its
-# input it ends all and leaves: who had started it is gone. `u` is set when it was told to end all:
-# a shell that begins just then ends too.
+# Signals with a handler interrupt `wait`, are reset to the default in children, and do not end the
+# supervisor. Signals without a handler do not reach the first process of a namespace from inside.
+# At the end of its input it ends everything and exits, because its starter is gone. `u` is set
+# when it was told to end everything: a shell that starts at that moment ends too.
 _SUPERVISOR = r"""
 IFS= read -r -d '' words
 %(limits)s
@@ -67,8 +66,8 @@ done
 def supervisor(
     end_all: str, prepare: str = "", limits: Limits | None = None, *, session: bool = False
 ) -> str:
-    """The supervisor's script. `end_all` ends all processes but itself; `prepare` is executed
-    first. With `session` each shell has one of its own."""
+    """Return the supervisor's script. `end_all` ends all processes but itself. `prepare` is
+    executed first. With `session`, each shell gets its own session."""
     lines = ["ulimit -c 0"]
     if limits is not None:
         lines += [f"ulimit -u {limits.processes}", f"ulimit -d {limits.memory_mb << 10}"]
@@ -86,14 +85,14 @@ def supervisor(
 
 
 class Output:
-    """The beginning and the end of what a command wrote."""
+    """Keeps the beginning and the end of a command's output."""
 
     def __init__(self, keep: int) -> None:
         self._most_head, self._most_tail = keep - keep // 2, keep // 2
         self._head, self._tail, self._size = bytearray(), bytearray(), 0
 
     def add(self, piece: bytes | bytearray) -> None:
-        """What comes next."""
+        """Add the next piece."""
         self._size += len(piece)
         room = self._most_head - len(self._head)
         self._head += piece[: max(room, 0)]
@@ -105,7 +104,7 @@ class Output:
         del self._tail[: len(self._tail) - self._most_tail]
 
     def result(self, code: int | None, ended: Ended = "") -> Result:
-        """All of it, or both ends."""
+        """Return the result with all of the output, or both its ends."""
         if len(self._tail) > self._most_tail:
             self._cut()
         kept = bytes(self._head + self._tail)
@@ -113,9 +112,9 @@ class Output:
 
 
 class Shell:
-    """The supervisor of a new environment, as a process of ours. `end_all` makes it end all others;
-    `why` says why that has last been done by somebody else. `root` is what the environment's own
-    paths begin with there."""
+    """Controls the supervisor of a new environment, a child process of ours. `end_all` makes it
+    end all other processes. `why` returns the reason if somebody else has ended them. `root` is
+    the prefix of the environment's paths."""
 
     def __init__(
         self,
@@ -135,14 +134,14 @@ class Shell:
         self._first = "".join(self._words).encode() + b"\0"
 
     def await_ready(self) -> None:
-        """Have it answer for the first time."""
+        """Wait for the first answer."""
         self.run(":", _START_SECONDS)
 
     def run(
         self, command: str, seconds: float, keep: int = 65_536, data: bytes | None = None
     ) -> Result:
-        """Execute a command; `data` is its standard input. Raises `Died`, and ValueError for a
-        command with a NUL."""
+        """Execute a command, with `data` as its standard input. Raises `Died`, and ValueError for
+        a command with a NUL."""
         if "\0" in command:
             raise ValueError("a command has no NUL")
         word = secrets.token_hex(_WORD // 2)
@@ -159,7 +158,7 @@ class Shell:
 
     def reset(self) -> None:
         """End all processes, and wait for a new shell."""
-        for _ in range(_SHELLS):  # those that have ended by themselves
+        for _ in range(_SHELLS):  # shells that have ended by themselves
             if select.select([self._stdout], [], [], 0)[0]:
                 self._read_more()
             if self._look(self._words[:1], Output(0)) is not None:
@@ -169,18 +168,18 @@ class Shell:
         self._end_shell(Output(0))
 
     def _end_shell(self, output: Output) -> None:
-        """Have all end, until the supervisor says that its shell has. A bash that is sent signals
-        all the time misses one now and then: it is told again."""
+        """End all processes, and repeat that until the supervisor reports the end of its shell. A
+        bash that gets many signals sometimes misses one."""
         for number, seconds in enumerate(_PATIENCE):
             self._end_all()
             if self._exchange(b"", "", output, seconds, no_word=True) is not None:
                 while number and not self._shell_answers():
-                    pass  # an order that came twice has ended the next shell too
+                    pass  # a repeated signal has ended the next shell too
                 return
         raise Died("its shell does not end")
 
     def _shell_answers(self) -> bool:
-        """Whether a shell answers; False where one has ended instead."""
+        """Return whether a shell answers; False if one has ended instead."""
         word = secrets.token_hex(_WORD // 2)
         request = "\0".join((word, "run", ":", "")).encode()
         found = self._exchange(request, word, Output(0), sum(_PATIENCE))
@@ -191,8 +190,9 @@ class Shell:
     def _exchange(
         self, request: bytes, word: str, output: Output, seconds: float, *, no_word: bool = False
     ) -> tuple[bool, int] | None:
-        """Write, and read until the word comes with a code, or (False, code) until the shell has
-        ended; None when time is up. With `no_word` only that counts."""
+        """Write the request, and read until the word comes with an exit code. Returns (True,
+        code), or (False, code) if the shell has ended; None when time is up. With `no_word`, waits
+        only for the end of the shell."""
         deadline = time.monotonic() + seconds
         left = memoryview(request)
         while True:
@@ -235,7 +235,8 @@ class Shell:
         self._read += piece
 
     def _look(self, ends: list[str], output: Output) -> tuple[str, int] | None:
-        """The first of these words that was read, and its code; what is before it is output."""
+        """Return the first of these words that was read, and its code. The text before it is
+        output."""
         for word in ends:
             mark = b"\0" + word.encode() + b" "
             at = self._read.find(mark)
@@ -247,7 +248,7 @@ class Shell:
             del self._read[: end + 1]
             return word, int(code) if code.isdigit() else 255
         most = len(self._read) - 2 * _WORD
-        # What may be the beginning of a mark stays.
+        # Keep what may be the beginning of a mark.
         at = self._read.find(b"\0", max(most, 0))
         upto = len(self._read) if at < 0 else at
         output.add(self._read[:upto])
@@ -285,8 +286,8 @@ class Shell:
 
 
 def last_error(process: "subprocess.Popen[bytes] | None") -> str:
-    """The last line that a process has written to its standard error. What it had begun may hold
-    the pipe open: only what is there by now is read."""
+    """Return the last line of a process's standard error. Its children may hold the pipe open, so
+    only the data available now are read."""
     if process is None or process.stderr is None:
         return "it did not start"
     os.set_blocking(process.stderr.fileno(), False)
@@ -295,7 +296,7 @@ def last_error(process: "subprocess.Popen[bytes] | None") -> str:
 
 
 def close_pipes(process: "subprocess.Popen[bytes]") -> None:
-    """Let go of the pipes of a process that has been ended."""
+    """Close the pipes of a process that has ended."""
     for pipe in (process.stdin, process.stdout, process.stderr):
         with suppress(OSError):
             if pipe is not None:
@@ -303,7 +304,7 @@ def close_pipes(process: "subprocess.Popen[bytes]") -> None:
 
 
 class InShell:
-    """The methods of an `Environment` that its shell has, for those that have one."""
+    """The methods of an `Environment` that are implemented by its shell."""
 
     _shell: Shell
     built = False

@@ -1,5 +1,5 @@
-"""Tasks for a model that works in a shell, in Harbor's format: a folder each, with what is asked
-for, where, and what judges it."""
+"""Tasks for a model that works in a shell, in Harbor's format: one folder per task, with the
+instruction, the environment and the verifier."""
 
 from sweeper.tasks.documents import Step, Task
 from sweeper.tasks.reading import read_all, read_tasks

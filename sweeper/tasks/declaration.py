@@ -1,4 +1,4 @@
-"""What may stand in `task.toml`: every field of Harbor's format, declared once."""
+"""The fields of `task.toml`: all of Harbor's format, declared once."""
 
 from collections.abc import Mapping
 from typing import Literal, TypedDict
@@ -31,7 +31,7 @@ _STRINGS = Texts(Item({}), most=1000)
 
 
 class _Several:
-    """A list of what another kind reads."""
+    """A list of items of another kind."""
 
     def __init__(self, one: Kind) -> None:
         self._one = one
@@ -63,7 +63,7 @@ def _any_text(node: Node, where: str, problems: Problems) -> str | None:
 
 
 def _size(node: Node, where: str, problems: Problems) -> int | None:
-    """Megabytes, as older tasks write them: `2G`, `512M`."""
+    """Read a size in megabytes, as written in older tasks: `2G`, `512M`."""
     value = node.value
     units = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
     text = value.strip().upper() if isinstance(value, str) else ""
@@ -82,7 +82,7 @@ def _user(node: Node, where: str, problems: Problems) -> str | int | None:
 
 
 def _least(node: Node, where: str, problems: Problems) -> object:
-    """A number, or one for each key of the rewards."""
+    """Read a number, or one for each key of the rewards."""
     if node.entries is not None:
         return {
             key: Number(-1e9, 1e9).read(item, f"{where}.{key}", problems)
@@ -195,7 +195,7 @@ TASK = Section(
 
 
 class HealthcheckTable(TypedDict, total=False):
-    """What was read of `[environment.healthcheck]`, or of a step's."""
+    """The values of `[environment.healthcheck]`, or of a step's."""
 
     command: str
     interval_sec: float
@@ -206,7 +206,7 @@ class HealthcheckTable(TypedDict, total=False):
 
 
 class AgentTable(TypedDict, total=False):
-    """What was read of `[agent]`."""
+    """The values of `[agent]`."""
 
     network_mode: str
     allowed_hosts: list[str]
@@ -215,7 +215,7 @@ class AgentTable(TypedDict, total=False):
 
 
 class CollectTable(TypedDict, total=False):
-    """What was read of `[[verifier.collect]]`."""
+    """The values of `[[verifier.collect]]`."""
 
     command: str
     service: str
@@ -224,7 +224,7 @@ class CollectTable(TypedDict, total=False):
 
 
 class VerifierTable(TypedDict, total=False):
-    """What was read of `[verifier]`."""
+    """The values of `[verifier]`."""
 
     network_mode: str
     allowed_hosts: list[str]
@@ -237,7 +237,7 @@ class VerifierTable(TypedDict, total=False):
 
 
 class StepTable(TypedDict, total=False):
-    """What was read of `[[steps]]`."""
+    """The values of `[[steps]]`."""
 
     name: str
     agent: AgentTable
@@ -248,7 +248,7 @@ class StepTable(TypedDict, total=False):
 
 
 class AboutTable(TypedDict, total=False):
-    """What was read of `[task]`."""
+    """The values of `[task]`."""
 
     name: str
     version: str
@@ -258,13 +258,13 @@ class AboutTable(TypedDict, total=False):
 
 
 class SolutionTable(TypedDict, total=False):
-    """What was read of `[solution]`."""
+    """The values of `[solution]`."""
 
     env: Mapping[str, str]
 
 
 class TaskTable(TypedDict, total=False):
-    """What was read of `task.toml`."""
+    """The values of `task.toml`."""
 
     schema_version: str
     task: AboutTable

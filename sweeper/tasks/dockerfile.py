@@ -1,4 +1,4 @@
-"""Reads a Dockerfile, as far as one can go without Docker."""
+"""Reads a Dockerfile, as far as that is possible without Docker."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from sweeper.tasks.documents import Dockerfile, Instruction
 __all__ = ["DONE", "command_of", "pairs_of", "read_dockerfile", "sources_of"]
 
 DONE = ("WORKDIR", "ENV", "ARG", "COPY", "ADD", "RUN")
-"""The instructions that make something of the image."""
+"""The instructions that affect the image's contents."""
 _LATER = (
     *("FROM", "CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "VOLUME", "HEALTHCHECK", "MAINTAINER"),
     *("SHELL", "STOPSIGNAL", "ONBUILD", "USER"),
@@ -22,8 +22,8 @@ _LINE = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?\Z", re.DOTALL)
 
 
 def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
-    """The instructions of a Dockerfile; what is none is noted, and what it copies that is not
-    there."""
+    """Read the instructions of a Dockerfile. Records unknown instructions, and missing files of a
+    COPY or ADD."""
     found: list[Instruction] = []
     image = ""
     for number, line in _joined(text):
@@ -39,7 +39,7 @@ def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
             continue
         if name == "FROM":
             image = rest.split()[0]
-            found.clear()  # what another image had, this one has not
+            found.clear()  # the instructions of an earlier image do not apply
             continue
         one = Instruction(name, rest, number)
         if name in ("COPY", "ADD"):
@@ -51,7 +51,7 @@ def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Lines, those that end with a backslash joined with the next, comments left out."""
+    """Yield logical lines with their numbers: continued lines are joined, comments left out."""
     begun, whole = 0, ""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("#") or (not line.strip() and not whole):
@@ -67,7 +67,8 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
 
 
 def sources_of(one: Instruction) -> tuple[list[str], str, bool]:
-    """What a COPY copies, where to, and whether that is from this task's own folder."""
+    """Return the sources of a COPY, its target, and whether it copies from this task's own
+    folder."""
     words = _words(one.text)
     flags = [word for word in words if word.startswith("--")]
     paths = [word for word in words if not word.startswith("--")]
@@ -105,13 +106,13 @@ def _check_copy(one: Instruction, path: str, problems: Problems) -> None:
 
 
 def command_of(one: Instruction) -> str:
-    """What a RUN executes, for a shell."""
+    """Return the command of a RUN, for a shell."""
     text = re.sub(r"\A(?:--\S+\s+)+", "", one.text)
     return shlex.join(_words(text)) if text.startswith("[") else text
 
 
 def pairs_of(one: Instruction) -> dict[str, str]:
-    """The variables of an ENV or an ARG with a value."""
+    """Return the variables of an ENV, or of an ARG with a default."""
     words = _words(one.text)
     if one.name == "ENV" and words and "=" not in words[0]:
         return {words[0]: one.text[len(words[0]) :].strip()}

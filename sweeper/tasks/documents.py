@@ -1,4 +1,4 @@
-"""A task as its folder says it, with types: Harbor's format (`schema_version` 1.x)."""
+"""The types of a task's contents, in Harbor's format (`schema_version` 1.x)."""
 
 import re
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ __all__ = [
 Network = Literal["public", "no-network", "allowlist"]
 User = str | int | None
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}")
-"""A variable of this machine in a text, `${NAME}`, or with its default, `${NAME:-default}`."""
+"""A variable of this machine in a text: `${NAME}`, or with a default, `${NAME:-default}`."""
 
 
 class Instruction(NamedTuple):
-    """A line of a Dockerfile: `RUN make`, and the number of the line."""
+    """An instruction of a Dockerfile, such as `RUN make`, and its line number."""
 
     name: str
     text: str
@@ -33,7 +33,7 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """What a Dockerfile does to its image, in order; `image` is that of the last FROM."""
+    """The instructions of a Dockerfile, in order. `image` is that of the last FROM."""
 
     path: str
     image: str
@@ -42,7 +42,7 @@ class Dockerfile:
 
 @dataclass(frozen=True)
 class Healthcheck:
-    """A command that must succeed before anybody works in the environment. Times in seconds."""
+    """A command that must succeed before work in the environment begins. Times are in seconds."""
 
     command: str
     interval_sec: float = 5.0
@@ -54,8 +54,8 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """Where a task is worked on. What is None is up to whoever runs it; `rootfs` is a prepared root
-    (`environment/rootfs`)."""
+    """The environment of a task. A value of None is up to the program that runs the task. `rootfs`
+    is a prepared root (`environment/rootfs`)."""
 
     folder: str
     dockerfile: Dockerfile | None = None
@@ -77,8 +77,8 @@ class TaskEnvironment:
 
 @dataclass(frozen=True)
 class Verifier:
-    """How a step is judged: the folders whose files are put into `/tests`, one of them with the
-    script `test.sh`, what it gets, how long it may take. `collect` are commands that come before
+    """The verifier of a step: the folders whose files are put into `/tests` (one of them has the
+    script `test.sh`), its variables, and its time limit. `collect` are commands to run before
     it."""
 
     folders: tuple[str, ...]
@@ -90,8 +90,8 @@ class Verifier:
 
 @dataclass(frozen=True)
 class Step:
-    """What is asked for, and how it is judged. A task without `[[steps]]` has one, without a name.
-    A step whose rewards are below `min_reward` is the last one."""
+    """An instruction and its verifier. A task without `[[steps]]` has one step, without a name. If
+    a step's rewards are below `min_reward`, the task ends there."""
 
     name: str
     instruction: str
@@ -106,7 +106,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Task:
-    """A folder with `task.toml`. `name` is the one that it gives itself, else the folder's."""
+    """A folder with `task.toml`. `name` is the task's own name, else the folder's."""
 
     folder: str
     name: str

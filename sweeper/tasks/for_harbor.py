@@ -1,9 +1,9 @@
 # pyright: basic, reportMissingImports=false
-"""Environments of ours for the package `harbor`: an environment class that it takes by import path.
+"""Our environments for the package `harbor`: an environment class that it loads by import path.
 
     harbor run -p TASKS --environment-import-path sweeper.tasks.for_harbor:Bubblewrap
 
-Only for an interpreter that has `harbor`, which nothing else here imports this for.
+Only for an interpreter that has `harbor`; no other module here imports this.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ _LARGEST = 256 << 20
 
 
 class Bubblewrap(BaseEnvironment):
-    """Namespaces of their own, without a network. All is done as root, which is nobody outside:
-    that somebody else is asked for is passed over."""
+    """Separate namespaces without a network. Everything runs as root, which has no rights outside.
+    Requests for another user are ignored."""
 
     @staticmethod
     def type() -> str:
-        """Its name in harbor's records."""
+        """The name in harbor's records."""
         return "sweeper-bubblewrap"
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """There is no network, which is more than a task can ask for."""
+        """There is no network, which is stricter than any task asks for."""
         return EnvironmentCapabilities(disable_internet=True)
 
     @classmethod
@@ -52,7 +52,7 @@ class Bubblewrap(BaseEnvironment):
 
     @classmethod
     def preflight(cls) -> None:
-        """Ends the program where bubblewrap is not there."""
+        """Exit if bubblewrap does not work here."""
         if (lacking := missing("bubblewrap")) is not None:
             raise SystemExit(lacking)
 
@@ -63,7 +63,7 @@ class Bubblewrap(BaseEnvironment):
         self._task = found[0]
 
     async def start(self, force_build: bool) -> None:
-        """Make it, and carry out the Dockerfile."""
+        """Start the environment, and carry out the Dockerfile."""
         del force_build
         self._one_at_a_time = asyncio.Lock()
         self._place = open_environment("bubblewrap", made_of(self._task))
@@ -71,7 +71,7 @@ class Bubblewrap(BaseEnvironment):
         await asyncio.to_thread(set_up, self._place, self._task)
 
     async def stop(self, delete: bool) -> None:
-        """End it, with all that is in it."""
+        """End the environment and everything in it."""
         del delete
         if hasattr(self, "_place"):
             await asyncio.to_thread(self._place.stop)
@@ -84,7 +84,7 @@ class Bubblewrap(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """One command, in a shell of its own. Raises RuntimeError when its time is up."""
+        """Execute one command in its own shell. Raises RuntimeError when its time is up."""
         del user
         given = "".join(
             f"export {key}={shlex.quote(value)}\n"
@@ -109,11 +109,11 @@ class Bubblewrap(BaseEnvironment):
             return await asyncio.to_thread(self._place.exec, command, seconds, keep)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        """Put one file there."""
+        """Copy one file into the environment."""
         await self._put({str(target_path): Path(source_path).read_bytes()})
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        """Put a folder's files there."""
+        """Copy a folder's files into the environment."""
         await self._put(files_of(str(source_dir), str(target_dir), str(source_dir)))
 
     async def _put(self, files: dict[str, bytes]) -> None:
@@ -121,7 +121,7 @@ class Bubblewrap(BaseEnvironment):
             await asyncio.to_thread(self._place.put, files)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        """Get one file. Raises FileNotFoundError."""
+        """Copy one file out of the environment. Raises FileNotFoundError."""
         async with self._one_at_a_time:
             data = await asyncio.to_thread(self._place.get, str(source_path), _LARGEST, 60.0)
         if data is None:
@@ -130,7 +130,7 @@ class Bubblewrap(BaseEnvironment):
         Path(target_path).write_bytes(data)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Get a folder. Raises FileNotFoundError."""
+        """Copy a folder out of the environment. Raises FileNotFoundError."""
         told = await self._run(f"tar -C {shlex.quote(str(source_dir))} -cf - .", 600.0, _LARGEST)
         if told.code != 0 or told.lost:
             raise FileNotFoundError(f"cannot get {source_dir}: {told.text[-200:]}")
@@ -140,5 +140,5 @@ class Bubblewrap(BaseEnvironment):
 
 
 def _kept(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-    """No devices or pipes: an agent can leave them anywhere."""
+    """Leave out devices and pipes, which an agent can create anywhere."""
     return None if member.isdev() else tarfile.data_filter(member, path)

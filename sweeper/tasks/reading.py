@@ -1,4 +1,4 @@
-"""Reads the folder of a task. Every mistake is noted with its place: nothing of it is executed."""
+"""Reads the folder of a task. Records each mistake with its place. Executes nothing."""
 
 import os
 import re
@@ -38,8 +38,8 @@ _ODD_STEP = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 
 
 def folders_of(path: str) -> list[str]:
-    """The folders of the tasks at a path: itself, if it has a `task.toml`, else those in it. Raises
-    `UsageError` where there is none."""
+    """Return the folders of the tasks at a path: the path itself if it is a task, else its
+    subfolders. Raises `UsageError` if there is none."""
     if any(os.path.isfile(os.path.join(path, name)) for name in ("task.toml", "instruction.md")):
         return [path]
     try:
@@ -54,7 +54,7 @@ def folders_of(path: str) -> list[str]:
 
 
 def read_all(path: str) -> tuple[list[Task], tuple[str, ...]]:
-    """The tasks at a path, and a line for each mistake of those that could not be read."""
+    """Return the tasks at a path, and a line for each mistake."""
     problems = Problems()
     try:
         found = read_tasks(path, problems)
@@ -64,7 +64,7 @@ def read_all(path: str) -> tuple[list[Task], tuple[str, ...]]:
 
 
 def read_tasks(path: str, problems: Problems) -> list[Task]:
-    """All tasks at a path that could be read; see `read_task`."""
+    """Return all tasks at a path that could be read; see `read_task`."""
     found: list[Task] = []
     for folder in folders_of(path):
         task = read_task(folder, problems)
@@ -78,7 +78,7 @@ def read_tasks(path: str, problems: Problems) -> list[Task]:
 
 
 def read_task(folder: str, problems: Problems) -> Task | None:
-    """A task; None for one that cannot be read as far as that it could be run, which is noted."""
+    """Read a task. Returns None, and records why, if it has mistakes."""
     before = len(problems)
     path = os.path.join(folder, "task.toml")
     text = _text(path, problems)
@@ -110,7 +110,7 @@ def read_task(folder: str, problems: Problems) -> Task | None:
 
 
 def _text(path: str, problems: Problems, what: str = "") -> str | None:
-    """The text of a file; None for what is no readable text, which is noted."""
+    """Read a text file. Returns None, and records why, if it is not readable text."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)
@@ -129,7 +129,8 @@ def _text(path: str, problems: Problems, what: str = "") -> str | None:
 
 
 def _check_links(folder: str, problems: Problems) -> None:
-    """Note links out of the folder: what they lead to would go into the environment."""
+    """Record links that lead out of the folder: their targets would be copied into the
+    environment."""
     real, seen = os.path.realpath(folder), 0
     for at, folders, files in os.walk(folder):
         if (
@@ -197,7 +198,7 @@ def _dockerfile(own: str, problems: Problems, *, needed: bool) -> Dockerfile | N
 
 
 def _older(given: dict[str, object], reading: Reading) -> None:
-    """Put fields that have other names today under these."""
+    """Rename fields to their current names."""
     for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
         size = given.pop(old, None)
         if size is not None and given.setdefault(new, size) != size:
@@ -212,7 +213,7 @@ def _healthcheck(given: HealthcheckTable | None) -> Healthcheck | None:
 
 
 def _check_variables(given: Mapping[str, str], key: str, reading: Reading) -> None:
-    """Note variables of this machine that are asked for, and not there."""
+    """Record variables of this machine that are used but not set, and have no default."""
     for name, value in given.items():
         for wanted, default in VARIABLE.findall(value):
             if not default and wanted not in os.environ:
@@ -273,7 +274,8 @@ def _step(
 def _verifier(
     folder: str, at: str, values: TaskTable, own: StepTable, reading: Reading
 ) -> Verifier:
-    """The script of the step, else that of the task; the files of both are there."""
+    """Return the verifier with the step's script, else the task's. It gets the files of both
+    folders."""
     shared = os.path.join(folder, "tests")
     folders = dict.fromkeys((shared, os.path.join(at, "tests")))
     there = [one for one in folders if os.path.isdir(one)]
@@ -298,7 +300,7 @@ def _verifier(
 
 
 def _script(folder: str, name: str, problems: Problems, what: str) -> None:
-    """Note a script that is not there, or that no shell can execute."""
+    """Record a script that is missing or that no shell can execute."""
     path = os.path.join(folder, name)
     text = _text(path, problems, what)
     if text is None:

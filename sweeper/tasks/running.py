@@ -1,4 +1,4 @@
-"""A task in an environment: makes it ready, has the verifier judge what was done there."""
+"""Runs a task in an environment: prepares it, and lets the verifier judge the work."""
 
 import json
 import math
@@ -41,11 +41,12 @@ _SOLVE_SECONDS = 600.0
 
 
 class TaskFailed(Exception):
-    """The task itself is not as it should be, whoever works on it: a line that says where."""
+    """The task itself has an error, independent of the work on it. The message says where."""
 
 
 class Judged(NamedTuple):
-    """What a verifier said: the rewards by name, what it printed, and why there are none."""
+    """A verifier's result: the rewards by name, its output, and the reason if there are no
+    rewards."""
 
     rewards: Mapping[str, float]
     output: str
@@ -53,13 +54,13 @@ class Judged(NamedTuple):
 
     @property
     def reward(self) -> float:
-        """One number: the reward called so, else the mean of all; 0 where there are none."""
+        """A single number: the reward named `reward`, else the mean of all; 0 if there are none."""
         if not self.rewards or "reward" in self.rewards:
             return self.rewards.get("reward", 0.0)
         return sum(self.rewards.values()) / len(self.rewards)
 
     def meets(self, least: float | Mapping[str, float] | None) -> bool:
-        """Whether the next step is to come."""
+        """Return whether the rewards are enough for the next step."""
         if least is None:
             return True
         wanted = least if isinstance(least, Mapping) else {"reward": least}
@@ -69,8 +70,8 @@ class Judged(NamedTuple):
 
 
 def total(task: Task, judged: list[Judged]) -> float:
-    """The reward of a whole task by those of its steps, as far as it came: steps that were not
-    reached count as 0."""
+    """Return the reward of a whole task from those of its steps. Steps that were not reached count
+    as 0."""
     if task.reward_strategy == "final" and len(judged) == len(task.steps):
         return judged[-1].reward
     if task.reward_strategy == "final":
@@ -79,7 +80,7 @@ def total(task: Task, judged: list[Judged]) -> float:
 
 
 def made_of(task: Task, limits: Limits | None = None) -> Made:
-    """The environment that a task asks for; what it does not say is as in `limits`."""
+    """Return the environment that a task asks for, with defaults from `limits`."""
     limits, place = limits or Limits(), task.environment
     variables, workdir = dict[str, str](), _WORKDIR
     for one in place.dockerfile.instructions if place.dockerfile else ():
@@ -105,7 +106,7 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """With `$NAME` for what a Dockerfile has set before; PATH as every image has it."""
+    """Replace `$NAME` by variables that a Dockerfile has set before. PATH has the usual default."""
     known = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     return re.sub(
         r"\$(?:\{(\w+)\}|(\w+))", lambda found: known.get(found[1] or found[2], ""), text
@@ -113,7 +114,7 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def resolved(given: Mapping[str, str]) -> dict[str, str]:
-    """Variables, with those of this machine that they name: `${NAME}`, `${NAME:-default}`."""
+    """Fill in variables of this machine: `${NAME}`, `${NAME:-default}`."""
 
     def value(found: re.Match[str]) -> str:
         return os.environ.get(found[1], (found[2] or "").removeprefix(":-"))
@@ -122,8 +123,8 @@ def resolved(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def set_up(environment: Environment, task: Task) -> None:
-    """Make a started environment ready: what the Dockerfile copies and executes, unless a prepared
-    root has it all; the health check. Raises `TaskFailed`, and `Died`."""
+    """Prepare a started environment: carry out the Dockerfile, unless a prepared root or the
+    environment has done so, and wait for the health check. Raises `TaskFailed` and `Died`."""
     place = task.environment
     if place.dockerfile is not None and place.rootfs is None and not environment.built:
         _carry_out(environment, place, place.dockerfile)
@@ -150,7 +151,7 @@ def _carry_out(environment: Environment, place: TaskEnvironment, dockerfile: Doc
 
 
 def begin_step(environment: Environment, task: Task, step: Step) -> None:
-    """What a step of several brings with it: files for the working folder, a script, a check."""
+    """Prepare a step of several: files for the working folder, a setup script, a health check."""
     if step.workdir is not None:
         workdir = made_of(task).workdir
         environment.put(files_of(step.workdir, workdir, step.workdir))
@@ -162,7 +163,7 @@ def begin_step(environment: Environment, task: Task, step: Step) -> None:
 
 
 def solve(environment: Environment, task: Task, step: Step) -> Result:
-    """Have the reference solution done."""
+    """Execute the reference solution."""
     if step.solution is None:
         raise TaskFailed(f"{task.folder}: there is no solution")
     environment.put(files_of(step.solution, "/solution", step.solution))
@@ -171,8 +172,8 @@ def solve(environment: Environment, task: Task, step: Step) -> Result:
 
 
 def verify(environment: Environment, task: Task, step: Step) -> Judged:
-    """Have the verifier judge. All processes are ended before, and nothing that lay where it writes
-    counts. Raises `Died`."""
+    """Run the verifier. All processes are ended first, and existing files in its folders are
+    removed. Raises `Died`."""
     environment.reset()
     verifier = step.verifier
     places = " ".join(_q(environment, path) for path in ("/tests", "/logs/verifier"))
@@ -195,7 +196,7 @@ def verify(environment: Environment, task: Task, step: Step) -> Judged:
 
 
 def _rewards(environment: Environment, output: str) -> Judged:
-    """Read what the verifier has left: `reward.json`, else `reward.txt`."""
+    """Read the verifier's `reward.json`, else its `reward.txt`."""
     try:
         data = environment.get("/logs/verifier/reward.json")
         if data is not None:
@@ -209,7 +210,7 @@ def _rewards(environment: Environment, output: str) -> Judged:
 
 
 def _named(data: bytes) -> dict[str, float]:
-    """Rewards by name. Raises ValueError."""
+    """Parse rewards by name. Raises ValueError."""
     try:
         found: object = json.loads(data)
     except (ValueError, RecursionError):
@@ -238,7 +239,7 @@ def _finite(what: str, value: object) -> float:
 def _script_command(
     environment: Environment, path: str, task: Task, variables: Mapping[str, str]
 ) -> str:
-    """Execute a script in the working folder."""
+    """Return a command that executes a script in the working folder."""
     given = " ".join(shlex.quote(f"{key}={value}") for key, value in variables.items())
     script, at = _q(environment, path), _q(environment, made_of(task).workdir)
     return f"cd {at}; chmod +x {script}; env {given} {script}"
@@ -272,7 +273,7 @@ def _wait_healthy(environment: Environment, check: Healthcheck, where: str) -> N
 
 
 def _copy(environment: Environment, folder: str, one: Instruction, at: str, where: str) -> None:
-    """What a COPY does: the contents of folders, and files."""
+    """Carry out a COPY: the contents of folders, and files."""
     sources, target, own = sources_of(one)
     if not own:
         raise TaskFailed(f"{where}: {one.name} from elsewhere needs Docker")
@@ -299,7 +300,7 @@ def _matching(folder: str, pattern: str) -> list[str]:
 
 
 def files_of(folder: str, target: str, where: str) -> dict[str, bytes]:
-    """The files of a folder, by their place in an environment."""
+    """Read the files of a folder, by their paths in an environment."""
     found: dict[str, bytes] = {}
     size = 0
     for at, _, names in os.walk(folder):

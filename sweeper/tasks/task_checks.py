@@ -1,5 +1,5 @@
-"""Checks a folder of tasks: reads each, then tries it: the reference solution must earn the whole
-reward, and doing nothing must not."""
+"""Checks a folder of tasks. Reads each task and then tries it: the reference solution must earn
+the whole reward, and doing nothing must not."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ _SOLVED = 1.0
 
 
 class Tried(NamedTuple):
-    """What a task gave: the reward of its solution, and of nothing done."""
+    """The rewards of a task: for its solution, and for doing nothing."""
 
     task: Task
     solved: float | None
@@ -34,7 +34,7 @@ class Tried(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What a check found: a line for each mistake, with its place, and what was tried."""
+    """The result of a check: a line for each mistake, with its place, and the trials."""
 
     tasks: tuple[Task, ...]
     mistakes: tuple[str, ...]
@@ -49,8 +49,8 @@ def check_tasks(
     at_once: int = 4,
     limits: Limits | None = None,
 ) -> Checked:
-    """Read the tasks at a path; with a `kind` of environment, try those without a mistake. Raises
-    `UsageError` where there is none, `NotThere` where there can be no such environment."""
+    """Read the tasks at a path. With a `kind` of environment, try those without mistakes. Raises
+    `UsageError` if there is no task, and `NotThere` if such environments are not possible."""
     problems = Problems()
     tasks = read_tasks(path, problems)
     mistakes = problems.error().problems if problems else ()
@@ -71,7 +71,7 @@ def check_tasks(
 
 
 def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried, list[str]]:
-    """Try a task twice, and say what is wrong with it. Raises `NotThere`."""
+    """Try a task twice. Returns the rewards, and a line for each error. Raises `NotThere`."""
     lines: list[str] = []
     rewards: list[float | None] = []
     for done in (True, False):
@@ -98,8 +98,8 @@ def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried
 def _attempt(
     task: Task, open_one: Callable[[Task], Environment], lines: list[str], *, done: bool
 ) -> float | None:
-    """The reward of the solution, or of nothing; None where the verifier gives none, which is
-    told."""
+    """Return the reward of the solution, or of doing nothing. None, with a line, if the verifier
+    gives no reward."""
     place = open_one(task)
     judged: list[Judged] = []
     try:
@@ -128,7 +128,8 @@ def _attempt(
 
 
 def notes_of(task: Task, kind: str) -> list[str]:
-    """What a task asks for and does not get here, and is no mistake of its own."""
+    """Return notes on what a task asks for and does not get here, which are not mistakes of the
+    task."""
     place, found = task.environment, list[str]()
     ours = kind in ("bubblewrap", "process")
     if kind != "process" and not kind.startswith("harbor") and place.network_mode != "no-network":

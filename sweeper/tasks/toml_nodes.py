@@ -1,5 +1,5 @@
-"""TOML text -> nodes that know in which line they stand. The library that reads it does not say;
-so the lines are looked for in the text, by the headers of tables and the keys below them."""
+"""Converts TOML text to nodes with line numbers. The TOML library does not report lines, so they
+are found in the text by the headers of tables and the keys below them."""
 
 import re
 import tomllib
@@ -19,7 +19,7 @@ Path = tuple[str | int, ...]
 
 
 def read_toml(text: str, source: str, problems: Problems) -> Node | None:
-    """The document; None for what is no TOML, which is noted."""
+    """Parse the document. Returns None, and records why, if it is not TOML."""
     try:
         value = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -32,7 +32,7 @@ def read_toml(text: str, source: str, problems: Problems) -> Node | None:
 
 
 class _Nodes:
-    """Builds nodes; what has no line of its own has that of what it is in."""
+    """Builds nodes. A node without a line of its own has that of its parent."""
 
     def __init__(self, source: str, lines: dict[Path, int]) -> None:
         self._source, self._lines = source, lines
@@ -82,7 +82,8 @@ def _parts(text: str) -> list[str]:
 
 
 def _resolved(parts: list[str], counts: dict[Path, int]) -> Path:
-    """The path of a header: a table below a list of tables is that of its last one."""
+    """Return the path of a header. A table below a list of tables belongs to the last table in the
+    list."""
     path: Path = ()
     for number, part in enumerate(parts):
         path = (*path, part)

@@ -1,1 +1,1 @@
-"""The worker: what runs inside a job, for one attempt of a run."""
+"""The worker: the process inside a job that executes one attempt of a run."""

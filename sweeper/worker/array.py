@@ -1,12 +1,13 @@
-"""Turns a child of an array job into the job that it stands for.
+"""Runs the job of one element of an array job.
 
     python -m sweeper.worker.array <root> <table> ARGUMENT...
 
-It executes the arguments (by this interpreter, where they begin with an option), followed by the
-token that `table` (a file below `root`, which may be a store elsewhere) has at this child's index.
-The backend says the index in the variable that is named by SWEEPER_INDEX; an earlier launcher does
-not say by which, and its name ends with `_ARRAY_INDEX`. This command line must never change: the
-launcher's version need not be the image's.
+Executes the arguments, followed by one token from `table`: the token at this element's array
+index. If the first argument is an option, this Python interpreter executes them. `table` is a path
+below `root`, which may be a remote store. SWEEPER_INDEX holds the name of the variable that
+contains the index. Earlier launchers do not set it; then it is the variable whose name ends with
+`_ARRAY_INDEX`. This command line must never change, because the launcher's version may differ from
+the image's.
 """
 
 import os
@@ -22,7 +23,7 @@ __all__ = ["main"]
 
 
 def main(arguments: list[str]) -> int:
-    """Execute the child's job. Returns only if something is wrong."""
+    """Execute the element's job. Returns only on failure."""
     root, table, *command = arguments
     try:
         store = open_store(root)

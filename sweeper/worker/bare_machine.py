@@ -1,17 +1,17 @@
-"""What a job does first where there is Python and nothing else, and how environments of packages
-are made there:
+"""Builds Python environments on machines that have nothing but Python, and starts jobs there:
 
     python -Es -c TEXT SETUP MODULE ARGUMENT...
 
-It makes an environment of the packages by which the store is reached, fetches sweeper's own source
-from the store, and becomes `MODULE` of that: the worker, which makes the recipe's environment by
-the same `build`. `TEXT` is this file (`sweeper/provenance/job_bundle.py` packs it), `SETUP` says in
-JSON what to make and to fetch. Standard library only, but for functions that are put into the text.
+This builds an environment with the packages needed to reach the store, downloads sweeper's own
+source from the store, and then executes `MODULE` of that source. `MODULE` is the worker, which
+builds the recipe's environment with the same `build`. `TEXT` is this file, packed by
+`sweeper/provenance/job_bundle.py`. `SETUP` is JSON that says what to build and to download. Uses
+only the standard library, and functions that are copied into the text.
 
-What is made is kept below the home, under a hash of what it is made of, and made once: others wait
-for the lock meanwhile. The file `requirements.txt` of an environment appears last, so that one
-whose making was killed is made anew. The installer holds the lock as well, lest it be still at work
-then.
+Environments and source are cached below the home folder under a hash of their inputs. Each is made
+once, under a lock, while other jobs wait. An environment's `requirements.txt` is written last, so
+an interrupted build is detected and done again. The installer process holds the lock too, so no
+build starts over while an orphaned installer still runs.
 """
 
 import fcntl
@@ -45,30 +45,30 @@ _FETCH = (
     "open(sys.argv[2], 'wb').write(fs.cat_file(path))\n"
 )
 _TRIES = 4
-"""How often the source is fetched while the store does not answer."""
+"""Attempts to download the source from a store that does not answer."""
 _MISLEAD = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
-"""Variables by which an installer would install elsewhere, or run modules of others."""
+"""Variables that would make an installer install elsewhere, or load foreign modules."""
 _CHOOSES = re.compile(
     r"(PIP|UV)_((EXTRA_|DEFAULT_|NO_)?INDEX(_URL)?|INDEX_STRATEGY|FIND_LINKS|(NO_)?CONFIG(_FILE)?"
     r"|(BUILD_)?CONSTRAINT|OVERRIDE|PRE|PRERELEASE|RESOLUTION|FORK_STRATEGY|EXCLUDE_NEWER"
     r"|((NO|ONLY|PREFER)_BINARY|NO_BUILD)(_PACKAGE)?|NO_DEPS|NO_SOURCES|TORCH_BACKEND)"
 )
-"""Variables that say which packages an installer takes, and from where."""
+"""Variables that choose which packages an installer takes, and from where."""
 _LOGIN = re.compile(r"//[^/@\s]*@")
 _CROSS = "\N{MULTIPLICATION SIGN} "
 _FAILS = (_CROSS, "error:", "ERROR:")
 _AT = ("Collecting ", "Processing ")
 _SAYS_NOTHING = ("╰─> See above", "╰─> [", "│ exit code", "note:", "hint:")
 _SHORTEST = 4
-"""Characters of a value that is not shown; shorter ones stand in much else."""
+"""Secrets shorter than this many characters are not masked: they occur in other text too often."""
 
 
 class BuildError(Exception):
-    """What a job needs cannot be made, in one line."""
+    """An environment or the source cannot be made. The message is one line."""
 
 
 def say(line: str) -> None:
-    """Print a line for whoever reads what the job printed."""
+    """Print a line to the job's output."""
     print(f"sweeper: {line}", flush=True)
 
 
@@ -78,11 +78,11 @@ def build(
     environ: "Mapping[str, str]" = os.environ,
     goes_on: "Callable[[], bool]" = lambda: True,
 ) -> "str | None":
-    """The interpreter of an environment in `folder` that has what `requirements`, the text of a
-    requirements file, names; made by uv where it is there, else by venv and pip, which see the
-    variables `environ`. Where one of these chooses other packages, that is another environment.
-    `goes_on` is called about once a second; None when it says no. Raises
-    `BuildError`, and `OSError`."""
+    """Build an environment in `folder` with the packages in `requirements`, the text of a
+    requirements file. Returns its interpreter. Uses uv if it is installed, else venv and pip; both
+    see the variables in `environ`. The environment's hash includes those variables that choose
+    packages. Calls `goes_on` about once a second, and returns None when it returns False. Raises
+    `BuildError` and `OSError`."""
     told = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
     told += (os.path.realpath(sys.executable), *_choices(environ))
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:24]
@@ -94,18 +94,18 @@ def build(
             return None
         if _is_used(ready):
             return python
-        shutil.rmtree(top, ignore_errors=True)  # of one who was killed at it
+        shutil.rmtree(top, ignore_errors=True)  # left by a killed build
         installer = _Installer(lock, goes_on, environ, requirements)
         try:
             return python if _make(top, requirements, installer) else None
         finally:
             if not os.path.exists(ready):
-                shutil.rmtree(top, ignore_errors=True)  # a full disk has use for the room
+                shutil.rmtree(top, ignore_errors=True)  # free the disk space, the disk may be full
 
 
 def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]]":
-    """The variables that choose packages: with what the files that they name hold (a constraint's),
-    and without the login in an address, which may be renewed and chooses none."""
+    """Return the variables that choose packages, with the contents of the files they name (such as
+    constraints). Logins are removed from addresses: they may be renewed, and choose no packages."""
     found: list[tuple[str, str, list[bytes]]] = []
     for name in sorted(filter(_CHOOSES.fullmatch, environ)):
         files = [path for path in environ[name].split() if os.path.isfile(path)]
@@ -118,19 +118,19 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
 
 
 def _is_used(path: str) -> bool:
-    """Put down that a file is used now: `sweeper gc` removes what is not. Returns whether it is
-    there."""
+    """Mark a file as used now, because `sweeper gc` removes unused ones. Returns whether it
+    exists."""
     try:
         os.utime(path)
     except FileNotFoundError:
         return False
-    except OSError:  # another's, or on a disk that is full
+    except OSError:  # another user's file, or a full disk
         return os.path.exists(path)
     return True
 
 
 def _make(top: str, requirements: str, installer: "_Installer") -> bool:
-    """Make an environment. Returns whether it is there; not if the installer was stopped."""
+    """Build an environment. Returns False if the installer was stopped."""
     os.mkdir(top)
     part, python = os.path.join(top, "requirements.part.txt"), os.path.join(top, "bin", "python")
     with open(part, "w", encoding="utf-8") as file:
@@ -160,8 +160,8 @@ def _make(top: str, requirements: str, installer: "_Installer") -> bool:
 
 
 class _Installer:
-    """Runs programs that hold `lock` as well, until `goes_on` says no. The values of the variables
-    that `requirements` names are not shown."""
+    """Runs programs that inherit `lock`, until `goes_on` returns False. Masks the values of the
+    variables that `requirements` names in what it prints."""
 
     def __init__(
         self,
@@ -180,8 +180,8 @@ class _Installer:
         self._hidden = sorted(forms.items(), key=lambda form: (-len(form[0]), form))
 
     def run(self, command: "list[str]") -> bool:
-        """Run a program to its end. Returns whether it came to it: it is killed when `goes_on` says
-        no. Raises `BuildError` with its last word where it fails."""
+        """Run a program. Returns False if it was killed because `goes_on` returned False. Raises
+        `BuildError` with the program's error message if it fails."""
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
                 command,
@@ -207,7 +207,7 @@ class _Installer:
         return True
 
     def _ends(self, process: "subprocess.Popen[bytes]") -> bool:
-        """Wait for a program. Returns whether it has ended by itself."""
+        """Wait for a program. Returns whether it ended by itself."""
         try:
             while True:
                 try:
@@ -224,13 +224,13 @@ class _Installer:
 
 
 def _last_word(lines: "list[str]") -> str:
-    """Why an installer failed, as it says itself, in one line; "" where it says nothing."""
+    """Return the installer's own error message in one line, or an empty string if it has none."""
     said = [line.strip() for line in lines if not line.strip().startswith(_SAYS_NOTHING)]
     fails = [number for number, line in enumerate(said) if line.startswith(_FAILS)]
     if not fails:
         return "".join(said[-1:])[:300]
     word, *more = said[fails[-1] :]
-    if not word.endswith(":"):  # else uv's: why comes after it
+    if not word.endswith(":"):  # an error of uv gives its reason on the next lines
         more = [line for line in more if line.startswith(("╰─> ", "Caused by:"))]
     if word.startswith(_CROSS) and not more:
         named = [line.partition(" (from ")[0] for line in said if line.startswith(_AT)]
@@ -240,7 +240,7 @@ def _last_word(lines: "list[str]") -> str:
 
 
 def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
-    """Take a lock, when it is free. Returns whether `goes_on` said yes until then."""
+    """Wait for a lock and take it. Returns False if `goes_on` returned False first."""
     told = False
     while True:
         try:
@@ -257,8 +257,8 @@ def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
 
 
 def _source(folder: str, python: str, url: str, digest: str) -> str:
-    """The folder with the source that `url` leads to, fetched by `python`, which can reach the
-    store. Raises `BuildError`, and `OSError`."""
+    """Download the source from `url` with `python`, whose packages can reach the store. Returns
+    its folder. Raises `BuildError` and `OSError`."""
     top = os.path.join(folder, digest)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with open(f"{top}.lock", "ab") as lock:
@@ -293,13 +293,13 @@ def _fetch(python: str, url: str, archive: str, lock: "IO[bytes]") -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    """End, and what was started with it."""
+    """Exit on a signal, and stop the programs that this process started."""
     del frame
     sys.exit(128 + number)
 
 
 def main(arguments: "list[str]") -> None:
-    """Become the module that the arguments name. Returns only by `SystemExit`."""
+    """Execute the module in the arguments. Returns only by `SystemExit`."""
     text, module, *rest = arguments
     setup = json.loads(text)
     signal.signal(signal.SIGTERM, _stop)

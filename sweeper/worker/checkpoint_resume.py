@@ -1,5 +1,5 @@
-"""Decides what a new attempt starts from, and whether a run has finished. For this sweeper reads a
-few of a recipe's own files, by tinker-cookbook's names and shapes."""
+"""Decides which checkpoint a new attempt starts from, and whether a run has finished. Reads a few
+of the recipe's own files, in tinker-cookbook's names and formats."""
 
 import json
 import os
@@ -17,21 +17,20 @@ _DEEP = 8
 
 
 def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int | None:
-    """Copy into the folder of `attempt` what an earlier one left, so that the recipe resumes.
-
-    With `mode` `auto` that is the last attempt that recorded a checkpoint; with `always` the last
-    that left anything, if none recorded one. Returns the attempt that was copied, None if none was.
-    """
+    """Copy an earlier attempt's records into the folder of `attempt`, so that the recipe resumes.
+    With `mode` `auto`, takes the last attempt that recorded a checkpoint. With `always`, takes the
+    last attempt that left any file if none recorded a checkpoint. Returns the number of the copied
+    attempt, or None."""
     target = store.local_path(layout.log_path(run, attempt))
     folders = {
         earlier: folder
         for earlier in range(attempt - 1, 0, -1)
         if (folder := store.local_path(layout.log_path(run, earlier))) and os.path.isdir(folder)
     }
-    # Checkpoints are copied last, so an attempt that was killed while it was seeded has none.
+    # Checkpoints are copied last, so an attempt that was killed during seeding has none.
     chosen = [number for number, folder in folders.items() if has_checkpoints(folder, layout)]
     if mode == "always":
-        # The launcher writes the diff before anything runs: it is nothing that the attempt left.
+        # The launcher writes the diff before anything runs, so it does not count.
         chosen += [n for n in folders if set(os.listdir(folders[n])) - {"code.diff"}]
     if not chosen or target is None:
         return None
@@ -46,8 +45,8 @@ def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int
 
 
 def record_folders(log_path: str, layout: Layout) -> list[str]:
-    """The folders inside a recipe's own that may hold records: itself (""), and for a program of
-    several stages (`launch.metrics_dir`) each folder below it."""
+    """Return the folders inside the recipe's folder that may hold records: the folder itself ("")
+    and, for a program of several stages (`launch.metrics_dir`), every folder below it."""
     found = [""]
     if not layout.inner:
         return found
@@ -62,7 +61,7 @@ def record_folders(log_path: str, layout: Layout) -> list[str]:
 
 
 def has_checkpoints(log_path: str, layout: Layout) -> bool:
-    """Whether a recipe's folder records a checkpoint."""
+    """Return whether a recipe's folder records a checkpoint."""
     return any(
         read_records(os.path.join(log_path, inner, "checkpoints.jsonl"))
         for inner in record_folders(log_path, layout)
@@ -70,8 +69,8 @@ def has_checkpoints(log_path: str, layout: Layout) -> bool:
 
 
 def has_final_checkpoint(log_path: str) -> bool | None:
-    """Whether the last recorded checkpoint is final: marked `final`, or named so. None for a recipe
-    that records no checkpoints."""
+    """Return whether the last recorded checkpoint is final: marked `final`, or named so. None if
+    the recipe records no checkpoints."""
     path = os.path.join(log_path, "checkpoints.jsonl")
     if not os.path.exists(path):
         return None
@@ -79,7 +78,7 @@ def has_final_checkpoint(log_path: str) -> bool | None:
 
 
 def read_records(path: str) -> list[dict[str, object]]:
-    """Read the records of a small JSONL file, without lines that are torn or hold no object."""
+    """Read the records of a small JSONL file. Skips torn lines and lines that are not objects."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             lines = file.read().splitlines()
@@ -97,7 +96,7 @@ def read_records(path: str) -> list[dict[str, object]]:
 
 
 def copy(source: str, target: str, *, lines: bool = False) -> None:
-    """Copy a small file; with `lines` only its whole lines, without a torn last one."""
+    """Copy a small file. With `lines`, leaves out a torn last line."""
     with open(source, "rb", opener=open_regular) as file:
         data = file.read()
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)

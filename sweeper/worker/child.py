@@ -1,9 +1,7 @@
-"""Starts the recipe with `fork` and `exec`: loading `subprocess` would make every worker slower.
-
-The recipe gets a session and process group of its own, no input, one pipe for both outputs, and the
-default signal handlers. Its own process tells the guard its group before it becomes the recipe, so
-that there is no moment at which killing the worker leaves it behind.
-"""
+"""Starts the recipe with `fork` and `exec`, because loading `subprocess` would make every worker
+slower. The recipe gets its own session and process group, no input, one pipe for standard output
+and standard error, and the default signal handlers. The child process sends its group to the guard
+before the exec, so killing the worker can never leave a recipe behind."""
 
 import os
 import signal
@@ -18,8 +16,8 @@ __all__ = ["Child", "spawn", "take_default_signals"]
 
 
 class Child:
-    """The recipe's process, which leads the process group of the same id. `output` is the reading
-    end of the pipe that it prints to."""
+    """The recipe's process, which leads the process group of the same id. `output` is the read end
+    of the pipe for its output."""
 
     def __init__(self, pid: int, output: int) -> None:
         self.pid = pid
@@ -27,16 +25,17 @@ class Child:
         self._reaped: tuple[int, int] | None = None
 
     def await_end(self) -> None:
-        """Wait until the process has ended, and leave it unreaped where that is possible: until it
-        is reaped no other process group can get its id, so its group can be signalled."""
+        """Wait until the process has ended, without reaping it where the platform allows that.
+        Until it is reaped, no other process group can get its id, so signals to the group are
+        safe."""
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:  # macOS before Python 3.13
             self.reap()
 
     def reap(self) -> tuple[int, int]:
-        """Reap the process. Returns its exit code (negative: the signal that ended it) and the most
-        bytes of memory that it, or a child that it waited for, had."""
+        """Reap the process. Returns its exit code (negative for a signal) and the peak memory, in
+        bytes, of the process or a child that it waited for."""
         if self._reaped is None:
             _, status, usage = os.wait4(self.pid, 0)
             unit = 1 if sys.platform == "darwin" else 1024
@@ -45,9 +44,9 @@ class Child:
 
 
 def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guard: Guard) -> Child:
-    """Start `command`. Call it while there is one thread, since it forks. Raises
-    `EnvironmentFailure` when there is no such program or folder, `OSError` when no process can be
-    had."""
+    """Start `command`. Call it while there is only one thread, because it forks. Raises
+    `EnvironmentFailure` if the program or folder does not exist, and `OSError` if no process can
+    be created."""
     pipes: list[int] = []
     try:
         pipes += os.pipe()
@@ -62,7 +61,7 @@ def spawn(command: Sequence[str], cwd: str, environment: Mapping[str, str], guar
         _become(command, cwd, environment, guard, writing, failing)
     os.close(writing)
     os.close(failing)
-    # The exec closes this pipe. What arrives before says why there was no exec.
+    # The exec closes this pipe. Text that arrives before is the reason why the exec failed.
     with os.fdopen(failed, "rb") as file:
         reason = file.read()
     if reason:
@@ -76,12 +75,12 @@ _DEFAULT = (
     *(signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT),
     *(signal.SIGPIPE, signal.SIGXFSZ),
 )
-"""Signals whose handlers Python, the worker or a shell may have changed: the recipe gets the
-default ones."""
+"""Signals whose handlers Python, the worker or a shell may have changed. The recipe gets the
+default handlers."""
 
 
 def take_default_signals() -> None:
-    """Handle signals as a process does that nobody has told otherwise."""
+    """Restore the default signal handlers."""
     for number in _DEFAULT:
         signal.signal(number, signal.SIG_DFL)
 

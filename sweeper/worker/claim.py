@@ -1,4 +1,4 @@
-"""Claims an attempt: a backend may start several workers for it, and only one may train."""
+"""Claims an attempt. A backend may start several workers for an attempt, and only one may train."""
 
 import os
 import time
@@ -16,12 +16,12 @@ __all__ = ["claim", "newer_attempt", "with_retries"]
 
 T = TypeVar("T")
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Seconds between the tries of `with_retries`."""
+"""Seconds between the attempts of `with_retries`."""
 
 
 def with_retries(action: Callable[[], T]) -> T:
-    """Do `action`, and try again a few times while the store does not answer. `NotFound` and
-    `AlreadyExists` are answers."""
+    """Call `action`, with a few retries while the store does not answer. `NotFound` and
+    `AlreadyExists` are answers, and are raised at once."""
     for pause in _PAUSES:
         try:
             return action()
@@ -35,8 +35,8 @@ def with_retries(action: Callable[[], T]) -> T:
 def claim(
     store: Store, layout: Layout, run: str, attempt: int, submitted: int | None = None
 ) -> bool:
-    """Claim the attempt. Returns whether it is ours from now on. If the reply to the create was
-    lost, the nonce tells our own claim from another worker's."""
+    """Claim the attempt. Returns whether it belongs to this worker. If the reply to the create was
+    lost, the nonce distinguishes our own claim from another worker's."""
     nonce = os.urandom(8).hex()
     path = layout.event(run, attempt, Event.CLAIMED)
     body = {
@@ -58,5 +58,6 @@ def claim(
 
 
 def newer_attempt(store: Store, layout: Layout, run: str, attempt: int) -> bool:
-    """Whether the next attempt has been opened: the launcher has given this one up."""
+    """Return whether the next attempt is open, which means that the launcher has given this one
+    up."""
     return store.exists(layout.event(run, attempt + 1, Event.INTENT))

@@ -1,5 +1,5 @@
-"""Finds out whether a failed attempt failed because its engine went away. An engine takes with it
-what training clients hold, so that is no fault of the recipe's."""
+"""Checks whether an attempt failed because its engine went away. The engine holds the state of the
+training clients, so such a failure is not the recipe's fault."""
 
 from sweeper.model.job import Job
 from sweeper.model.states import Event
@@ -12,12 +12,12 @@ _ASK_SECONDS = 5.0
 
 
 def blame(job: Job, outcome: Judged) -> Judged:
-    """Correct a failed attempt's outcome: if its engine has gone away since it began, or was
-    started anew, the reason becomes `service`."""
+    """Correct a failed attempt's outcome. If its engine has gone or has been restarted since the
+    attempt began, the reason becomes `service`."""
     began = job.engine
     if began is None or outcome["event"] is not Event.FAILED or outcome["reason"] not in _REASONS:
         return outcome
-    from sweeper.engine.lifecycle import knock  # most workers never need it
+    from sweeper.engine.lifecycle import knock  # not needed by most workers
 
     url = began.url
     started = knock(url, _ASK_SECONDS)

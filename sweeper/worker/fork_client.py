@@ -1,11 +1,11 @@
-"""Starts a recipe from a fork server: a process that has imported what the recipe imports.
+"""Starts a recipe from a fork server: a process that has imported the recipe's modules already.
 
 A recipe that uses the Tinker SDK spends most of its start with imports. The first run of a recipe
-leaves a list of what it has imported; from then on the runs of this interpreter, with this
-environment, are forked from one process that has it imported already
-(sweeper/recipe/fork_server.py; what is said to it is in fork_protocol.py). What a fork could not do
-as well starts as usual, and so does everything else that goes wrong here: `fork` then returns None.
-Standard library only, loaded where it is used.
+writes a list of its imports. Later runs with the same interpreter and environment are forked from
+one process that has imported them (sweeper/recipe/fork_server.py; the protocol is in
+fork_protocol.py). Recipes that cannot be forked are started normally, and so is every recipe if
+something goes wrong here: `fork` then returns None. Uses only the standard library, imported on
+demand.
 """
 
 import json
@@ -34,37 +34,37 @@ __all__ = ["ForkedChild", "Program", "Servers", "at_work", "fork", "module_list"
 
 WAIT_SECONDS = 10.0
 _BUSY = 2.0
-"""Load for each processor from which on a server may have to be waited for."""
+"""Load per processor above which a server may be slow to answer."""
 _LONGEST_SECONDS = 300.0
 _KEEPER_SECONDS = 5.0
 _REAP_SECONDS = 60.0
-"""How long a keeper that is there may take to answer, after the recipe's end."""
+"""Seconds that a living keeper may take to answer after the recipe's end."""
 _STARTING_SECONDS = 2.0
-"""For how long a server is asked that somebody else starts, or that is about to end."""
+"""Seconds to retry while another worker starts the server, or while the last server ends."""
 _AGAIN_SECONDS = 600.0
-"""For how long nobody asks a server again that has not answered."""
+"""Seconds for which a server that did not answer is not asked again."""
 _OF_A_RUN = ("SWEEPER_", "WANDB_", "TINKER_TAGS")
 _OF_A_TERMINAL = (
     *("SSH_", "TERM", "COLUMNS", "LINES", "WINDOWID", "PWD", "OLDPWD", "SHLVL", "_"),
     *("INVOCATION_ID", "JOURNAL_STREAM", "XDG_SESSION_ID", "XDG_VTNR", "DBUS_SESSION"),
 )
-"""Beginnings of names that tell a run, a launch or a terminal from another. Nothing that is
-imported depends on them."""
+"""Prefixes of variables that differ between runs, launches or terminals. Imports do not depend on
+them."""
 
 
 _SCOPE = r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope"
-"""A control group of a terminal's window alone, which no limit is put on."""
+"""The control group of a single terminal window, which has no limits."""
 _PARTS = (
     *("bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
     *("own_packages.py", "meter.py", "inspection.py", "function_recipes.py"),
 )
-"""The files of the server and of what it forks: another version of one needs another server."""
+"""The source files of the server and of its children. A new version of one needs a new server."""
 
 
 def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
-    """The file that lists what the job's recipe imports, in a folder that is there; it itself may
-    not be. None where the recipe cannot be forked: elsewhere than on Linux; with a variable of its
-    own in each run, which may change what is imported; with a relative module path."""
+    """Return the path of the file that lists the recipe's imports. Its folder exists; the file may
+    not. Returns None if the recipe cannot be forked: on systems other than Linux, with a variable
+    that differs in each run and may change the imports, or with a relative module path."""
     recipe = job.recipe
     if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
         return None
@@ -81,12 +81,13 @@ def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
     except OSError:
         return None
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-        return None  # somebody else could listen there
+        return None  # another user could listen there
     return os.path.join(folder, f"{_digest(what)}.modules")
 
 
 class ForkedChild:
-    """A recipe's process, as `Child` is one, that another process has forked for us: its keeper."""
+    """A recipe's process, with the interface of `Child`, that another process (its keeper)
+    forked."""
 
     def __init__(
         self, pid: int, keeper: int, output: int, connection: "socket.socket", ended: int
@@ -99,15 +100,14 @@ class ForkedChild:
         self._reaped: tuple[int, int | None] | None = None
 
     def await_end(self) -> None:
-        """Wait until the process has ended. Its keeper leaves it unreaped."""
+        """Wait until the process has ended. Its keeper does not reap it yet."""
         import select
 
         select.select([self._ended], [], [])
 
     def reap(self) -> tuple[int, int | None]:
-        """Have the process reaped. Returns its exit code (negative: the signal that ended it), and
-        the most bytes of memory that it had, where its keeper could still tell. A keeper that was
-        killed before the recipe's end took that with it."""
+        """Have the process reaped. Returns its exit code (negative for a signal) and its peak
+        memory in bytes. The memory is None if the keeper was killed before the recipe's end."""
         if self._reaped is None:
             self.await_end()
             code, memory = -9, None
@@ -119,7 +119,7 @@ class ForkedChild:
         return self._reaped
 
     def _receive(self) -> Mapping[str, int]:
-        """The keeper's next message. One that somebody has stopped is continued."""
+        """Return the keeper's next message. Continues a keeper that was stopped."""
         from sweeper.recipe.fork_protocol import receive
 
         self._connection.settimeout(_KEEPER_SECONDS)
@@ -127,7 +127,7 @@ class ForkedChild:
         while True:
             try:
                 return receive(self._connection)[0]
-            except TimeoutError:  # stopped, or slow on a busy machine: one that is gone hangs up
+            except TimeoutError:  # stopped, or slow; a dead keeper closes the connection
                 if time.monotonic() > deadline:
                     raise
             with suppress(OSError):
@@ -141,7 +141,7 @@ class ForkedChild:
 
 
 class Program(NamedTuple):
-    """What is to be executed, where, and with which environment."""
+    """The program to execute, its working folder and its environment."""
 
     command: Sequence[str]
     cwd: str
@@ -155,10 +155,10 @@ def fork(
     program: Program,
     meanwhile: Callable[[], bool] = lambda: True,
 ) -> ForkedChild | None:
-    """Start the program, which is of the bootstrap, from a fork server, and have `guard` watch it.
-    `modules` is its list. Call it while there is one thread: it may have to start that server.
-    `meanwhile` is called now and then, and says whether to wait on. Returns None where there is
-    nobody to fork it."""
+    """Start `program`, a bootstrap command, from a fork server, and let `guard` watch it.
+    `modules` is the file that lists its imports. Call it while there is only one thread, because
+    it may have to start the server. Calls `meanwhile` now and then, and stops waiting when it
+    returns False. Returns None if no server could fork the program."""
     if modules is None or not os.path.exists(modules):
         return None
     try:
@@ -166,12 +166,12 @@ def fork(
         if server.is_slow():
             return None
         try:
-            with suppress(ConnectionError):  # it was about to end, or waited too long for our words
+            with suppress(ConnectionError):  # it was ending, or waited too long for our message
                 return _ask(server, modules, guard, program, meanwhile)
             return _ask(server, modules, guard, program, meanwhile)
         except TimeoutError:
             server.tell_slow()
-    except InterruptedError:  # `meanwhile` says to stop
+    except InterruptedError:  # `meanwhile` returned False
         pass
     except Exception as error:  # noqa: BLE001 - it can be started without
         say(f"sweeper: no fork server ({type(error).__name__}: {error}): starting without it")
@@ -224,9 +224,9 @@ def _request(program: Program) -> dict[str, object]:
 
 
 def _await(connection: "socket.socket", meanwhile: Callable[[], bool]) -> None:
-    """Wait until the server answers. Raises `TimeoutError` for one that does not though the machine
-    has time for it. On a busy one, where hundreds of runs may have started at once, they wait for
-    each other: to start without it would cost all the more."""
+    """Wait until the server answers. Raises `TimeoutError` if it does not answer on an idle
+    machine. On a busy one, hundreds of runs may have started at once and wait for each other.
+    Starting without the server would cost even more then."""
     import select
 
     begun = time.monotonic()
@@ -239,7 +239,7 @@ def _await(connection: "socket.socket", meanwhile: Callable[[], bool]) -> None:
 
 
 class _Server:
-    """The fork server of an interpreter and an environment: its files, and the way to it."""
+    """The fork server of one interpreter and environment: its files and its connection."""
 
     def __init__(self, modules: str, job: Job, python: str, environment: Mapping[str, str]) -> None:
         self._python = python
@@ -248,7 +248,8 @@ class _Server:
         self._name = _digest([python, sorted(self._environment.items()), *_of_this_process()])
 
     def connect(self) -> "socket.socket":
-        """A connection to the server, which is started if it is not there. Raises `OSError`."""
+        """Return a connection to the server. Starts the server if it does not run. Raises
+        `OSError`."""
         deadline, started = time.monotonic() + _STARTING_SECONDS, False
         while True:
             try:
@@ -261,7 +262,7 @@ class _Server:
                 time.sleep(0.01)
 
     def is_slow(self) -> bool:
-        """Whether somebody has waited for it in vain, not long ago."""
+        """Return whether somebody recently waited for the server in vain."""
         try:
             age = time.time() - os.stat(self._path("slow")).st_mtime
         except OSError:
@@ -269,7 +270,7 @@ class _Server:
         return 0 <= age < _AGAIN_SECONDS
 
     def tell_slow(self) -> None:
-        """Keep others from waiting for it in vain."""
+        """Mark the server as slow, so that others do not wait for it."""
         with suppress(OSError):
             os.close(os.open(self._path("slow"), os.O_CREAT | os.O_WRONLY, 0o600))
             os.utime(self._path("slow"))
@@ -296,8 +297,8 @@ class _Server:
 
     @contextmanager
     def _short_path(self) -> Generator[str]:
-        """The socket's path by its folder's descriptor: the path of a socket has at most 107
-        bytes."""
+        """Yield a short path of the socket, through its folder's descriptor. A socket's path is
+        limited to 107 bytes."""
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             yield f"/proc/self/fd/{folder}/{self._name}.socket"
@@ -305,9 +306,9 @@ class _Server:
             os.close(folder)
 
     def _start(self) -> bool:
-        """Start the server. It holds the lock while it lives, and listens before it imports, so
-        that whoever comes waits. Returns False where the lock is held: somebody else starts it just
-        now, or the last one has not quite ended."""
+        """Start the server. It holds the lock while it lives. It listens before it imports, so
+        that clients can wait for it. Returns False if the lock is held: another worker is starting
+        the server, or the last one has not quite ended."""
         import fcntl
         import socket
 
@@ -329,7 +330,7 @@ class _Server:
         return True
 
     def _execute(self, listening: int, lock: int) -> None:
-        """Execute the server in a process that is nobody's child."""
+        """Execute the server in a detached process."""
         from sweeper.recipe.fork_protocol import LISTENING
 
         child = os.fork()
@@ -355,14 +356,14 @@ class _Server:
 
 
 def _high_copy(descriptor: int) -> int:
-    """A copy of the descriptor, whose number is none of the first."""
+    """Return a copy of the descriptor with a high number."""
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64)
 
 
 def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The variables that all runs of a sweep have alike, without secrets."""
+    """Yield the variables that all runs of a sweep share, without secrets."""
     for name, value in environment.items():
         if (
             name.startswith(_OF_A_RUN)
@@ -375,7 +376,7 @@ def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str
 
 
 def _of_this_process() -> Iterator[object]:
-    """What a process has from the one that started it, and a fork from its server."""
+    """Yield the properties that a process inherits from its parent, and a fork from its server."""
     import resource
 
     yield os.getuid(), os.getgid(), sorted(os.getgroups())
@@ -386,7 +387,7 @@ def _of_this_process() -> Iterator[object]:
     for name in ("mnt", "net", "pid", "user", "ipc", "uts"):
         with suppress(OSError):
             yield os.readlink(f"/proc/self/ns/{name}")
-    yield os.uname().nodename  # a home may be on several machines
+    yield os.uname().nodename  # several machines may share one home folder
     for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/oom_score_adj"):
         with suppress(OSError), open(name) as file:
             yield file.read()
@@ -405,8 +406,8 @@ def _digest(what: object) -> str:
 
 
 class Servers(NamedTuple):
-    """Fork servers at work for this user: how many; what the largest has imported, and the
-    processor's seconds of that, which each run is spared."""
+    """The running fork servers of this user: their number, the modules that the largest has
+    imported, and the processor seconds of those imports, which every fork saves."""
 
     number: int
     modules: int
@@ -415,7 +416,7 @@ class Servers(NamedTuple):
 
 
 class _Record(TypedDict):
-    """What a fork server says of itself, in the file of its name."""
+    """A fork server's description of itself, in the JSON file with its name."""
 
     pid: int
     modules: int
@@ -424,7 +425,7 @@ class _Record(TypedDict):
 
 
 def at_work(root: str | None = None) -> Servers:
-    """The fork servers that this home has."""
+    """Return the running fork servers of this home folder."""
     folder = paths.warm(root)
     found: list[_Record] = []
     with suppress(OSError):

@@ -1,9 +1,9 @@
-"""The guard: a process that kills the recipe when its worker was killed.
+"""The guard: a process that kills the recipe when its worker is killed.
 
-A worker that gets SIGKILL can do nothing about its recipe, which would go on beside the next
-attempt. So the worker forks a guard before it starts the recipe. The guard only waits for the end
-of a pipe that the worker holds; when the worker is gone, for whatever reason, it kills the recipe's
-process group. Standard library only.
+A worker that gets SIGKILL cannot stop its recipe, which would run on in parallel with the next
+attempt. So the worker forks a guard before it starts the recipe. The guard waits for the end of a
+pipe that the worker holds. When the worker is gone, for whatever reason, the guard kills the
+recipe's process group. Uses only the standard library.
 """
 
 import os
@@ -14,8 +14,8 @@ __all__ = ["Guard"]
 
 
 class Guard:
-    """Kills a process group when this process dies. Make it while there is one thread, since it
-    forks. Processes that leave the group (daemons) escape it."""
+    """Kills a process group when this process dies. Create it while there is only one thread,
+    because it forks. Processes that leave the group (daemons) escape it."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -34,16 +34,16 @@ class Guard:
         os.close(reading)
 
     def watch(self, group: int) -> None:
-        """Set the process group that is killed when this process dies."""
+        """Set the process group to kill when this process dies."""
         os.write(self._writing, b"%d\n" % group)
 
     def dismiss(self) -> None:
-        """End the guard without killing anything: the group has ended, and its id may become
-        another's."""
-        with suppress(OSError):  # somebody killed the guard
+        """End the guard without killing anything. The group has ended, and another one may get its
+        id."""
+        with suppress(OSError):  # the guard may have been killed
             os.write(self._writing, b"0\n")
         os.close(self._writing)
-        # Killed, since it may have been stopped (SIGSTOP) and would not read this.
+        # Kill it: a guard that was stopped (SIGSTOP) would not read the message.
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
@@ -52,7 +52,7 @@ def _wait(reading: int) -> None:
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Keep nothing of the worker's open but the pipe: not its terminal, not the recipe's output.
+    # Keep only the pipe open: not the worker's terminal, not the recipe's output.
     os.dup2(reading, 0)
     os.closerange(1, max(1024, reading + 1))
     said = b""

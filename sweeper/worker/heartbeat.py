@@ -1,4 +1,4 @@
-"""What a worker tells of itself while it lives: that it does, and how its recipe is."""
+"""Writes a worker's heartbeat: that it lives, and the state of its recipe and machine."""
 
 import math
 import os
@@ -21,9 +21,9 @@ __all__ = ["Heartbeat"]
 
 
 class Heartbeat:
-    """The heartbeat of one attempt. `folder`, `usage` and `pauses` are the recipe's, once it has
-    them: its folder, what it uses of its service, and when that holds it back. `written` is when
-    the last was written, in monotonic seconds."""
+    """The heartbeat of one attempt. `folder`, `usage` and `pauses` are set once the recipe has
+    them: its folder, its usage of the service, and its rate-limit pauses. `written` is the
+    monotonic time of the last heartbeat."""
 
     def __init__(self, store: "Store", layout: "Layout", run: str, attempt: int) -> None:
         self._store = store
@@ -36,11 +36,11 @@ class Heartbeat:
         self.pauses: Pauses | None = None
 
     def begin(self) -> None:
-        """Have the attempt's time begin now, with its claim."""
+        """Start the attempt's clock. Called after the claim."""
         self._begun = time.monotonic()
 
     def write(self) -> bool:
-        """Write a heartbeat. Returns whether the store took it; a store that does not answer stops
+        """Write a heartbeat. Returns whether the store took it. An unreachable store stops
         nothing."""
         self._counter, self.written = self._counter + 1, time.monotonic()
         used = self.used()
@@ -58,21 +58,21 @@ class Heartbeat:
         } | used
         try:
             self._store.replace(self._path, encode(body), durable=False)
-        except StoreError as error:  # a full disk, say: requests can be read all the same
+        except StoreError as error:  # such as a full disk; requests can still be read
             say(f"sweeper: {error}")
             return False
         return True
 
     def up_seconds(self) -> float:
-        """Seconds since the claim, by the monotonic clock."""
+        """Return the seconds since the claim, by the monotonic clock."""
         return round(time.monotonic() - self._begun, 3)
 
     def paused_seconds(self) -> float:
-        """Seconds for which the service has held the recipe back."""
+        """Return the seconds for which the service has held the recipe back."""
         return round(self.pauses.seconds(), 3) if self.pauses else 0.0
 
     def used(self) -> dict[str, object]:
-        """What the recipe has used of its service until now; nothing is said of nothing."""
+        """Return the recipe's usage of its service so far; an empty dict if there is none."""
         usage = NO_USAGE if self.usage is None else self.usage.read()
         if self.usage is not None and self.pauses is not None:
             self.pauses.hear(self.usage.paused)

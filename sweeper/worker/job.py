@@ -1,4 +1,4 @@
-"""Prepares what a job executes, from its description: the folder, the command, the environment."""
+"""Prepares the execution of a job from its description: folder, command and environment."""
 
 import json
 import os
@@ -28,9 +28,9 @@ __all__ = [
 
 
 class Prepared(NamedTuple):
-    """What the worker executes. `log_path` is the recipe's own folder, which exists. It lies in
-    `place`: the store, or its spool on this machine where the store is elsewhere. `modules` is the
-    list of what the recipe imports, where a fork server may start it."""
+    """What the worker executes. `log_path` is the recipe's own folder, which exists. It is inside
+    `place`: the store, or the spool on this machine if the store is remote. `modules` is the file
+    that lists the recipe's imports, if a fork server may start it."""
 
     command: list[str]
     environment: dict[str, str]
@@ -47,10 +47,10 @@ def prepare(
     environment: dict[str, str],
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Prepared | None:
-    """Make the recipe's folder, copy into it what the attempt resumes from, and work out what to
-    run. `environment` is what was kept for the job. Can be done again. What takes long calls
-    `goes_on` about once a second; returns None when that says no. Raises `StoreError`,
-    `EnvironmentFailure`, and `RecipeError` for a wrong template of a command."""
+    """Create the recipe's folder, copy the files that the attempt resumes from, and return what to
+    run. `environment` is the environment that was kept for the job. Can be repeated. Slow steps
+    call `goes_on` about once a second; if that returns False, this returns None. Raises
+    `StoreError`, `EnvironmentFailure`, and `RecipeError` for a wrong command template."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(store, layout, job, environment)
     log_path = place.local_path(layout.log_path(run, attempt))
@@ -75,7 +75,7 @@ def prepare(
         return Prepared(_command(job, log_path), environment, cwd, log_path, place)
     counted = usage_folder(place, layout, run, attempt)
     refuse_links(os.path.join(place.root, layout.sweep), counted)
-    with suppress(OSError):  # then nothing is counted: no run is to fail by that
+    with suppress(OSError):  # then usage is not counted, but the run goes on
         os.makedirs(counted, exist_ok=True)
         environment |= {"SWEEPER_METER": counted}
     modules = fork_client.module_list(job, environment) if job.warm else None
@@ -89,8 +89,9 @@ def _interpreter(
     environment: Mapping[str, str],
     goes_on: Callable[[], bool],
 ) -> str | None:
-    """The interpreter of an environment with what a file of the `copy` of the code names, made
-    where it is not there yet; None when `goes_on` says no."""
+    """Return the interpreter of an environment with the packages in the requirements file of the
+    code's `copy`. Builds the environment if it does not exist. Returns None if `goes_on` returns
+    False."""
     from sweeper.paths import built, home
     from sweeper.worker.bare_machine import BuildError, build
 
@@ -104,7 +105,8 @@ def _interpreter(
 
 
 def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which programs find an environment's, and recipes find our source."""
+    """Return the variables that activate an environment, and let recipes import sweeper's
+    source."""
     folder, source = os.path.dirname(python), os.environ.get("SWEEPER_SOURCE", "")
 
     def joined(*parts: str) -> str:
@@ -134,7 +136,7 @@ def _environment(
         "SWEEPER_ATTEMPT": str(attempt),
         "SWEEPER_SEED": "" if job.seed is None else str(job.seed),
         "TINKER_TAGS": f"sweeper,sweep:{layout.sweep},run:{run}.{attempt}",
-        # Buffered, a thread that prints while Python ends aborts it (SIGABRT) now and then.
+        # With buffering, a thread that prints while Python exits sometimes aborts it (SIGABRT).
         "PYTHONUNBUFFERED": "1",
     }
     if job.wandb:
@@ -146,29 +148,30 @@ def _environment(
 
 
 def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:
-    """Where the processes of an attempt's recipe write what they use of their service."""
+    """Return the folder where the processes of an attempt's recipe write their usage of the
+    service."""
     return os.path.join(place.local_path(layout.attempt(run, attempt)) or "", FOLDER)
 
 
 def _env(job: Job, log_path: str) -> dict[str, str]:
-    """The variables that `launch.env` sets, with `{log_path}` filled in."""
+    """Return the variables of `launch.env`, with `{log_path}` filled in."""
     from sweeper.recipe.command_template import with_log_path
 
     return with_log_path(job.env, log_path)
 
 
 def backend_variables(ours: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that a recipe should have of the backend's: in `ours`, the environment of this
-    job, SWEEPER_KEEP lists them, a line each."""
+    """Return the backend's variables that a recipe should get. SWEEPER_KEEP in `ours`, this job's
+    environment, lists their names, one per line."""
     return {name: ours[name] for name in ours.get("SWEEPER_KEEP", "").split("\n") if name in ours}
 
 
 def with_backend_variables(
     environment: Mapping[str, str], ours: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The environment of a launch, with what the backend gives its jobs over it. In `ours`
-    SWEEPER_DROP lists the beginnings of names that only the job's own backend may set: `launch` may
-    have been typed inside another job of the same cluster."""
+    """Return the environment of a launch, overridden by the variables that the backend gives its
+    jobs. SWEEPER_DROP in `ours` lists prefixes of names that only the job's own backend may set,
+    because `launch` may have been called inside another job of the same cluster."""
     dropped = tuple(filter(None, ours.get("SWEEPER_DROP", "").split("\n")))
     return {n: v for n, v in environment.items() if not n.startswith(dropped)} | backend_variables(
         ours
@@ -176,7 +179,7 @@ def with_backend_variables(
 
 
 def _place(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Store:
-    """The store that the recipe writes to: the sweep's own, or its spool on this machine."""
+    """Return the store that the recipe writes to: the sweep's own, or its spool on this machine."""
     if not store.is_remote:
         return store
     from sweeper.paths import home
@@ -188,8 +191,9 @@ def _place(store: Store, layout: Layout, job: Job, environment: dict[str, str]) 
 
 
 def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dict[str, str] | None]:
-    """The folder to run in, and where the code that was kept at the launch was (`root`) and is now
-    (`copy`); None where the recipe runs as it lies."""
+    """Return the folder to run in, and two paths: where the code was at the launch (`root`), and
+    where its copy is now (`copy`). The paths are None if the recipe runs in place, without a
+    copy."""
     kept = job.snapshot
     if kept is None:
         return job.cwd, None
@@ -198,7 +202,7 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
 
     copy = snapshot.extract(store, kept, home(environment))
     cwd = os.path.join(copy, kept.cwd)
-    # A folder outside of the checkout may exist only on the machine that launched.
+    # A folder outside the checkout may exist only on the launching machine.
     cwd = copy if os.path.isabs(kept.cwd) and not os.path.isdir(cwd) else cwd
     return cwd, {"root": kept.root, "copy": copy}
 
@@ -239,15 +243,16 @@ def _bootstrap(
 
 
 def read_environment(path: str | None) -> dict[str, str]:
-    """Read the environment that `sweeper launch` ran in from a private file. A backend would pass
-    on its own at best, and secrets must not stand on a command line."""
+    """Read the environment of `sweeper launch` from a private file. A backend would pass on its
+    own environment at best, and secrets must not appear on a command line."""
     if path is None:
         return dict(os.environ)
     try:
         with open(path, encoding="utf-8") as file:
-            return read_texts(json.load(file), path)  # as it is: a value may be no Unicode
+            return read_texts(json.load(file), path)  # values may be invalid Unicode
     except (OSError, ValueError, RecursionError, StoreError) as error:
-        # This process's own is no substitute: it may hold another service's address and key.
+        # This process's own environment is no substitute: it may contain another service's address
+        # and key.
         raise EnvironmentFailure(
             f"the environment kept for this run cannot be read: {error}"
         ) from error

@@ -1,5 +1,5 @@
-"""Measures what is left of the worker's machine: its disk and its memory. Each beat does this, so
-it is cheap. Standard library only."""
+"""Measures the free disk space and memory of the worker's machine. It is cheap, because every
+heartbeat does it. Uses only the standard library."""
 
 import os
 
@@ -9,9 +9,9 @@ _UNLIMITED = 1 << 60
 
 
 def facts(folder: str) -> dict[str, int]:
-    """What is free and what there is, in bytes: `disk_free_bytes`, `disk_total_bytes` of the disk
-    with `folder`; `memory_free_bytes`, `memory_total_bytes` of the machine, or of the container
-    where that has less left. What cannot be known is left out."""
+    """Return free and total bytes: `disk_free_bytes` and `disk_total_bytes` of the disk with
+    `folder`; `memory_free_bytes` and `memory_total_bytes` of the machine, or of the container if
+    that has less left. Unknown values are omitted."""
     found: dict[str, int] = {}
     try:
         disk = os.statvfs(folder)
@@ -26,7 +26,7 @@ def facts(folder: str) -> dict[str, int]:
 
 
 def _machine(path: str = "/proc/meminfo") -> tuple[int, int] | None:
-    """The machine's memory: bytes available, and in all."""
+    """Return the machine's memory in bytes: available, and total."""
     values = _table(path)
     try:
         return values["MemAvailable:"] * 1024, values["MemTotal:"] * 1024
@@ -37,8 +37,8 @@ def _machine(path: str = "/proc/meminfo") -> tuple[int, int] | None:
 def _container(
     top: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup"
 ) -> tuple[int, int] | None:
-    """The same of the tightest control group (version 2) around this process; None without a
-    limit."""
+    """Return available and total memory of the tightest control group (version 2) around this
+    process. None if there is no limit."""
     tightest: tuple[int, int] | None = None
     for line in _text(own).splitlines():
         if line.startswith("0::/"):
@@ -57,7 +57,7 @@ def _group(folder: str) -> tuple[int, int] | None:
     most, used = _text(f"{folder}/memory.max").strip(), _text(f"{folder}/memory.current").strip()
     if not most.isdecimal() or not used.isdecimal() or int(most) >= _UNLIMITED:
         return None
-    # The kernel frees cached files before it kills anything: they count as free.
+    # The kernel frees cached files before it kills a process, so they count as free.
     spare = _table(f"{folder}/memory.stat").get("inactive_file", 0)
     return max(0, int(most) - int(used) + spare), int(most)
 

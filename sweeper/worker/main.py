@@ -1,14 +1,14 @@
 """The worker: `python -m sweeper.worker.main [OPTION VALUE ...] <folder> <token>`.
 
-It claims the attempt, so that no second copy of the job trains; prepares its folder; runs the
-recipe in a process group of its own, which does not outlive it; keeps the output; beats; and
-records how the recipe ended. Every run starts a worker, so it loads little: no third-party package,
-and of the standard library only what it needs.
+It claims the attempt, so that no second copy of the job trains. It prepares the recipe's folder,
+runs the recipe in its own process group, which does not outlive the worker, keeps the output,
+writes heartbeats, and records how the recipe ended. Every run starts a worker, so it imports
+little: no third-party package, and only what it needs from the standard library.
 
-From before the claim to its end the process holds a lock by which others see that it lives. The
-claim is durable before the recipe starts, the recipe's files and the log before the outcome, and
-the outcome before the process exits. Where the store is elsewhere, all is written to a spool on
-this machine first, and is in the store before the outcome.
+The process holds a lock from before the claim until its end, which shows others that it is alive.
+The claim is durable before the recipe starts. The recipe's files and the log are durable before
+the outcome, and the outcome before the process exits. If the store is remote, everything is
+written to a spool on this machine first, and is in the store before the outcome.
 """
 
 import math
@@ -61,13 +61,13 @@ __all__ = ["Worker", "main"]
 BEAT_SECONDS = 5.0
 SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
-"""How long a worker waits for its own signal, and for its own end where the recipe was killed."""
+"""Seconds that a worker waits for its own signal, and for its own end if the recipe was killed."""
 _PAUSED_SECONDS = 1.0
-"""Between two looks at a pause, whose end others wait for: a launcher may start another run."""
+"""Seconds between checks of a pause. Others wait for its end: a launcher may start another run."""
 _COPY_SECONDS = 5.0
-"""How long at least a stopped worker waits for a log that takes nothing."""
+"""Minimum seconds that a stopped worker waits for a blocked log."""
 _TRIES = 4
-"""How often preparing is tried again while the store answers."""
+"""Retries of the preparation while the store answers."""
 
 
 class Worker:
@@ -84,12 +84,12 @@ class Worker:
         self._child: Child | fork_client.ForkedChild | None = None
         self._heartbeat = Heartbeat(store, self.layout, run, attempt)
         self._requests = Requests(store, self.layout, run, attempt)
-        self._syncing: Syncing | None = None  # with a store that is elsewhere
+        self._syncing: Syncing | None = None  # only with a remote store
         self._redactor = Redactor(())
-        # A signal's handler may put into it in the middle of another put, which locks of
-        # `threading` do not allow.
+        # A SimpleQueue, because a signal handler may put into it during another put. The locks of
+        # `threading` do not allow that.
         self._wake: SimpleQueue[None] = SimpleQueue()
-        # Why and since when we stop it.
+        # When and why the recipe is being stopped.
         self._stopped_at = 0.0
         self._stop: signal.Signals | None = None
         self._asked = False
@@ -97,9 +97,9 @@ class Worker:
         self._killed = False
 
     def main(self) -> int:
-        """Do the whole job. The exit code is 0 when the run succeeded or was not ours to do, 75
-        when it was told to stop and can be resumed, else 1."""
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may go; the run goes on
+        """Do the whole job. Returns 0 if the run succeeded or belongs to another worker, 75 if it
+        was told to stop and can be resumed, else 1."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run outlives the terminal
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         set_blocking(False)
@@ -143,7 +143,7 @@ class Worker:
         say(f"sweeper: {event.value}{reason} after {wall_s:.1f} s{detail}")
         last_word(f"{event.value}{reason}")
         if event is Event.PREEMPTED and outcome["reason"] == "terminated":
-            return os.EX_TEMPFAIL  # a backend that can may start the job again
+            return os.EX_TEMPFAIL  # some backends then start the job again
         return 0 if event is Event.SUCCEEDED else 1
 
     def _execute(self, job: Job) -> Judged:
@@ -169,7 +169,7 @@ class Worker:
                 raise
             return failure("start", str(error))
         if self._stopped_at:
-            self._ask_to_stop()  # it came while there was no child to hand it to
+            self._ask_to_stop()  # the request came before there was a child
         if self._syncing is not None:
             when_there_is_room(self._syncing.start)
         output, code, memory = self._attend(job, prepared, guard)
@@ -185,7 +185,7 @@ class Worker:
             tail=output.tail,
         )
         unsynced = self._sync(prepared)
-        if unsynced is not None:  # perhaps since the run was cancelled meanwhile
+        if unsynced is not None:  # perhaps because the run was cancelled meanwhile
             ending = ending._replace(cancelled=self._requests.cancelled, unsynced=unsynced)
         judged = blame(job, judge(ending))
         judged["max_rss_bytes"] = memory
@@ -194,13 +194,12 @@ class Worker:
         return judged
 
     def _begin_recipe(self, job: Job, prepared: Prepared) -> Guard:
-        """Start the recipe, forked from what has its imports where that can be. Returns what guards
-        it."""
+        """Start the recipe, from a fork server if possible. Returns its guard."""
         guard = when_there_is_room(Guard)
         program = fork_client.Program(prepared.command, prepared.cwd, prepared.environment)
         modules = prepared.modules
         if modules is not None and self._has_failed_before():
-            modules = None  # it is not to fail again by what a fork may do otherwise
+            modules = None  # the failure may be caused by forking, so do not fork again
         try:
             forked = fork_client.fork(modules, job, guard, program, self._waits_on)
             self._child = forked or when_there_is_room(partial(spawn, *program, guard))
@@ -210,41 +209,42 @@ class Worker:
         return guard
 
     def _waits_on(self) -> bool:
-        """Beat, while nothing is started yet. Returns whether nobody has asked this to stop."""
+        """Write a heartbeat before the recipe has started. Returns False if the worker is to
+        stop."""
         self._beat()
         return not self._stopped_at
 
     def _beats_on(self) -> bool:
-        """The same for what asks more often than it takes to beat."""
+        """Write a heartbeat if one is due. Returns False if the worker is to stop."""
         if time.monotonic() >= self._heartbeat.written + BEAT_SECONDS:
             self._beat()
         return not self._stopped_at
 
     def _has_failed_before(self) -> bool:
-        """Whether the attempt before this one failed."""
+        """Return whether the previous attempt failed."""
         before = self.attempt - 1
         return before > 0 and self.store.exists(self.layout.event(self.run, before, Event.FAILED))
 
     def _broken_off(self, error: Exception) -> Judged:
-        """Kill the recipe after an error of ours or of the machine. Returns the outcome."""
+        """Kill the recipe after an error of sweeper or the machine. Returns the outcome."""
         self._signal(signal.SIGKILL)
         if self._child is not None:
             with suppress(OSError):
-                self._child.reap()  # the next attempt is not to find it at work
+                self._child.reap()  # the recipe must not overlap with the next attempt
         lack = crowding(error)
         if lack is None:
             return failure("error", f"a bug of ours: {type(error).__name__}: {error}")
         return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)
 
     def _prepare(self, job: Job) -> Prepared | None:
-        """Work out what to execute. Returns None when the worker is to stop first.
+        """Work out what to execute. Returns None if the worker is to stop first.
 
-        While the store does not answer, and no beat gets through to it either, this waits. The kept
-        environment is read only once: nobody keeps it for a worker that has beaten.
+        Waits while the store does not answer, neither to this nor to heartbeats. Reads the kept
+        environment only once, because it may be deleted after the worker's first heartbeat.
         """
         environment = read_environment(job.env_file)
         told = {**environment, **job.env}
-        self._redactor = Redactor(secret_values(told, job.secrets))  # of what fails meanwhile
+        self._redactor = Redactor(secret_values(told, job.secrets))  # for errors during preparation
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:
             try:
@@ -260,7 +260,7 @@ class Worker:
         return None
 
     def _attend(self, job: Job, prepared: Prepared, guard: Guard) -> tuple[Output, int, int | None]:
-        """Attend the recipe until it has ended. Returns its output, exit code and memory."""
+        """Watch the recipe until it has ended. Returns its output, exit code and memory."""
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
         pauses = self._heartbeat.pauses = Pauses(
@@ -277,18 +277,18 @@ class Worker:
         when_there_is_room(waiting.start)
         self._watch(job, ended, pauses)
         killed = self._killed
-        self._signal(signal.SIGKILL)  # whatever the recipe left behind in its group
+        self._signal(signal.SIGKILL)  # remaining processes of the recipe's group
         self._killed = killed
         guard.dismiss()
-        self._child = None  # from here on its group's id may become another's
+        self._child = None  # from here on another group may get its id
         code, memory = child.reap()
         os.close(ending)
         self._await_copy(copying, job.grace_s)
         return output, code, memory
 
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
-        """Wait until what the recipe has printed is copied: its last words may say why it failed.
-        Who is to stop does not wait beyond the grace for a log that takes nothing."""
+        """Wait until the recipe's output is copied, because its end may say why it failed. A
+        worker that is to stop does not wait longer than the grace period for a blocked log."""
         least = time.monotonic() + _COPY_SECONDS
         while copying.is_alive():
             copying.join(1.0)
@@ -297,8 +297,8 @@ class Worker:
             self._beats_on()
 
     def _watch(self, job: Job, ended: threading.Event, pauses: Pauses) -> None:
-        """Beat until the recipe has ended, and stop it when that is asked, when the attempt is
-        superseded, or when its time is over."""
+        """Write heartbeats until the recipe has ended. Stop it on request, when the attempt is
+        superseded, and when its time is over."""
         begun = time.monotonic()
         self._beat()
         next_beat, was_paused = begun + BEAT_SECONDS, False
@@ -307,7 +307,7 @@ class Worker:
                 return
             now = time.monotonic()
             if was_paused:
-                self._heartbeat.used()  # which hears whether it still is
+                self._heartbeat.used()  # updates the pause
             paused = pauses.current() is not None
             if now >= next_beat or paused is not was_paused:
                 was_paused = paused
@@ -323,27 +323,27 @@ class Worker:
             kill_at = self._stopped_at + job.grace_s if self._stopped_at else math.inf
             if now >= kill_at:
                 self._signal(signal.SIGKILL)
-                kill_at = now + 1.0  # again, for what was started meanwhile
+                kill_at = now + 1.0  # again, for processes started meanwhile
             look_at = now + _PAUSED_SECONDS if was_paused else math.inf
             with suppress(Empty):
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
-        """Write a heartbeat, and look for requests. Returns whether the store took it; a store that
-        does not answer stops nothing."""
+        """Write a heartbeat and look for requests. Returns whether the store took the heartbeat.
+        An unreachable store stops nothing."""
         answered = self._heartbeat.write()
         self._look_for_requests()
         return answered
 
     def _look_for_requests(self) -> None:
-        """Stop when that is asked for."""
+        """Stop the recipe if that is requested."""
         if self._requests.look():
             self._begin_stop()
 
     def _ending(self, code: int | None) -> Ending:
-        """What is known of the end, as far as this worker caused it."""
+        """Return what this worker knows about the end."""
         if self._stopped_at and not self._requests.cancelled:
-            with suppress(StoreError):  # the signal may be how a request was handed on
+            with suppress(StoreError):  # the signal may stand for a cancel request
                 self._requests.look_for_cancel()
         return Ending(
             code,
@@ -360,9 +360,9 @@ class Worker:
         self._wake.put(None)
 
     def _await_signal(self, code: int) -> None:
-        """Wait for our own signal when the recipe may have had it first. A batch scheduler that
-        ends a job signals each of its processes: then the recipe was stopped, and has not
-        failed; or kills one after the other, for reasons that it tells better than we do."""
+        """Wait for our own signal if the recipe may have got it first. A batch scheduler that ends
+        a job may signal all of its processes: then the recipe was stopped, and has not failed. Or
+        it kills them one after the other, for reasons that it reports better than we can."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             seconds = KILL_SECONDS if code == -signal.SIGKILL else SIGNAL_SECONDS
@@ -372,9 +372,9 @@ class Worker:
                     self._wake.get(timeout=left)
 
     def _sync(self, prepared: Prepared) -> str | None:
-        """Put on disk what the recipe left, and its log, before the outcome is recorded: only files
-        right in its folder, since those of iterations are many and nothing resumes by them. Returns
-        what a store elsewhere has not taken, None if it has all."""
+        """Flush the recipe's files and log to disk before the outcome is recorded. Only flushes
+        files directly in its folder: the folders of iterations hold many files, and no run resumes
+        from them. Returns what is missing in a remote store, or None."""
         attempt = prepared.place.local_path(self.layout.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
@@ -384,8 +384,7 @@ class Worker:
         return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._requests.cancelled)
 
     def _begin_syncing(self, job: Job, prepared: Prepared) -> None:
-        """Where the store is elsewhere, mark the attempt as unsynced and make its thread that
-        syncs."""
+        """If the store is remote, mark the attempt as unsynced and create its sync thread."""
         if prepared.place is self.store:
             return
         from sweeper.storage.local import LocalStore
@@ -397,8 +396,8 @@ class Worker:
         self._syncing = start_syncing(spooled, job.sync_s, say)
 
     def _record(self, event: Event, body: dict[str, object]) -> None:
-        """Record an event, and wait for as long as the store does not answer: a run whose outcome
-        is not written is lost."""
+        """Record an event. Retries for as long as the store does not answer, because a run without
+        an outcome is lost."""
         delay = 1.0
         while True:
             try:
@@ -424,8 +423,8 @@ class Worker:
         self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Send SIGTERM to the recipe, once: many programs stop at once at a second one, and leave
-        their checkpoint unfinished."""
+        """Send SIGTERM to the recipe, once. Many programs exit immediately at a second one, and
+        leave their checkpoint unfinished."""
         if self._child is not None and not self._asked:
             self._asked = True
             self._signal(signal.SIGTERM)
@@ -439,7 +438,7 @@ class Worker:
 
 
 def sync_files(folder: str) -> None:
-    """Flush the files right in `folder`, and their names, to disk."""
+    """Flush the files directly in `folder`, and the folder itself, to disk."""
     with os.scandir(folder) as found:
         paths = [entry.path for entry in found if entry.is_file(follow_symlinks=False)]
     for path in [*paths, folder]:
@@ -452,8 +451,8 @@ def sync_files(folder: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run a worker. The arguments are the sweep's folder and the job's token. The options before
-    them say where the environment lies that it takes to reach the store, and in which variable the
-    backend counts restarts, and from what number."""
+    them give the file with the environment for reaching the store (`--env`), the variable in which
+    the backend counts restarts (`--restarts`), and the number at which it begins (`--first`)."""
     *options, folder, token = arguments
     given = dict(zip(options[::2], options[1::2], strict=True))
     root, _, sweep = folder.rpartition("/")
@@ -463,7 +462,7 @@ def main(arguments: list[str]) -> int:
         attempt = int(submitted)
         attempt += restarts(given.get("--restarts", ""), int(first) if first else None)
         if "--env" in given:
-            # What the backend gave this job outweighs what `launch` was typed in.
+            # The backend's variables take precedence over those of the launch.
             os.environ.update(read_environment(given["--env"]) | backend_variables())
         store = open_store(root)
         again = attempt > int(submitted)
@@ -479,4 +478,4 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     ended = main(sys.argv[1:])
     set_blocking(True)
-    os._exit(ended)  # nothing of ours is buffered: what Python does at its end only takes time
+    os._exit(ended)  # nothing is buffered, so skip Python's slow shutdown

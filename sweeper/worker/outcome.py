@@ -1,13 +1,13 @@
-"""Decides how an attempt ended: its event, and the reason. Pure but for the counter of memory
+"""Decides how an attempt ended: its event and reason. Pure, except for the count of out-of-memory
 kills.
 
-Reasons of `failed`: `error` (the recipe's exit code; the detail is its exception, or what it
-printed last), `killed` (by a signal that was not ours), `oom` (by the kernel, for memory),
-`timeout`, `incomplete` (exit 0 without its final checkpoint), `start` (it could not be started),
-`quota` (the service refused it more), `service` (its engine went away: `engine.blame`). Of
-`preempted`: `terminated`, `superseded` by a newer attempt, `limit` (the machine had no process,
-thread, file or room on a disk for it). Of `cancelled`: `cancelled` on request, `interrupted` at the
-keyboard.
+Reasons of `failed`: `error` (the recipe's exit code; the detail is its exception or its last
+output), `killed` (by a signal that was not ours), `oom` (killed by the kernel for memory),
+`timeout`, `incomplete` (exit 0 without a final checkpoint), `start` (it could not be started),
+`quota` (the service refused further requests), `service` (its engine went away: `engine.blame`).
+Reasons of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (the machine had no
+process, thread, file or disk space left for it). Reasons of `cancelled`: `cancelled` on request,
+`interrupted` at the keyboard.
 """
 
 import os
@@ -21,15 +21,16 @@ from sweeper.worker.rate_limits import is_quota_error
 __all__ = ["LIMIT", "Ending", "Judged", "MemoryKills", "crowded_out", "failure", "judge"]
 
 LIMIT = "limit"
-"""The reason of an attempt that the machine had no room for, which is no fault of the run's."""
+"""The reason for an attempt that the machine had no room for. That is not the run's fault."""
 _CGROUPS = "/sys/fs/cgroup"
 
 
 class Ending(NamedTuple):
-    """What is known when the recipe has ended. `code` is negative for a signal, as Python has it,
-    and None when it never started; `final` is as `checkpoint_resume.has_final_checkpoint` says;
-    `tail` is the end of its output. `killed_by_us`: we sent SIGKILL before it had ended. `unsynced`
-    says what a store elsewhere has not taken, and why."""
+    """What is known when the recipe has ended. `code` is negative for a signal, as in
+    `subprocess`, and None if the recipe never started. `final` is the result of
+    `checkpoint_resume.has_final_checkpoint`. `tail` is the end of the output. `killed_by_us` means
+    that we sent SIGKILL before it had ended. `unsynced` says what a remote store has not taken,
+    and why."""
 
     code: int | None
     final: bool | None
@@ -54,10 +55,10 @@ class Ending(NamedTuple):
 
 
 class Judged(TypedDict):
-    """The outcome of an attempt: its event, and what is written with it. `code` or `signal` as the
-    recipe ended (None: it never started), `detail` in a sentence; `unsynced` where something is.
-    `max_rss_bytes` is the most memory that it had, `log_lost_bytes` what of its output was not
-    kept."""
+    """The outcome of an attempt: its event, and the fields that are recorded with it. `code` or
+    `signal` says how the recipe ended (both None: it never started). `detail` is a sentence.
+    `unsynced` is set if files are not in the store. `max_rss_bytes` is the peak memory.
+    `log_lost_bytes` is the number of output bytes that were not kept."""
 
     event: Event
     code: int | None
@@ -70,9 +71,9 @@ class Judged(TypedDict):
 
 
 def judge(ending: Ending) -> Judged:
-    """Make the outcome."""
+    """Return the outcome."""
     code = ending.code
-    # A recipe that was asked to stop and exits with 0 is done only if its records say so too.
+    # A recipe that was asked to stop and exits with 0 succeeded only if its records say so too.
     done = code == 0 and (ending.final or (ending.final is None and not ending.asked))
     if ending.cancelled and ending.unsynced:
         done = False  # the user did not want to wait for the rest
@@ -110,7 +111,7 @@ def _failed(ending: Ending) -> Judged:
     if code is not None and code < 0:
         return _outcome(Event.FAILED, code, "killed")
     details = [cause(ending.tail)]
-    if ending.memory_kills:  # a process of the recipe's perhaps, or another run's
+    if ending.memory_kills:  # perhaps a process of the recipe, or of another run
         details.append("meanwhile the kernel killed a process of this cgroup: out of memory")
     reason = "quota" if is_quota_error(ending.tail) else "error"
     return _outcome(Event.FAILED, code, reason, "; ".join(filter(None, details)) or None)
@@ -128,31 +129,31 @@ def _outcome(
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal has a number only
+    except ValueError:  # real-time signals have no name
         return f"signal {number}"
 
 
 def failure(reason: str, detail: str) -> Judged:
-    """The outcome of an attempt that could not start, or that broke sweeper itself."""
+    """Return the outcome of an attempt that could not start, or that a bug in sweeper ended."""
     return _outcome(Event.FAILED, None, reason, detail)
 
 
 def crowded_out(detail: str) -> Judged:
-    """The outcome of an attempt for which its machine had no room."""
+    """Return the outcome of an attempt that its machine had no room for."""
     return _outcome(Event.PREEMPTED, None, LIMIT, detail)
 
 
 class MemoryKills:
-    """Counts the processes of our control group that the kernel killed for memory since this was
-    made; 0 where the kernel does not say. All runs of a tmux server usually share a group, and the
-    count: so it is asked only about a recipe that was killed."""
+    """Counts processes of this worker's control group that the kernel killed for memory since this
+    object was made; 0 if the kernel does not report it. All runs of a tmux server usually share a
+    group and its count, so the count is used only for a recipe that was killed."""
 
     def __init__(self, groups: str = _CGROUPS, membership: str = "/proc/self/cgroup") -> None:
         self._path = _counter(groups, membership)
         self._before = self._read()
 
     def count(self) -> int:
-        """How many were killed since."""
+        """Return the number of kills so far."""
         return max(0, self._read() - self._before)
 
     def _read(self) -> int:
@@ -170,8 +171,8 @@ class MemoryKills:
 
 
 def _counter(groups: str, membership: str) -> str | None:
-    """The file that counts kills for our group: version 2's, or that of version 1's memory
-    controller."""
+    """Return the file that counts kills in our group, of control groups version 2 or of version
+    1's memory controller."""
     try:
         with open(membership, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -187,7 +188,7 @@ def _counter(groups: str, membership: str) -> str | None:
             base, name = groups, "memory.events"
         else:
             continue
-        # A container may see its own group as the root of what is mounted.
+        # A container may see its own group as the root of the mount.
         for folder in (os.path.join(base, group.lstrip("/")), base):
             if os.path.exists(path := os.path.join(folder, name)):
                 return path

@@ -1,5 +1,5 @@
-"""Copies what the recipe prints: to the log, to the terminal, and to what looks for pauses in it.
-One pass in bounded memory, with secrets replaced before anything else sees them."""
+"""Copies the recipe's output to the log, to the terminal, and to the detection of pauses. Makes
+one pass in bounded memory, and masks secrets before anything else sees them."""
 
 import os
 import select
@@ -18,14 +18,14 @@ _CHUNK = 1 << 16
 _TAIL = 1 << 13
 _ANSWER = 1.0
 _PATIENCE = 0.1
-"""Seconds that a terminal has to take what was printed, before the rest is left out."""
+"""Seconds to wait for the terminal before output to it is dropped."""
 
 
 class Output:
     """Copies a recipe's output from a pipe to the log at `path` and to our own terminal.
 
-    Neither a full disk nor a terminal that nobody reads stops the recipe. `tail` is the end of the
-    output. `lost` counts the bytes missing from the log because of `trouble`.
+    A full disk or a blocked terminal does not stop the recipe. `tail` is the end of the output.
+    `lost` counts the bytes that are missing from the log because of `trouble`.
     """
 
     def __init__(self, store: Store, path: str, redactor: Redactor, pauses: Pauses) -> None:
@@ -40,8 +40,9 @@ class Output:
         self.trouble: str | None = None
 
     def copy(self, source: int, over: int) -> None:
-        """Copy until the end of the pipe. What a recipe leaves behind may keep it open: once the
-        other end of `over` is closed, copy what the pipe holds, and no more."""
+        """Copy until the end of the pipe. Processes that the recipe leaves behind may keep the
+        pipe open. So once the write end of `over` is closed, copy only what the pipe holds at that
+        moment."""
         is_over = False
         while not is_over:
             is_over = over in select.select([source, over], [], [])[0]
@@ -67,7 +68,7 @@ class Output:
                 self._missing = 0
             self._store.append(self._path, data)
         except StoreError as error:
-            if str(error) != self.trouble:  # once, not for every line that is lost
+            if str(error) != self.trouble:  # once, not for every lost line
                 self.trouble = str(error)
                 say(f"sweeper: the log is not kept: {error}")
             self._missing += len(data)
@@ -75,7 +76,7 @@ class Output:
 
 
 def _bytes_in(pipe: int) -> int:
-    """How many bytes can be read from a pipe now."""
+    """Return the number of bytes that a read from the pipe would get now."""
     import fcntl
     import termios
 
@@ -83,7 +84,7 @@ def _bytes_in(pipe: int) -> int:
 
 
 def show(data: bytes, patience: float) -> bool:
-    """Write to our terminal without blocking. Returns False when not all of it could be written."""
+    """Write to our terminal without blocking. Returns False if some of it could not be written."""
     view = memoryview(data)
     try:
         descriptor = sys.stdout.fileno()
@@ -93,19 +94,19 @@ def show(data: bytes, patience: float) -> bool:
             except BlockingIOError:
                 if not select.select([], [descriptor], [], patience)[1]:
                     return False
-    except (OSError, ValueError, AttributeError):  # the terminal has gone
+    except (OSError, ValueError, AttributeError):  # the terminal is gone
         return False
     return True
 
 
 def say(line: str) -> None:
-    """Print a line for whoever watches the terminal, which may be gone."""
+    """Print a line to the terminal, if it still exists."""
     show(line.encode("utf-8", "replace") + b"\n", _PATIENCE)
 
 
 def last_word(word: str) -> None:
-    """Say how the run ended in the title of the pane, where tmux shows it beside the run's name.
-    Waits until the terminal has read it: output right before an exit may get lost."""
+    """Set the title of the pane to how the run ended; tmux shows it next to the run's name. Waits
+    until the terminal has read it, because output right before an exit may get lost."""
     try:
         if not os.isatty(0) or not os.isatty(1) or os.tcgetpgrp(0) != os.getpgrp():
             return
@@ -116,7 +117,7 @@ def last_word(word: str) -> None:
     with suppress(OSError, termios.error):
         before = termios.tcgetattr(0)
         quiet = [*before]
-        quiet[3] &= ~(termios.ECHO | termios.ICANON)  # the answer is no input of a user's
+        quiet[3] &= ~(termios.ECHO | termios.ICANON)  # the terminal's reply is not user input
         termios.tcsetattr(0, termios.TCSANOW, quiet)
         show(f"\x1b]2;sweeper: {sanitize(word)}\x1b\\\x1b[5n".encode(), _PATIENCE)
         _await_answer(0)
@@ -124,7 +125,7 @@ def last_word(word: str) -> None:
 
 
 def _await_answer(descriptor: int) -> None:
-    """Wait until the terminal has answered a request for its status."""
+    """Wait until the terminal has answered a status request."""
     answer = b""
     while b"\x1b[0n" not in answer and select.select([descriptor], [], [], _ANSWER)[0]:
         more = os.read(descriptor, 1024)
@@ -134,7 +135,7 @@ def _await_answer(descriptor: int) -> None:
 
 
 def set_blocking(blocking: bool) -> None:
-    """Set whether writing to a terminal that nobody reads waits or fails. This is a property of the
-    terminal, which others may use after us."""
+    """Set whether writes to a blocked terminal wait or fail. This is a property of the terminal,
+    which other programs may use afterwards."""
     with suppress(OSError, ValueError, AttributeError):
         os.set_blocking(sys.stdout.fileno(), blocking)

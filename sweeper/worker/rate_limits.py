@@ -1,10 +1,10 @@
-"""Tells from what a recipe prints that it waits for the service. Such a wait is no failure, and
-does not use up the run's time. Standard library only.
+"""Detects from a recipe's output that it waits for the service. Such a pause is not a failure, and
+does not count toward the run's timeout. Uses only the standard library.
 
-Recognised are the tinker SDK's own warnings ("... is paused. Reason: ...", repeated every minute;
-for training after a quarter of an hour) and an HTTP client's report of a 429. What the SDK knows
-before it prints it, the meter in the recipe's process tells (`hear`). Most of the SDK's retries are
-silent, and so are not seen.
+Recognizes the tinker SDK's own warnings ("... is paused. Reason: ...", repeated every minute; for
+training after a quarter of an hour), and an HTTP client's report of a 429. The meter in the
+recipe's process reports pauses that the SDK has not printed yet (`hear`). Most of the SDK's
+retries are silent, and are not detected.
 """
 
 import os
@@ -18,13 +18,13 @@ from sweeper.storage.documents import timestamp
 __all__ = ["Pause", "Pauses", "is_quota_error"]
 
 VOUCHED_SECONDS = 90.0
-"""How many seconds a line counts as a sign of a pause. The SDK repeats its own every 60 s."""
+"""Seconds for which a printed line counts as a sign of a pause. The SDK repeats it every 60 s."""
 _LONGEST_LINE = 4096
 
 
 class Pause(NamedTuple):
-    """A recipe's wait: why (`rate_limit`, `capacity` or `quota`), since when, and for how many
-    seconds by the monotonic clock."""
+    """A recipe's wait: its reason (`rate_limit`, `capacity` or `quota`), its start, and its
+    duration in seconds by the monotonic clock."""
 
     reason: str
     since: str
@@ -32,9 +32,9 @@ class Pause(NamedTuple):
 
 
 class Pauses:
-    """Keeps track of the pauses of one recipe. `metrics` is a file whose growth shows that the
-    recipe goes on. One thread feeds it and another asks. `begun` is called, by whoever feeds, when
-    a pause begins. `clock` gives monotonic seconds."""
+    """Tracks the pauses of one recipe. `metrics` is a file whose growth shows that the recipe goes
+    on. One thread feeds it and another one reads it. `begun` is called in the feeding thread when
+    a pause begins. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Pauses:
         self._before = 0.0
 
     def feed(self, data: bytes) -> None:
-        """Look for pauses in what the recipe has printed."""
+        """Look for pauses in the recipe's output."""
         text = self._rest + data
         lines, _, rest = text.replace(b"\r", b"\n").rpartition(b"\n")
         self._rest = rest[-_LONGEST_LINE:]
@@ -68,8 +68,8 @@ class Pauses:
                 self._saw(reason)
 
     def hear(self, reason: str | None) -> None:
-        """Take note of why the SDK is held back, as the recipe's process says; None if it is not.
-        That ends a pause which was known from here, and no other."""
+        """Record the reason for a pause, as reported by the recipe's process, or None for no
+        pause. None ends only a pause that was reported here."""
         if reason is not None:
             self._heard = True
             self._saw(reason)
@@ -92,7 +92,7 @@ class Pauses:
             self._tell()
 
     def current(self) -> Pause | None:
-        """The present pause, if there is one."""
+        """Return the current pause, if any."""
         with self._lock:
             self._settle()
             if self._pause is None:
@@ -100,15 +100,14 @@ class Pauses:
             return self._pause._replace(for_s=round(self._clock() - self._begun, 3))
 
     def seconds(self) -> float:
-        """The seconds of all pauses together; they never decrease."""
+        """Return the total seconds of all pauses. The number never decreases."""
         with self._lock:
             self._settle()
             lasting = self._clock() - self._begun if self._pause else 0.0
             return self._before + lasting
 
     def _settle(self) -> None:
-        """End the pause when the recipe goes on, or when nothing was printed about it for a
-        while."""
+        """End the pause when the recipe goes on, or when it has not been reported for a while."""
         if self._pause is None:
             return
         now = self._clock()
@@ -131,7 +130,7 @@ def _size(path: str) -> int:
 
 
 def _pause_reason(line: bytes) -> str | None:
-    """The reason for waiting that a line of output gives, if it gives one."""
+    """Return the reason for waiting that a line of output gives, if any."""
     text = line.lower()
     if b"is paused due to billing" in text:
         return "quota"
@@ -143,8 +142,8 @@ def _pause_reason(line: bytes) -> str | None:
 
 
 def is_quota_error(tail: bytes) -> bool:
-    """Whether the last lines of a failed recipe say that the service refused it: by rate (429), by
-    quota, or for want of payment (402)."""
+    """Return whether the last lines of a failed recipe say that the service refused it: by rate
+    limit (429), by quota, or for lack of payment (402)."""
     text = b"\n".join(tail.lower().rstrip().splitlines()[-20:])
     return any(phrase in text for phrase in _QUOTA)
 

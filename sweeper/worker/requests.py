@@ -1,5 +1,4 @@
-"""What others have recorded of an attempt while its worker is at work on it: that it is to stop, or
-that its worker was taken for lost."""
+"""Reads the requests to a working worker from the store: to stop, or that it was taken for lost."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,8 +17,8 @@ __all__ = ["Requests"]
 
 
 class Requests:
-    """The requests to the worker of one attempt, as of the last look. `superseded`: a newer attempt
-    was opened; `cancelled`: a user has cancelled this one."""
+    """The requests to the worker of one attempt, as of the last look. `superseded` means that a
+    newer attempt was opened, `cancelled` that a user has cancelled this one."""
 
     def __init__(self, store: "Store", layout: "Layout", run: str, attempt: int) -> None:
         self._store, self._layout = store, layout
@@ -29,8 +28,8 @@ class Requests:
         self.cancelled = False
 
     def look(self) -> bool:
-        """Returns whether the worker is to stop. If the launcher took it for lost, record that it
-        lives. A store that does not answer asks for nothing."""
+        """Return whether the worker is to stop. If the launcher took it for lost, records that it
+        lives. An unreachable store makes no requests."""
         lost = self._layout.event(self._run, self._attempt, Event.LOST)
         try:
             if newer_attempt(self._store, self._layout, self._run, self._attempt):
@@ -49,11 +48,11 @@ class Requests:
         return False
 
     def look_for_cancel(self) -> None:
-        """See whether a user has cancelled the attempt. Raises `StoreError`."""
+        """Check whether a user has cancelled the attempt. Raises `StoreError`."""
         self.cancelled = self._cancel_asked()
 
     def _cancel_asked(self) -> bool:
-        """Whether a cancel was asked for, and not taken back by a retry of the same attempt."""
+        """Return whether there is a cancel request that no retry of the same attempt has undone."""
         cancel, retry = (
             self._layout.event(self._run, self._attempt, event)
             for event in (Event.CANCEL, Event.RETRY)

@@ -1,10 +1,10 @@
-"""Opens the next attempt for a job that its backend has started again by itself, after a machine
-failed or was taken away.
+"""Opens the next attempt when the backend itself has restarted a job, because its machine failed
+or was taken away.
 
-The job's token still names the attempt that was submitted. A restarted job executes that attempt's
-number plus one for each restart. The worker opens it here, with the same description, and records
-the end of the one before, since nobody else will. The launcher may have opened the same attempt for
-reasons of its own; then one of the two jobs claims it, as always.
+The job's token still names the submitted attempt. A restarted job executes that number plus one
+for each restart. The worker opens this attempt with the same description, and records the end of
+the previous one, since nobody else will. The launcher may have opened the same attempt for its own
+reasons. Then one of the two jobs claims it, as always.
 """
 
 import os
@@ -25,9 +25,9 @@ _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEM
 
 
 def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.environ) -> int:
-    """How often the backend has started this job again. `variable` is where it says so, `first`
-    what it says the first time. Older launchers do not give `first`: then attempts are counted from
-    1, and restarts from 0."""
+    """Return how often the backend has restarted this job. `variable` holds the backend's counter,
+    and `first` is its value at the first start. Older launchers do not give `first`: then attempts
+    are counted from 1, and restarts from 0."""
     text = environ.get(variable, "")
     if first is None:
         first = 1 if variable.endswith("_ATTEMPT") else 0
@@ -36,27 +36,27 @@ def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.e
 
 def reopen(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> bool:
     """Open `attempt` for a job that was submitted for the attempt `submitted`, unless it is open.
-    Returns False when there is nothing to go on with: the run has ended, or is to be stopped. Can
-    be done again."""
+    Returns False if there is nothing to continue: the run has ended, or is to be stopped. Can be
+    repeated."""
     events = with_retries(lambda: _events(store, layout, run))
     if (attempt, Event.INTENT) not in events:
-        # If later attempts are open, this one was given up: the claim will find out.
+        # If later attempts are open, this one was given up. The claim will notice that.
         state = fold(events)
         preempted = events | {(state.opened, Event.PREEMPTED)}
         if state.state not in _GO_ON or not wants_attempt(preempted, 0):
-            return False  # it has ended, or was started again often enough
+            return False  # it has ended, or was restarted too often
         if _anothers(store, layout, run, submitted, state, events):
             return False
-        # Open those between too, though they have no worker: a worker that was wrongly thought dead
-        # looks for the attempt after its own.
+        # Open the attempts between too, though they have no worker: a worker that was wrongly
+        # taken for dead looks for the attempt after its own.
         opened = {number for number, event in events if event is Event.INTENT}
         for number in range(submitted + 1, attempt + 1):
             if number not in opened:
                 _open(store, layout, run, submitted, number)
     earlier = {event for number, event in events if number == attempt - 1}
     if Event.CLAIMED in earlier and not earlier & {*ENDED, Event.LOST}:
-        # Its worker died without recording an outcome. If it lives after all, it finds a newer
-        # attempt and stops, and its own outcome outweighs this one or says the same.
+        # Its worker died without recording an outcome. If it is alive after all, it finds a newer
+        # attempt and stops. Its own outcome then takes precedence over this one, or is the same.
         body = {"schema": SCHEMA, "time": timestamp(), "reason": "restarted"}
         body |= {"detail": "the backend started the job again", "code": None, "signal": None}
         body |= dict.fromkeys(("started", "ended", "wall_s", "max_rss_bytes", "host"))
@@ -72,7 +72,7 @@ def _anothers(
     state: RunState,
     events: set[tuple[int, Event]],
 ) -> bool:
-    """Whether the newest attempt is at work in another job, which a launcher submitted."""
+    """Return whether another job, submitted by a launcher, is executing the newest attempt."""
     number = state.opened
     ended = {event for n, event in events if n == number} & {*ENDED, Event.LOST}
     if number <= submitted or (number, Event.CLAIMED) not in events or ended:
@@ -86,14 +86,13 @@ def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) 
     with_retries(lambda: _describe(store, layout, run, submitted, attempt))
     body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which started it again"}
     place = with_retries(lambda: _place(store, layout, run, submitted))
-    body |= {} if place is None else {"place": place}  # the job is where it was
+    body |= {} if place is None else {"place": place}  # the job's place has not changed
     with_retries(lambda: _create(store, layout.event(run, attempt, Event.INTENT), body))
 
 
 def _place(store: Store, layout: Layout, run: str, submitted: int) -> str | None:
-    """Where the job is; None where that is not on record, or is damaged: it goes on all the
-    same."""
-    from sweeper.storage.sweeps import submitted_to  # few attempts ask, and it loads the plan
+    """Return where the job runs, or None if that record is missing or damaged."""
+    from sweeper.storage.sweeps import submitted_to  # few attempts need it; it loads the plan
 
     with suppress(Damaged):
         return submitted_to(store, layout.sweep, run, submitted)
@@ -107,14 +106,14 @@ def _events(store: Store, layout: Layout, run: str) -> set[tuple[int, Event]]:
 
 
 def _describe(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:
-    """Describe the attempt as the one that was submitted."""
+    """Describe the attempt like the submitted one."""
     job = read_json(store, layout.job(run, submitted))
     store.replace(layout.job(run, attempt), encode(job | {"attempt": attempt}))
     path = f"{layout.log_path(run, submitted)}/code.diff"
     try:
         diff = store.read(path)
     except NotFound:
-        return  # the code was that of its commit
+        return  # the code had no changes to its commit
     store.replace(f"{layout.log_path(run, attempt)}/code.diff", diff, durable=False)
 
 
@@ -122,4 +121,4 @@ def _create(store: Store, path: str, body: Mapping[str, object]) -> None:
     try:
         store.create(path, encode({**body}))
     except AlreadyExists:
-        return  # ours, whose reply was lost, or somebody's who knew better
+        return  # ours, whose reply was lost, or one by somebody who knew more

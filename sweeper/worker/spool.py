@@ -1,13 +1,13 @@
-"""The spool: where an attempt writes on this machine when the store is elsewhere.
+"""The spool: the local folder where an attempt writes if the store is remote.
 
     <home>/spool/<hash of the root>/
       root                            the store's address
       <sweep>/runs/<run>.<attempt>/   as in the store; so is attempts/
-      <sweep>/unsynced/<run>.<attempt>  there until everything of that attempt is in the store;
+      <sweep>/unsynced/<run>.<attempt>  exists until everything of that attempt is in the store;
                                       its worker holds a lock on it while it lives
 
-What a dead worker left unsynced is brought into the store by the next attempt of the run on this
-machine, by the next launcher of the sweep here, or by `sweeper sync`.
+If a worker dies before its files are synced, the next attempt of the run on this machine, the next
+launcher of the sweep on this machine, or `sweeper sync` brings them into the store.
 """
 
 import fcntl
@@ -38,12 +38,12 @@ __all__ = [
 ]
 
 _FETCHED = ("config.json", "metrics.jsonl", "checkpoints.jsonl")
-"""What an attempt may start from; see `checkpoint_resume.py`."""
+"""Files that an attempt may start from; see `checkpoint_resume.py`."""
 _MARKS = "unsynced"
 
 
 def place(root: str, home: str) -> LocalStore:
-    """The spool of the store at `root`."""
+    """Return the spool of the store at `root`."""
     name = hashlib.sha256(root.encode()).hexdigest()[:16]
     return LocalStore(os.path.join(home, "spool", name))
 
@@ -51,9 +51,9 @@ def place(root: str, home: str) -> LocalStore:
 def arrange(
     store: Store, layout: Layout, run: str, attempt: int, home: str, *, resume: bool
 ) -> LocalStore:
-    """Make the spool ready for an attempt. Earlier attempts that were left unsynced here are
-    brought into the store; with `resume`, what an attempt on another machine left is fetched.
-    Raises `StoreError`, `EnvironmentFailure`."""
+    """Prepare the spool for an attempt. Syncs earlier unsynced attempts of the run on this
+    machine. With `resume`, downloads the files of an earlier attempt on another machine. Raises
+    `StoreError` and `EnvironmentFailure`."""
     spool = place(store.root, home)
     try:
         os.makedirs(spool.root, mode=0o700, exist_ok=True)
@@ -71,7 +71,7 @@ def arrange(
 
 
 class Spooled(NamedTuple):
-    """An attempt whose files lie in the spool of a store, until they are in the store."""
+    """An attempt whose files stay in the spool until they are in the store."""
 
     store: Store
     spool: LocalStore
@@ -81,19 +81,19 @@ class Spooled(NamedTuple):
 
 
 def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) -> Syncing:
-    """Make what will sync, every so many seconds, the attempt that `arrange` made ready. Holds the
-    attempt's lock."""
+    """Return a syncing thread, not yet started, for the attempt that `arrange` prepared. It syncs
+    every `seconds` seconds. Takes the attempt's lock."""
     _, spool, layout, run, attempt = spooled
     path = _path(spool, layout, f"{_MARKS}/{run}.{attempt}")
     while True:
         mark = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
         fcntl.flock(mark, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):  # who recovers may have found it, empty, before us
+        with suppress(FileNotFoundError):  # a recovery may have removed the empty mark
             if os.stat(path).st_ino == os.fstat(mark).st_ino:
                 break
         os.close(mark)
     sync = Sync(*spooled, fresh=True)
-    # The lock is held by the open file, for as long as this process lives.
+    # The open file holds the lock for as long as this process lives.
     return Syncing(
         sync,
         seconds,
@@ -103,8 +103,8 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
 
 
 def discard(spool: LocalStore, layout: Layout, run: str, attempt: int, *, all_of_it: bool) -> None:
-    """Remove the mark of an attempt that is in the store; with `all_of_it` also the copies here of
-    it and of earlier attempts, as far as they are in the store."""
+    """Remove the mark of an attempt that is in the store. With `all_of_it`, also remove the local
+    copies of this and of earlier attempts that are in the store."""
     with suppress(OSError):
         os.unlink(_path(spool, layout, f"{_MARKS}/{run}.{attempt}"))
     for number in range(1, attempt + 1) if all_of_it else ():
@@ -120,9 +120,9 @@ def recover(
     run: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Sync what dead workers left, of one run or of all. Returns how many attempts are complete in
-    the store now. What the store does not take stays here, and `tell` gets a line. Raises
-    `StoreError` for a store that does not answer."""
+    """Sync the files of dead workers, of one run or of all. Returns how many attempts are now
+    complete in the store. Files that the store refuses stay here, and `tell` gets a line. Raises
+    `StoreError` if the store does not answer."""
     done = 0
     for mark in _marks(spool, layout):
         owner, _, attempt = mark.rpartition(".")
@@ -135,7 +135,7 @@ def recover(
             try:
                 sync.finish()
             except StoreError:
-                store.exists(layout.plan)  # or it does not answer at all
+                store.exists(layout.plan)  # raises if the store does not answer at all
                 with suppress(StoreError):
                     sync.finish(whatever=True)
             if sync.missing is None:
@@ -154,14 +154,15 @@ def _marks(spool: LocalStore, layout: Layout) -> list[str]:
 
 
 def tidy(spool: LocalStore, layout: Layout) -> None:
-    """Remove the copies of a sweep that is over, unless some are unsynced."""
+    """Remove the local copies of a sweep that is over, unless some attempts are unsynced."""
     with suppress(OSError):
         if not _marks(spool, layout):
             shutil.rmtree(_path_of(spool, layout.sweep), ignore_errors=True)
 
 
 def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
-    """Yield every spool of this user on this machine: the store's root, the spool, its sweeps."""
+    """Yield every spool of this user on this machine: the store's root, the spool, and its
+    sweeps."""
     top = os.path.join(home, "spool")
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(top)):
@@ -173,8 +174,8 @@ def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
 
 
 def abandoned(spool: LocalStore, sweep: str) -> tuple[int, int]:
-    """Count the attempts of a sweep that are not in the store yet: of living workers, and of dead
-    ones."""
+    """Count the attempts of a sweep that are not in the store yet: those of living workers, and
+    those of dead ones."""
     layout = Layout(sweep)
     living = dead = 0
     with suppress(OSError):
@@ -187,7 +188,7 @@ def abandoned(spool: LocalStore, sweep: str) -> tuple[int, int]:
 
 @contextmanager
 def _held(path: str) -> Generator[bool]:
-    """Whether nobody else holds the attempt; while the block lasts, nobody else can."""
+    """Yield whether we hold the attempt's lock, so that nobody else can during the block."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -195,7 +196,7 @@ def _held(path: str) -> Generator[bool]:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = os.path.exists(path)  # another may have brought it home meanwhile
+        ours = os.path.exists(path)  # another process may have synced it meanwhile
     except BlockingIOError:
         ours = False
     try:
@@ -205,8 +206,8 @@ def _held(path: str) -> Generator[bool]:
 
 
 def _fetch_earlier(store: Store, spool: LocalStore, layout: Layout, run: str, attempt: int) -> None:
-    """Fetch what the attempt may resume from, of attempts that ran elsewhere: from the newest back
-    to one with a checkpoint."""
+    """Download what the attempt may resume from: the files of attempts on other machines, from the
+    newest back to one with a checkpoint."""
     for earlier in range(attempt - 1, 0, -1):
         folder = layout.log_path(run, earlier)
         target = _path_of(spool, folder)
@@ -219,7 +220,7 @@ def _fetch_earlier(store: Store, spool: LocalStore, layout: Layout, run: str, at
 def _fetch(store: Store, folder: str, target: str, layout: Layout) -> None:
     for _ in range(5):
         sizes = {entry.path: entry.size for entry in store.list(folder)}
-        with suppress(NotFound):  # parts may become one file while we read
+        with suppress(NotFound):  # parts may be joined into one file meanwhile
             names = _fetched(folder, sizes) if layout.inner else _FETCHED
             files = {name: _read(store, f"{folder}/{name}", sizes) for name in names}
             break
@@ -241,7 +242,7 @@ def _fetch(store: Store, folder: str, target: str, layout: Layout) -> None:
 
 
 def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
-    """The files to fetch in all folders below, for a program that has some for each stage."""
+    """Return the files to download from all folders, for a program with files for each stage."""
     found: dict[str, None] = {}
     for path in sizes:
         inner = path.removeprefix(f"{folder}/").split("/")
@@ -253,7 +254,7 @@ def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
 
 
 def _read(store: Store, path: str, sizes: dict[str, int]) -> bytes | None:
-    """Read a file, or its parts joined; None if there is neither."""
+    """Read a file, or its parts joined. None if neither exists."""
     if path in sizes:
         return store.read(path)
     data, end = b"", 0

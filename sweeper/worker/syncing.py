@@ -1,13 +1,12 @@
-"""Brings what an attempt writes on this machine into a store that is elsewhere.
+"""Syncs an attempt's files from this machine to a remote store.
 
-A file that grows (`.jsonl`, `.log` and their like, outside the folders of iterations) is sent in
-parts, each byte once: `<file>.parts/<offset>`, created exclusively, so that two workers that sync
-the same file cannot undo each other's parts. At the end it is sent once more as a whole, and the
-parts are removed. Any other file is sent once it has stopped changing, and again after a change,
-less and less often. So at most twice what was written is sent, and nothing is fetched.
-
-`checkpoints.jsonl` is looked at first and sent last: what a checkpoint names is in the store before
-the checkpoint is.
+A growing file (`.jsonl`, `.log` and similar, outside the folders of iterations) is sent in parts,
+each byte once. Parts are named `<file>.parts/<offset>` and created exclusively, so that two
+workers that sync the same file cannot overwrite each other's parts. At the end the file is sent
+once more as a whole, and the parts are removed. Any other file is sent when it has stopped
+changing, and again after a change, less and less often. So at most twice the written bytes are
+sent, and nothing is downloaded. `checkpoints.jsonl` is read first and sent last, so a checkpoint's
+files are in the store before the checkpoint's record.
 """
 
 import os
@@ -32,19 +31,18 @@ _ITERATION = "iteration_"
 _LAST = "checkpoints.jsonl"
 _PART = 16 << 20
 _SEEN = 256
-"""How many bytes before the end of what was sent tell whether the file is still the same."""
+"""The last sent bytes that are checked to see whether the file is still the same."""
 _SMALL = 1 << 16
 _MANY_PARTS = 100.0
 _FIRST, _LONGEST = 1.0, 60.0
-"""Seconds until a failed step is tried again, at first and at most."""
+"""Seconds before a failed step is retried: at first, and at most."""
 _LONGEST_NAME = 800
 _LOOKS = 5
-"""How often a file is sent at the end while it still changes, though nobody should write it."""
+"""How often a file is sent at the end if it still changes, though nobody should write to it."""
 _IN_A_ROW = 3
-"""After so many failures in a row the store counts as out of reach: each may have taken a
-minute."""
+"""Failures in a row after which the store counts as unreachable: each may have taken a minute."""
 REFUSED_SECONDS = 900.0
-"""How long a store that answers may take nothing of what is left, before it is left behind."""
+"""Seconds after which remaining files are given up, if the store answers but takes none of them."""
 
 
 class _Stat(NamedTuple):
@@ -54,8 +52,8 @@ class _Stat(NamedTuple):
 
 
 class _Growing:
-    """How far a growing file has been sent, and a checksum of what stands just before that.
-    `replaced`: the file does not continue what was sent, and is only sent as a whole."""
+    """How far a growing file has been sent, and a checksum of the bytes just before that offset.
+    `replaced` means that the file does not continue what was sent, and is only sent as a whole."""
 
     def __init__(self, offset: int | None, inode: int) -> None:
         self.offset = offset
@@ -78,10 +76,9 @@ class _Plain:
 
 
 class Sync:
-    """Sends the files of one attempt, which lie in `spool`, a local store, under the same paths.
-
-    `fresh`: none of them is in the store yet; otherwise the store is asked. For one thread.
-    """
+    """Sends the files of one attempt from `spool`, a local store, to the same paths in the store.
+    With `fresh`, none of them is in the store yet; otherwise the store is listed. For use by one
+    thread."""
 
     def __init__(
         self, store: Store, spool: Store, layout: Layout, run: str, attempt: int, *, fresh: bool
@@ -94,33 +91,34 @@ class Sync:
         self._growing: dict[str, _Growing] = {}
         self._plain: dict[str, _Plain] = {}
         self.parts = 0
-        """How many parts there are."""
+        """The number of parts."""
         self.sent = 0
-        """How many files and parts have arrived."""
+        """The number of files and parts that have arrived."""
         self.trouble: dict[str, str] = {}
-        """Files that stay behind because they cannot be read or named, and why."""
+        """Files that stay behind because they cannot be read or have an invalid name, and why."""
         self.refused: dict[str, str] = {}
         """Files that could not be sent the last time, and why."""
 
     @property
     def missing(self) -> str | None:
-        """What is not in the store, as a line; None when `finish` has sent everything."""
+        """What is not in the store, as one line. None if `finish` has sent everything."""
         left = [*self.refused.values(), *self.trouble.values()]
         more = f" (and {len(left) - 1} more files)" if len(left) > 1 else ""
         return f"{left[0]}{more}" if left else None
 
     def step(self) -> None:
-        """Send what is new. Raises `StoreError`; what has arrived by then is not sent again."""
+        """Send new data. Raises `StoreError`. Data that arrived before the error is not sent
+        again."""
         self._each(self._send_new)
 
     def finish(self, *, whatever: bool = False) -> None:
-        """Send everything as whole files, when nobody writes any more. Raises `StoreError`; can be
-        done again. With `whatever` all files are tried, however many are refused."""
+        """Send everything as whole files, when nobody writes any more. Raises `StoreError`. Can be
+        repeated. With `whatever`, tries all files, however many are refused."""
         self._each(self._finish_one, whatever)
 
     def _each(self, send: Callable[[str, str, _Stat], None], whatever: bool = False) -> None:
         """Send each file: checkpoints last and only after all others, and files that were refused
-        the last time late. Raises `StoreError` when some are refused."""
+        the last time late. Raises `StoreError` if some are refused."""
         found = sorted(self._scan(), key=lambda one: (_is_last(one[0]), one[0] in self.refused))
         self.refused = {path: self.refused[path] for path, *_ in found if path in self.refused}
         failed, sent = 0, self.sent
@@ -152,12 +150,12 @@ class Sync:
                 break
             if not (sent is None and self._is_there(path, status)) and not self._upload(path, full):
                 return
-            sent = status  # of before: what was added meanwhile is seen by the next look
+            sent = status  # from before the upload: the next look sees later changes
         plain.sent = sent
         if file is not None:
             file.whole = sent
         if _grows(path) and (not self._fresh if file is None else file.parts):
-            # Those we made are known, whatever a listing that lags does not show.
+            # Our own parts are known even if a lagging listing does not show them.
             parts = {*self._store.names(f"{path}.parts"), *(file.made if file is not None else ())}
             self._store.remove(parts)
             if file is not None:
@@ -168,13 +166,13 @@ class Sync:
         try:
             self._store.upload(path, full)
         except NotFound:
-            return False  # removed since we looked
+            return False  # removed meanwhile
         self.sent += 1
         return True
 
     def _is_there(self, path: str, status: _Stat) -> bool:
-        """Whether another worker has sent the file. A small one is sent again, lest two files of
-        the same size are taken for the same."""
+        """Return whether another worker has sent the file. Small files are sent again, because
+        different ones may have the same size."""
         known = self._known or {}
         return status.size > _SMALL and known.get(path) == status.size
 
@@ -184,8 +182,8 @@ class Sync:
             self._known = {entry.path: entry.size for entry in found}
 
     def _scan(self) -> Iterator[tuple[str, str, _Stat]]:
-        """Yield path, place and state of each file. Checkpoints are looked at first, and come
-        last."""
+        """Yield the store path, local path and status of each file. The status of checkpoints is
+        read first, but they come last."""
         found: list[tuple[str, str]] = []
         for folder in self._folders:
             top = self._spool.local_path(folder)
@@ -204,7 +202,7 @@ class Sync:
                 yield path, full, status
 
     def _can(self, path: str, full: str) -> bool:
-        """Whether the file can be read and has a name that stores take."""
+        """Return whether the file is readable and its name is valid in stores."""
         if path in self.trouble:
             return False
         try:
@@ -236,7 +234,7 @@ class Sync:
                 return
             data = _read(full, file.offset, min(status.size - file.offset, _PART))
             if path.endswith(".jsonl") and len(data) < _PART:
-                data = data[: data.rfind(b"\n") + 1]  # half a line is for the next time
+                data = data[: data.rfind(b"\n") + 1]  # leave an incomplete line for the next time
             if not data:
                 return
             file.parts = True
@@ -251,7 +249,8 @@ class Sync:
         try:
             self._store.create(f"{path}.parts/{offset}", data)
         except AlreadyExists:
-            # Our own, whose reply was lost, or one of another who syncs the same file.
+            # Our own part, whose reply was lost, or one by another worker that syncs the same
+            # file.
             arrived = self._arrived(path)
             if arrived <= offset:
                 raise StoreError(f"{path}.parts/{offset}: is there, and empty") from None
@@ -282,8 +281,8 @@ class Sync:
 
 
 def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, int]]:
-    """The parts in `folder` that follow each other without a gap, from 0 on: offset, path,
-    bytes."""
+    """Return the parts in `folder` that follow each other without a gap from 0: offset, path and
+    size in bytes."""
     numbered = sorted(
         (int(name), path, size)
         for path, size in sizes.items()
@@ -299,8 +298,8 @@ def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, in
 
 
 class Syncing:
-    """A thread that syncs every `seconds`, less often once there are hundreds of parts, until it is
-    told to finish. `say` gets a line when the store stops answering."""
+    """A thread that syncs every `seconds` seconds until it is told to finish, less often once
+    there are hundreds of parts. `say` gets a line when the store stops answering."""
 
     def __init__(
         self,
@@ -317,7 +316,7 @@ class Syncing:
         self._giving_up = threading.Event()
         self._ended = threading.Event()
         self._failing: str | None = None
-        self._failures = 0  # at the end
+        self._failures = 0  # failures after the recipe's end
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -332,12 +331,11 @@ class Syncing:
         cancelled: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> str | None:
-        """Wait until everything is in the store, however long that does not answer. Calls `beat`
-        every so many seconds, which says whether the store answers.
+        """Wait until everything is in the store, however long the store does not answer. Calls
+        `beat`, which returns whether the store answers, every `every` seconds.
 
-        If the store answers, and takes nothing of what is left for `REFUSED_SECONDS`, it never
-        will. Nor is it waited for once the run is `cancelled`. Then what is missing is returned,
-        else None.
+        Gives up if the store answers but takes none of the remaining files for `REFUSED_SECONDS`,
+        and also once the run is `cancelled` and the store fails. Returns what is missing, or None.
         """
         if self._thread is None:
             self.start()
@@ -346,7 +344,7 @@ class Syncing:
         while not self._ended.wait(every):
             answers = beat()
             if not answers:
-                failures = self._failures + 1  # what is under way may fail for that
+                failures = self._failures + 1  # a step in progress may fail for the same reason
             if not answers or self._failing is None or self._sync.sent > sent:
                 sent, since = self._sync.sent, clock()
             if self._failures > failures and cancelled():
@@ -356,7 +354,7 @@ class Syncing:
         return self._missing()
 
     def forget(self, *, succeeded: bool) -> None:
-        """Let go of the spool, if everything has arrived. Call it once the outcome is on record."""
+        """Release the spool if everything has arrived. Call it once the outcome is recorded."""
         if self._ended.is_set() and self._missing() is None:
             self._forget(succeeded)
 
@@ -382,7 +380,7 @@ class Syncing:
         return self._seconds * max(1.0, self._sync.parts / _MANY_PARTS)
 
     def _try(self, action: Callable[[], None], before: float) -> float:
-        """Do a step. Returns 0, or the seconds until it is to be tried again."""
+        """Do a step. Returns 0, or the seconds to wait before a retry."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - a thread that dies would lose what is to come
@@ -426,6 +424,6 @@ def _read(full: str, start: int, count: int) -> bytes:
 
 
 def _check(full: str, offset: int) -> int:
-    """A checksum of what stands just before `offset`."""
+    """Return a checksum of the bytes just before `offset`."""
     start = max(0, offset - _SEEN)
     return zlib.crc32(_read(full, start, offset - start))

@@ -1,4 +1,4 @@
-"""What the recipe has used of its service until now, as its processes have counted it."""
+"""Reads the recipe's usage of its service so far, as counted by its processes."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from sweeper.model.usage import Usage, read, total
 __all__ = ["FOLDER", "UsageFiles"]
 
 FOLDER = "usage"
-"""In the attempt's folder: a file for each of the recipe's processes that uses the SDK."""
+"""The folder in the attempt's folder with one file for each recipe process that uses the SDK."""
 _VOUCHED_SECONDS = 90.0
-"""How long a file that says that its process is paused is believed without being written again."""
+"""Seconds for which a file that reports a pause is believed if it is not written again."""
 
 
 class UsageFiles:
-    """The files in `folder`. One is read again only when it has changed. `clock` gives monotonic
-    seconds."""
+    """The usage files in `folder`. A file is read again only when it has changed. `clock` returns
+    monotonic seconds."""
 
     def __init__(self, folder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
@@ -27,7 +27,7 @@ class UsageFiles:
         self._known: dict[str, tuple[tuple[int, int], Usage]] = {}
 
     def read(self) -> Usage:
-        """The sum of all that is there. What cannot be read counts as it did before."""
+        """Return the sum of all files. An unreadable file counts with its last known value."""
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:
