@@ -277,7 +277,7 @@ class Product:
                     value = self.resolver.fill(
                         config, setting.value, self._referring, self.seed_field
                     )
-                except BrokenReference as error:  # the key is overridden, and holds that value
+                except BrokenReference as error:  # a later layer overrides the key
                     self._add_broken(setting.place, key, error, config)
                     continue
                 settings[key] = setting._replace(value=value)
