@@ -47,8 +47,8 @@ _SPECIAL = {
     **{sign + word: float("inf") for sign in ("", "+") for word in (".inf", ".Inf", ".INF")},
     **{"-" + word: float("-inf") for word in (".inf", ".Inf", ".INF")},
 }
-# Characters that YAML 1.2 forbids, lone surrogates, and the line ends of YAML 1.1, which our parser
-# accepts too and would turn into a space. Escaped, each is an ordinary character.
+# Characters that YAML 1.2 forbids, lone surrogates, and the line ends of YAML 1.1, which our
+# parser accepts and turns into spaces. Escaped, each is an ordinary character.
 FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 )
