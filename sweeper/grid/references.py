@@ -84,7 +84,7 @@ class Resolver:
 
     def __init__(self) -> None:
         self._kept: dict[str, object] = {}
-        self._by_id: dict[int, object] = {}  # the same, alive so that ids stay valid
+        self._by_id: dict[int, object] = {}  # keeps them alive, so that ids stay valid
         self._spent = 0
         self.work = 0  # the work done, in the units of `product.MAX_WORK`
 
@@ -162,7 +162,7 @@ class _Reading:
     ) -> None:
         self.config, self.keys, self.late = config, keys, late
         self.done: dict[str, object] = {}
-        self.failed: dict[str, tuple[str, str | None]] = {}  # exceptions keep too much alive
+        self.failed: dict[str, tuple[str, str | None]] = {}  # not exceptions: they keep much alive
         self.spent = self.work = 0
         self._beneath: dict[str, list[str]] | None = None
 

@@ -176,7 +176,7 @@ class Expected(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The jobs that a launch submits, or has submitted. `axes` are the declared axes with their
+    """The plan that a launch submits, or has submitted. `axes` are the declared axes with their
     values, in the grid's order, without the seed. `grid_text` is the grid as written, `extends`
     the path and text of each file that it extends, the nearest first.
 

@@ -13,9 +13,9 @@ __all__ = ["BLANK", "Learned", "Member", "Page", "read"]
 
 
 class Learned(NamedTuple):
-    """What the service sustains: `limit` jobs at once, None until it has held a job back. The
-    limit grows by `step` next. `cuts` is how often it was lowered, `why` the last reason, a key of
-    `labels.LOWERED`."""
+    """What the service sustains: `limit` jobs at once, None until the service has held a job back.
+    The limit grows by `step` next. `cuts` is how often it was lowered, `why` the last reason, a
+    key of `labels.LOWERED`."""
 
     limit: int | None = None
     step: int = 1

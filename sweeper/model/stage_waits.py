@@ -89,8 +89,8 @@ def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
     """Returns what a choice waits for: all candidates must end. A cancelled one blocks it, because
-    who cancels a run does not want the sweep to continue. A failed one blocks it unless the metric
-    allows failures."""
+    a user who cancels runs does not want the sweep to go on. A failed one blocks it unless the
+    metric allows failures."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     what = choice.take.words
     for fault, one, several in _FAULTS:

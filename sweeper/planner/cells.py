@@ -192,7 +192,7 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
         values = offered.get(key, [])
         values += [value[key] for value in chosen if key in value]
         labels = value_labels(values, written.get(key, {}))
-        # Included cells appear next to cells of the axes, and may lack some of their keys.
+        # Included cells appear next to cells of the axes, not all of which have this key.
         beside = bool(grid.include and grid.blocks) and key not in everywhere
         if len(labels) > 1 or beside or any(key not in value for value in chosen):
             parts[key] = {text: f"{short[key]}={label}" for text, label in labels.items()}

@@ -223,8 +223,8 @@ def _model_of(client: Client) -> str | None:
 
 
 def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
-    """Wraps the clients of the SDK's module. Missing methods are reported, and nothing is
-    wrapped."""
+    """Wraps the clients of the SDK's module. If methods are missing, reports that, and counts
+    nothing."""
     _wrap_observer(getattr(sdk, "SamplingClient", None), meter)
     logger = sys.modules.get(f"{getattr(sdk, '__name__', '')}.lib.queue_state_logger")
     _wrap_observer(getattr(logger, "QueueStateLogger", None), meter)
