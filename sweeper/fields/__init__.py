@@ -1,12 +1,12 @@
-"""Fields that are declared once: what they take, their defaults, bounds and words.
+"""Declares fields once: their types, defaults, bounds and texts.
 
-nodes     YAML text -> nodes that know their place in it; the limits
-data      Python data -> the same nodes
-kinds     what one field takes: how it is read, and its part of a JSON Schema
-sections  a mapping of such fields: read with every mistake told, and its JSON Schema
+nodes        reads YAML text into nodes that know their position; has the limits
+data         makes the same nodes from Python data
+kinds        types of fields: each reads a value, and makes its part of a JSON Schema
+sections     a mapping of fields: reads it with all mistakes, and makes its JSON Schema
+config_file  the user's configuration file
 
-A library was tried for this. msgspec and pydantic name the first mistake of a value in words of
-their own (a regular expression, `Expected str | null`), without the nearest key, so that every
-message would be made a second time beside the types; and they cost a plan 30 and 120 ms of import.
-What is declared here is read, told and documented by the same forty lines a kind, with nothing to
-import."""
+Libraries were tried for this. msgspec and pydantic report the first mistake of a value in their
+own words (a regular expression, `Expected str | null`), without the nearest key. Every message
+would have to be written again next to the types, and they add 30 and 120 ms of imports to a plan.
+Here about forty lines for each kind read, report and document it, and nothing is imported."""

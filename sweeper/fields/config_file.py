@@ -1,5 +1,5 @@
-"""The user's configuration file, `config.toml`: a table for each thing that can be set for all
-sweeps. What a table may hold is declared by whoever reads it."""
+"""The user's configuration file `config.toml`. It has one table for each thing that can be set for
+all sweeps. The module that reads a table declares its contents."""
 
 import os
 
@@ -10,17 +10,17 @@ from sweeper.fields.nodes import Node, Place, Problems
 __all__ = ["TABLES", "file", "read_tables", "refuse", "table"]
 
 TABLES = ("quota", "budget", "notify")
-"""Tables that are no backend's."""
+"""Tables that do not belong to a backend."""
 
 
 def file() -> str:
-    """Where it is, if there is one."""
+    """Returns the path of the file, which need not exist."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(folder, "sweeper", "config.toml")
 
 
 def read_tables(problems: Problems) -> dict[str, object]:
-    """All of it; empty without a file. One that cannot be read is noted."""
+    """Reads all tables; empty without a file. Notes a file that cannot be read."""
     try:
         with open(file(), "rb") as opened:
             import tomllib
@@ -34,8 +34,8 @@ def read_tables(problems: Problems) -> dict[str, object]:
 
 
 def table(name: str) -> tuple[Node, Problems]:
-    """A table as a node, empty where there is none, and where to note what is wrong with it. Raises
-    `EnvironmentFailure` for a file that cannot be read."""
+    """Returns a table as a node, empty if it is missing, and the problems to add mistakes in it
+    to. Raises `EnvironmentFailure` for a file that cannot be read."""
     problems = Problems()
     found = read_tables(problems).get(name, {})
     refuse(problems)
@@ -43,6 +43,6 @@ def table(name: str) -> tuple[Node, Problems]:
 
 
 def refuse(problems: Problems) -> None:
-    """Raise `EnvironmentFailure` if anything was noted."""
+    """Raises `EnvironmentFailure` if anything was noted."""
     if problems:
         raise EnvironmentFailure("; ".join(problems.error().problems))

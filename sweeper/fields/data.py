@@ -1,4 +1,4 @@
-"""Python data -> nodes, by the same limits as from text."""
+"""Makes nodes from Python data, with the same limits as for text."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -19,8 +19,8 @@ __all__ = ["from_python"]
 
 
 def from_python(value: object, path: str, problems: Problems) -> Node:
-    """Python data as nodes; a place is the path of keys (`base.lr`). Tuples count as lists,
-    numbers of other libraries as what `.item()` gives."""
+    """Returns Python data as nodes. A place is the path of keys (`base.lr`). Tuples count as
+    lists, numbers of other libraries as the result of `.item()`."""
     try:
         return _FromPython(problems).node(value, path, 0)
     except Stop:
@@ -28,15 +28,15 @@ def from_python(value: object, path: str, problems: Problems) -> Node:
 
 
 class _FromPython:
-    """Builds nodes from Python data, by the same limits as from text: what is shared counts as
-    often as it is met, and so do keys."""
+    """Builds nodes from Python data, with the same limits as for text. A shared value counts each
+    time it occurs, and keys count too."""
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self.count = 0
 
     def node(self, value: object, path: str, depth: int) -> Node:
-        """The node of `value`. Recursion is bounded by MAX_DEPTH."""
+        """Makes the node of `value`. Recursion is bounded by MAX_DEPTH."""
         place = Place(path or "grid")
         self._spend(place)
         if depth > MAX_DEPTH:

@@ -1,7 +1,7 @@
-"""What a field may take. A kind reads a node, with a line for each mistake, and says the same as a
-JSON Schema, to which `sections` adds that everything may be null.
+"""The types of fields. A kind reads a node, with a message for each mistake, and makes the
+matching JSON Schema. `sections` allows null in addition everywhere.
 
-`where` is the field's path (`launch.max_parallel`), which every message begins with.
+`where` is the field's path (`launch.max_parallel`), with which every message begins.
 """
 
 import math
@@ -38,7 +38,7 @@ __all__ = [
 
 MAX_HINTS = 10
 COUNT = 1_000_000
-"""The most that an integer may be where nothing else is said."""
+"""Default maximum of an integer."""
 
 _MAX_SECONDS = 1e9
 _MAX_DURATION = 29
@@ -47,52 +47,53 @@ _UNITS = (86400, 3600, 60, 1)
 
 
 class Kind(Protocol):
-    """What every kind can do."""
+    """The interface of every kind."""
 
     def read(self, node: Node, where: str, problems: Problems) -> object:
-        """The value; None for one that is wrong, which is noted."""
+        """Returns the value. Notes a wrong value, and returns None."""
         ...
 
     def schema(self) -> dict[str, object]:
-        """The same as a JSON Schema."""
+        """Returns the JSON Schema of the values."""
         ...
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing when no known word is close."""
+    """Returns ` (did you mean 'x'?)`, or "" if no known word is close."""
     import difflib
     import itertools
 
-    # Comparing takes the product of two lengths: what is too long for a slip is passed over.
+    # Comparing takes time by the product of two lengths: words too long for a typo are skipped.
     candidates = itertools.islice((other for other in known if len(other) <= 60), 200)
     found = difflib.get_close_matches(word[:60], list(candidates), n=1)
     return f" (did you mean '{found[0]}'?)" if found else ""
 
 
 def hint(word: str, known: Iterable[str], problems: Problems) -> str:
-    """The same; nothing where so much is wrong that looking for it would take long."""
+    """Like `nearest`, but returns "" if there are so many mistakes that searching would take
+    long."""
     return nearest(word, known) if len(problems) < MAX_HINTS else ""
 
 
 def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
-    """Note that a value is not what the field takes."""
+    """Notes that a value has the wrong type."""
     problems.add(node.place, f"{where} is {kind(node)}; it takes {expected}")
 
 
 def unread(node: Node, where: str, problems: Problems) -> Node:
-    """The node itself: as the reader of a `Shape`, for what is read later."""
+    """Returns the node itself. It is the reader of a `Shape` whose value is read later."""
     del where, problems
     return node
 
 
 def whole(pattern: str) -> str:
-    """A pattern of a text from end to end, as a JSON Schema has it."""
+    """Anchors a pattern at both ends, as a JSON Schema needs it."""
     return f"^{pattern}$"
 
 
 class Text:
-    """A string that is not empty and matches `pattern`. What does not is told by `rule`, in which
-    `{}` stands for it. With `numbers` an integer counts as its digits."""
+    """A nonempty string that matches `pattern`. `rule` is the message if it does not; `{}` in it
+    stands for the string. With `numbers` an integer counts as its digits."""
 
     def __init__(self, pattern: str = "", rule: str = "", *, numbers: bool = False) -> None:
         self._pattern, self._rule, self._numbers = pattern, rule, numbers
@@ -151,7 +152,7 @@ class Flag:
 
 
 class Integer:
-    """An integer, both bounds included; None: none."""
+    """An integer with inclusive bounds. None means no bound."""
 
     def __init__(self, least: int | None = None, most: int | None = COUNT) -> None:
         self._least, self._most = least, most
@@ -175,7 +176,7 @@ class Integer:
 
 
 class Number:
-    """A finite number, both bounds included, or only the upper one (`above`)."""
+    """A finite number with inclusive bounds. With `above` the lower bound is exclusive."""
 
     def __init__(self, least: float, most: float, *, above: bool = False) -> None:
         self._least, self._most, self._above = least, most, above
@@ -202,8 +203,8 @@ class Number:
 
 
 class Duration:
-    """Seconds, at least `least`: from a number, or a string such as 90s, 30m, 2h, 1h30m, 1d. With
-    `unit` a bare number is refused, where it could be taken for minutes."""
+    """Seconds, at least `least`, from a number or a string such as 90s, 30m, 2h, 1h30m, 1d. With
+    `unit` a bare number is refused, because it could be meant as minutes."""
 
     def __init__(self, least: float = 0.0, *, unit: bool = False) -> None:
         self._least, self._unit = least, unit
@@ -232,7 +233,7 @@ class Duration:
 
 
 def seconds(value: object) -> float | None:
-    """A duration as written; None for what is none."""
+    """Parses a duration; None if it is invalid."""
     found: float | None = None
     if is_number(value):
         found = float(value) if abs(value) < _MAX_SECONDS else None
@@ -245,8 +246,8 @@ def seconds(value: object) -> float | None:
 
 
 class Item(NamedTuple):
-    """What a string in a list may be: its JSON Schema, and what gives a line for one that is wrong.
-    With `numbers` an integer counts as its digits."""
+    """A string in a list: its JSON Schema, and a function that returns a message for a wrong
+    string. With `numbers` an integer counts as its digits."""
 
     schema: Mapping[str, object]
     wrong_with: Callable[[str], str | None] = lambda _: None
@@ -254,8 +255,8 @@ class Item(NamedTuple):
 
 
 class Texts:
-    """A list of strings, none twice if they are to be `unique`. `example` stands in the message for
-    what is no such list."""
+    """A list of strings. Duplicates are removed if it is `unique`. `example` is the expected form
+    in messages."""
 
     def __init__(
         self,
@@ -303,16 +304,16 @@ class Texts:
 
 
 class Matching(NamedTuple):
-    """What matches a pattern from end to end, and what that is called."""
+    """A pattern for a whole string, and a name for what matches it."""
 
     pattern: str
     called: str
 
 
 class Names:
-    """A mapping of names to strings; `what` it is stands in the message for what is none.
-    `reserved` are the beginnings of names that are sweeper's own. A value that does not match
-    `values` may be a secret and is not repeated; without, an integer counts as its digits."""
+    """A mapping of names to strings; messages call it `what`. `reserved` are prefixes of sweeper's
+    own names. A value that does not match `values` may be a secret, so messages do not repeat it.
+    Without `values`, an integer counts as its digits."""
 
     def __init__(
         self,
@@ -382,8 +383,8 @@ class Amounts:
 
 
 class Shape:
-    """What has a reader of its own, beside its JSON Schema, which may be a function that makes it:
-    nobody waits for it who only reads."""
+    """A value with its own reader. Its JSON Schema may be a function, so that it is made only when
+    it is needed."""
 
     def __init__(
         self,

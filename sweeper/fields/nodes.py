@@ -1,8 +1,8 @@
-"""YAML text -> nodes that know where they stand, with every limit enforced.
+"""Reads YAML text into nodes that know their position, and enforces all limits.
 
-YAML is read as 1.2 with the core schema: `1e-4` is a float, `no` and `on` are strings, `010` is
-10. Events are pulled from the parser one at a time, so a hostile file is refused when it crosses
-a limit and not after it has been expanded.
+YAML is read as version 1.2 with the core schema: `1e-4` is a float, `no` and `on` are strings,
+`010` is 10. Events are pulled from the parser one at a time, so a hostile file is refused as soon
+as it crosses a limit, before it is expanded.
 """
 
 import re
@@ -47,8 +47,8 @@ _SPECIAL = {
     **{sign + word: float("inf") for sign in ("", "+") for word in (".inf", ".Inf", ".INF")},
     **{"-" + word: float("-inf") for word in (".inf", ".Inf", ".INF")},
 }
-# What YAML 1.2 does not let stand in a file, lone surrogates, and what its 1.1 takes for the end
-# of a line, as our parser does: it would become a space. Escaped, each is a character like others.
+# Characters that YAML 1.2 forbids, lone surrogates, and the line ends of YAML 1.1, which our
+# parser accepts and turns into spaces. Escaped, each is an ordinary character.
 FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 )
@@ -56,7 +56,7 @@ _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class Place(NamedTuple):
-    """Where something was written. Line and column count from 1; line 0: the source has none."""
+    """The position of a value. Line and column count from 1; line 0 means that there is none."""
 
     source: str
     line: int = 0
@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
 class Node(NamedTuple):
     """A value and its place: a scalar, a list of nodes, or a mapping as
-    `{key: (place of the key, node)}`. `text` is how a number was written, where it was."""
+    `{key: (place of the key, node)}`. `text` is the spelling of a number, if known."""
 
     value: object
     place: Place
@@ -82,28 +82,29 @@ class Node(NamedTuple):
 
     @property
     def entries(self) -> "dict[str, tuple[Place, Node]] | None":
-        """What a mapping holds; None for anything else."""
+        """The entries of a mapping; None for anything else."""
         found = self.value
         return cast("dict[str, tuple[Place, Node]]", found) if isinstance(found, dict) else None
 
 
 class Stop(Exception):
-    """What is being read cannot be read on; the problem is noted."""
+    """Reading cannot continue. The reason is already noted."""
 
 
 class Problems:
-    """What is wrong with a grid, gathered so that all of it is told at once."""
+    """Collects the mistakes in a grid, so that all are reported at once."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Place, str], None] = {}
         self._files: list[str] = []
 
     def order(self, files: Iterable[str]) -> None:
-        """Say in which order files are told; else it is that in which their mistakes are found."""
+        """Sets the order of files in reports. The default is the order in which mistakes are
+        found."""
         self._files = list(files)
 
     def add(self, place: Place, message: str) -> None:
-        """Note a mistake; the same one at the same place counts once."""
+        """Notes a mistake. The same mistake at the same place counts once."""
         self._found[(place, message)] = None
 
     def __bool__(self) -> bool:
@@ -113,7 +114,8 @@ class Problems:
         return len(self._found)
 
     def error(self) -> GridError:
-        """All of them as one error: a line each, those of a file together and in its order."""
+        """Returns all mistakes as one error, a line each, grouped by file and ordered by
+        position."""
         files = dict.fromkeys([*self._files, *(p.source for p, _ in self._found if p.line)])
         rank = {source: number for number, source in enumerate(files)}
         ordered = sorted(
@@ -123,13 +125,13 @@ class Problems:
         return GridError([f"{place}: {sanitize(message)}" for place, message in ordered])
 
     def raise_any(self) -> None:
-        """Raise `GridError` when there is a problem."""
+        """Raises `GridError` if there is a mistake."""
         if self._found:
             raise self.error()
 
 
 def scalar(text: str) -> object:
-    """The value of a plain scalar by the core schema of YAML 1.2.
+    """Returns the value of a plain scalar by the core schema of YAML 1.2.
 
     Raises ValueError for an integer of more than 300 digits.
     """
@@ -146,7 +148,7 @@ def scalar(text: str) -> object:
 
 
 def kind(node: Node) -> str:
-    """What a user would call a node's value."""
+    """Returns a name for the type of a node's value, for messages."""
     value = node.value
     if value is None:
         return "nothing"
@@ -163,7 +165,7 @@ def kind(node: Node) -> str:
 
 
 def plain(node: Node) -> object:
-    """The node as Python data, places left out."""
+    """Returns the node as Python data, without places."""
     if (items := node.items) is not None:
         return [plain(item) for item in items]
     if (entries := node.entries) is not None:
@@ -174,7 +176,7 @@ def plain(node: Node) -> object:
 def read_yaml(
     text: str, source: str, problems: Problems, *, fixed: Place | None = None
 ) -> Node | None:
-    """The one document of `text`; None when it is empty or a problem makes it unreadable.
+    """Reads the single document of `text`. Returns None if it is empty or unreadable.
 
     With `fixed` every node gets that place instead of its own (text from the command line).
     """
@@ -196,34 +198,34 @@ def read_yaml(
 
 
 def _instead(character: str) -> str:
-    """How to write a character that a value may hold."""
+    """Returns how to write a forbidden character, if a value may hold it."""
     if _UNUSABLE.match(character):
         return ""
     return f": write \\u{ord(character):04x}, in double quotes"
 
 
 def check_text(value: str, place: Place, problems: Problems) -> None:
-    """Note a character that no run can be given."""
+    """Notes a character that cannot be given to a run."""
     bad = _UNUSABLE.search(value)
     if bad:
         problems.add(place, f"holds the character U+{ord(bad.group()):04X}, which no run can take")
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, cut where it is long."""
+    """Returns the `repr` of a value, cut if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 class _Mark(Protocol):
-    """A place, as the parser says it; both count from 0."""
+    """A position from the parser. Both numbers count from 0."""
 
     line: int
     column: int
 
 
 class _Event(Protocol):
-    """What the parser tells. An event has those of these that its kind has."""
+    """An event from the parser. Each kind of event has only some of these."""
 
     start_mark: _Mark
     version: tuple[int, int] | None
@@ -234,7 +236,7 @@ class _Event(Protocol):
 
 
 class _Mistake(Protocol):
-    """What the parser says of text that is no YAML."""
+    """A syntax error from the parser."""
 
     problem_mark: _Mark | None
     context_mark: _Mark | None
@@ -247,7 +249,7 @@ class _Reader:
 
     def __init__(self, source: str, problems: Problems, fixed: Place | None) -> None:
         self.source, self.problems, self.fixed = source, problems, fixed
-        self.anchors: dict[str, tuple[Node, int, int]] = {}  # node, its nodes, its depth
+        self.anchors: dict[str, tuple[Node, int, int]] = {}  # node, number of nodes, depth
         self.open: set[str] = set()
         self.count = 0
 
@@ -269,7 +271,7 @@ class _Reader:
             message = str(found.problem or "not YAML").replace("\n", " ")
             self.problems.add(place, f"not YAML: {message}{context}")
         except (YAMLError, ValueError, IndexError, AssertionError, OverflowError) as error:
-            # The parser lets some of its own slips through as these (`%YAML x`, `"\UFFFFFFFF"`).
+            # The parser raises these for some inputs (`%YAML x`, `"\UFFFFFFFF"`).
             summary = str(error).split("\n", maxsplit=1)[0]
             self.problems.add(self.fixed or Place(self.source), f"not YAML: {summary}")
         return None
@@ -295,7 +297,7 @@ class _Reader:
         return root
 
     def _node(self, event: _Event, events: Iterator[_Event], depth: int) -> Node:
-        """The node that begins with `event`. Recursion is bounded by MAX_DEPTH."""
+        """Builds the node that begins with `event`. Recursion is bounded by MAX_DEPTH."""
         place = self.place(event.start_mark)
         name = type(event).__name__
         if name == "AliasEvent":

@@ -1,5 +1,5 @@
-"""A mapping whose fields are declared: one reader, one JSON Schema and one set of words for
-each."""
+"""A mapping with declared fields. One declaration serves the reader, the JSON Schema and the
+messages."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -12,9 +12,9 @@ __all__ = ["Field", "Nested", "Reading", "Section", "or_null"]
 
 
 class Field(NamedTuple):
-    """One key. `doc` is a sentence for people. `default` holds where the key is missing; it is
-    written as in a grid (`2m`). `examples` are worth showing where there is no default. `key` is
-    what a document calls the field, where that is another name (`timeout_s`)."""
+    """One key. `doc` is a sentence for people. `default` is used if the key is missing; it is
+    written as in a grid (`2m`). `examples` are shown if there is no default. `key` is the name in
+    documents, if it is different (`timeout_s`)."""
 
     name: str
     kind: Kind
@@ -24,7 +24,7 @@ class Field(NamedTuple):
     key: str = ""
 
     def schema(self) -> dict[str, object]:
-        """What may stand there; null is the same as nothing."""
+        """Returns the JSON Schema of the value. Null is the same as a missing key."""
         about: dict[str, object] = {"description": self.doc} if self.doc else {}
         if self.default is not None:
             about["default"] = self.default
@@ -34,8 +34,8 @@ class Field(NamedTuple):
 
 
 class Reading:
-    """What one mapping gave: `values` by what a document calls them. What is wrong, missing or null
-    is not among them."""
+    """The result of reading one mapping. `values` are by their names in documents, without wrong,
+    missing and null ones."""
 
     def __init__(self, section: "Section", node: Node, name: str, problems: Problems) -> None:
         self.section, self.node, self.name, self.problems = section, node, name, problems
@@ -44,27 +44,27 @@ class Reading:
         self.values: dict[str, Any] = {}
 
     def value(self, key: str) -> Any:
-        """The value of a field, by its name in a document, or its default where none was given."""
+        """Returns the value of a field by its name in documents, or its default."""
         return self.values[key] if key in self.values else self.section.defaults().get(key)
 
     def path(self, key: str) -> str:
-        """What messages call a key: `launch.slurm.mem`."""
+        """Returns the name of a key in messages: `launch.slurm.mem`."""
         return f"{self.name}.{key}" if self.name else key
 
     def given(self, key: str) -> Node | None:
-        """What stands under a key; None when that is missing or null."""
+        """Returns the node of a key; None if it is missing or null."""
         entry = self.entries.get(key)
         return None if entry is None or entry[1].value is None else entry[1]
 
     def problem(self, key: str, message: str) -> None:
-        """Note a mistake about the value of a key that is given."""
+        """Notes a mistake in the value of a given key."""
         self.problems.add(self.entries[key][1].place, message)
 
 
 class Section:
-    """Declared fields. `needs` are the names of those that cannot be missing, each with what is
-    said of it beside its name; `check` notes what is wrong with several together. `more` is JSON
-    Schema that says the same as `check`."""
+    """Declared fields. `needs` maps required fields to the text that messages use for them.
+    `check` notes mistakes in combinations of fields, and `more` is the JSON Schema for the same
+    rules."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class Section:
         self._needs, self._more = dict(needs or {}), dict(more or {})
 
     def extended(self, *fields: Field) -> "Section":
-        """The section with further fields."""
+        """Returns the section with additional fields."""
         return Section(*self, *fields, needs=self._needs, check=self.check, more=self._more)
 
     def defaults(self) -> dict[str, Any]:
-        """The declared defaults, by name and in shape as a document has them (`2m` is 120.0)."""
+        """Returns the declared defaults, by name and in the form of documents (`2m` is 120.0)."""
         nowhere = Place("default")
         return {
             field.key or field.name: field.kind.read(
@@ -93,8 +93,8 @@ class Section:
         }
 
     def with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What is given, by name and as a document has it, and the defaults where nothing is. None
-        is the same as nothing."""
+        """Returns the given values over the defaults, by name and in the form of documents. None
+        is the same as a missing value."""
         return {**self.defaults(), **{k: v for k, v in given.items() if v is not None}}
 
     def __iter__(self) -> Iterator[Field]:
@@ -109,8 +109,8 @@ class Section:
         others: Callable[[str], Field | None] = lambda _: None,
         known: Callable[[], Iterable[str]] = lambda: (),
     ) -> Reading:
-        """Read a mapping. `name` is its path, "" for the grid itself. `others` knows fields that
-        are declared elsewhere; `known` names them, for who has mistyped one."""
+        """Reads a mapping. `name` is its path, "" for the grid itself. `others` returns fields
+        that are declared elsewhere, and `known` their names, for suggestions after a typo."""
         reading = Reading(self, node, name, problems)
         if node.entries is None:
             if node.value is not None:
@@ -136,14 +136,14 @@ class Section:
         return reading
 
     def keys(self, above: str = "") -> Iterator[str]:
-        """The keys that it takes, those of sections in it with dots (`slurm.mem`)."""
+        """Yields its keys; keys of nested sections have dots (`slurm.mem`)."""
         for field in self:
             yield f"{above}{field.name}"
             if isinstance(field.kind, Nested):
                 yield from field.kind.section.keys(f"{above}{field.name}.")
 
     def schema(self) -> dict[str, object]:
-        """The section as a JSON Schema. What it needs is said by `whole`."""
+        """Returns the section's JSON Schema. `whole` returns the part about required fields."""
         properties = {field.name: field.schema() for field in self}
         return {
             "type": "object",
@@ -153,13 +153,13 @@ class Section:
         }
 
     def whole(self) -> dict[str, object]:
-        """A JSON Schema of what it needs, for grids that do not start from another one."""
+        """Returns the JSON Schema of the required fields, for grids that extend no other."""
         needed = {key: {"not": {"type": "null"}} for key in self._needs}
         return {"required": list(self._needs), "properties": needed}
 
 
 def or_null(schema: Mapping[str, object]) -> dict[str, object]:
-    """The same, or null."""
+    """Returns the schema, extended to allow null."""
     if "type" in schema:
         given = schema["type"]
         types = list_of(given) or [given]
@@ -172,17 +172,16 @@ def or_null(schema: Mapping[str, object]) -> dict[str, object]:
 
 
 class Nested:
-    """A section as what a field of another one takes. Where it is given, even empty, so is the
-    field."""
+    """A section as the value of a field. An empty mapping counts as given."""
 
     def __init__(self, section: Section) -> None:
         self.section = section
 
     def read(self, node: Node, where: str, problems: Problems) -> dict[str, object] | None:
-        """What was given, as a document has it."""
+        """Returns the given values, in the form of documents."""
         reading = self.section.read(node, where, problems)
         return None if node.entries is None else reading.values
 
     def schema(self) -> dict[str, object]:
-        """The section's."""
+        """Returns the section's schema."""
         return self.section.schema()

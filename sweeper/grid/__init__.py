@@ -1,23 +1,23 @@
-"""A grid: the YAML file, read and checked by itself.
+"""Reads and checks grids, the YAML files that describe sweeps. Recipes are not needed for it.
 
-keys        keys of configurations, and sets of them
-naming      canonical values, and from them ids and names
-references  ${key} in a value
-blocks      the sections that make configurations: base, grid, zip, include, exclude
-sampling    random: axes whose values are drawn
-conditions  when: axes that exist only under a condition
-excluding   what exclude takes out
-seeds       the replicates of every cell
-stages      a grid of grids; taking: what they take from each other
-launch      how the runs are executed; by_run: what some of them ask their backend for
-wandb, alarms
-model       a grid, as read
-extending   files, and what one takes over from another
-overrides   what the command line says
-applying    what that changes
-declaration all of these sections together
-reading     the reader of a whole grid
-json_schema the same as a JSON Schema
+dotted_keys      keys of configurations, and sets of them
+naming           canonical values, and the ids and names made from them
+references       ${key} in a value
+blocks           the sections that make configurations: base, grid, zip, include, exclude
+sampling         random: axes with drawn values
+conditions       when: axes that exist only under a condition
+exclude          applies the section exclude
+seeds            the replicates of every cell
+stages           a graph of grids; stage_inputs: what a stage takes from other stages
+launch           how runs are executed; backends: several backends in one sweep;
+                 run_overrides: options of a backend for some runs only
+metric, baseline, budget, alarms, notify, wandb    the sections of these names
+model            a grid as read
+extends          reads the files, and merges a grid into the one that it extends
+overrides        parses command-line overrides; apply_overrides: applies them to a grid
+declaration      declares all of these sections together
+reading          reads a whole grid
+json_schema      makes the JSON Schema of grids
 """
 
 from sweeper.grid.extends import GridText

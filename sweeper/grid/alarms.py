@@ -1,5 +1,5 @@
-"""The sections `alarms`, which changes what alarms watch for, and `on_alarm`, which says what is to
-be done about them. The rules and their defaults are in `sweeper.thresholds`."""
+"""The section `alarms`, which configures the alarm rules, and the section `on_alarm`, which says
+how to react to alarms. The rules and their defaults are in `sweeper.thresholds`."""
 
 from sweeper.fields.kinds import (
     Choice,
@@ -22,11 +22,12 @@ from sweeper.thresholds import RULES, Threshold
 __all__ = ["ALARMS", "HOLES", "ON_ALARM", "WHOLE", "check_rules"]
 
 HOLES = ("run", "name", "rule", "sweep", "attempt", "message")
-"""What stands in braces in `on_alarm.run`."""
+"""The placeholders of `on_alarm.run`."""
 
 
 class _Rule:
-    """`off`, `on`, or the thresholds that are to be others. False where a rule is off."""
+    """Reads `off`, `on` or new thresholds of one rule. The value is False for a rule that is
+    off."""
 
     def __init__(self, name: str) -> None:
         thresholds = RULES[name].thresholds
@@ -129,7 +130,7 @@ WHOLE: dict[str, object] = {
         ]
     },
 }
-"""What `on_alarm` has to be in a grid that starts from no other, as a JSON Schema."""
+"""JSON Schema of `on_alarm` in a grid that extends no other."""
 
 ALARMS = Field(
     "alarms",
@@ -144,7 +145,7 @@ ON_ALARM = Field(
 def check_rules(
     alarms: Alarms | None, on_alarm: OnAlarm | None, place: Place, problems: Problems
 ) -> None:
-    """Note rules of `on_alarm`, which stands at `place`, that the grid has turned off."""
+    """Notes rules in `on_alarm` (at `place`) that the grid has turned off."""
     off = {rule for rule, given in (alarms or {}).items() if given is None}
     for rule in (on_alarm and on_alarm.rules) or ():
         if rule in off:

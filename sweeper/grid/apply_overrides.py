@@ -1,7 +1,7 @@
-"""A grid as the command line leaves it.
+"""Applies command-line overrides to a grid.
 
-A value goes over everything: it replaces the key in `base`, as an axis, as something drawn, and in
-included cells. A list makes an axis where one stood, else a new one. What only `when` gives keeps
+A value wins over everything: it replaces the key in `base`, in axes, in `random` and in included
+cells. A list replaces the axis of that key, or adds a new one. A key that only `when` gives keeps
 its condition in both cases.
 """
 
@@ -25,7 +25,7 @@ _Given = TypeVar("_Given")
 
 
 class _Part(NamedTuple):
-    """What gives values to keys: a whole grid, or an entry of `when`."""
+    """The base, axes and random axes of a whole grid or of an entry of `when`."""
 
     base: dict[str, Setting]
     blocks: tuple[Block, ...]
@@ -37,15 +37,16 @@ class _Part(NamedTuple):
         return [*self.base, *(key for block in self.blocks for key in block.axes), *drawn]
 
     def without(self, key: str) -> "_Part":
-        """The part with a key, and those below it, taken out."""
+        """Returns the part without a key and the keys below it."""
         return _Part(_cut(self.base, key), _without(self.blocks, key), _undrawn(self.random, key))
 
 
 def apply_to_launch(
     root: Node, changes: list[Override], problems: Problems
 ) -> tuple[Node, list[Override]]:
-    """The grid, not read yet, with `launch.backend=local` and the like put into the section, where
-    they are read as what stands there is; and the other changes."""
+    """Puts overrides such as `launch.backend=local` into the section `launch` of a grid that is
+    not read yet, so that they are read like the rest of the section. Returns the grid and the
+    other overrides."""
     section = (root.entries or {}).get("launch")
     node = None if section is None or section[1].value is None else section[1]
     entries = dict((node.entries if node else None) or {})
@@ -70,7 +71,7 @@ def apply_to_launch(
 
 
 def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
-    """`~launch.slurm.mem` takes one key out of a section within the section."""
+    """Removes a key. `~launch.slurm.mem` removes one key of the nested section `slurm`."""
     first, _, rest = key.partition(".")
     below = entries[first][1] if rest and first in entries else None
     if below is None or below.entries is None or rest not in below.entries:
@@ -81,8 +82,9 @@ def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
 
 
 def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
-    """`launch.slurm.mem=8G` sets one key of a section within the section. `launch.backend=slurm` is
-    in place of all `backends`, of which that one's options stay, and the other way round."""
+    """Sets a key. `launch.slurm.mem=8G` sets one key of the nested section `slurm`.
+    `launch.backend=slurm` replaces `backends`, but keeps the options given there for slurm;
+    `launch.backends=...` replaces `backend`."""
     first, _, rest = key.partition(".")
     if not rest:
         if key == "backend" and "backends" in entries:
@@ -97,7 +99,7 @@ def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> 
 
 
 def _leave_one(entries: dict[str, tuple[Place, Node]], name: str) -> None:
-    """Take the places away, and put the options of one where those of a lone backend stand."""
+    """Removes `backends`, and moves the options of one of them to its own section of `launch`."""
     for item in entries.pop("backends")[1].items or ():
         for key, (place, inner) in (item.entries or {}).items():
             options = {k: v for k, v in (inner.entries or {}).items() if k != "max_parallel"}
@@ -106,7 +108,7 @@ def _leave_one(entries: dict[str, tuple[Place, Node]], name: str) -> None:
 
 
 def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """The grid as one override leaves it."""
+    """Applies one override to a grid."""
     key = change.key
     outside = [*_part(grid).keys, *(k for entry in grid.include for k in entry)]
     inside = [k for when in grid.whens for k in _part(when).keys]
@@ -140,7 +142,7 @@ def _settings(change: Override, problems: Problems) -> dict[str, Setting]:
 
 
 def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
-    """An entry of `when` with a key of its own given a value, or another axis."""
+    """Applies a value or an axis to an entry of `when` that gives the key."""
     part = _part(when)
     if not touches(change.key, part.keys):
         return when
@@ -152,8 +154,8 @@ def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
 
 
 def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
-    """The part with an axis put where it stood, among those that it is zipped with, or added. What
-    was drawn is drawn no more."""
+    """Replaces the axis of that key, in the block where it is zipped with others, or adds a new
+    axis. The key is no longer drawn at random."""
     key = change.key
     settings = read_axis(key, change.place, change.node, problems)
     blocks: list[Block] = []
@@ -183,7 +185,7 @@ def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
 
 
 def _apply_to_random(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """`random.samples=50`, `random.seed=1` or `~random`."""
+    """Applies `random.samples=50`, `random.seed=1` or `~random`."""
     place, random = change.place, grid.random
     if random is None:
         problems.add(place, "the grid has no section random")
@@ -206,7 +208,8 @@ def _apply_to_random(grid: Grid, change: Override, problems: Problems) -> Grid:
 
 
 def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """The grid with its section `seeds` as an override says; the field stays unless it is given."""
+    """Applies an override of the section `seeds`. The seed field stays unless the override gives
+    it."""
     if change.action == "drop":
         if grid.seeds is None:
             problems.add(change.place, "there is no 'seeds' to drop")
@@ -218,7 +221,7 @@ def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
 
 
 def _apply_to_seed_field(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """The same by the field that takes the seed."""
+    """Applies an override of the field that takes the seed, such as `seed=3`."""
     if change.action == "drop":
         return grid._replace(seeds=None)
     node = change.node if change.action == "axis" else Node([change.node], change.place)
@@ -237,12 +240,12 @@ def _rebuilt(owner: _Owner, part: _Part) -> _Owner:
 
 
 def _cut(entries: Mapping[str, _Given], key: str) -> dict[str, _Given]:
-    """The entries without a key and those below it."""
+    """Returns the entries without a key and the keys below it."""
     return {k: given for k, given in entries.items() if not touches(key, (k,))}
 
 
 def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
-    """The blocks with the axis `key`, and those below it, taken out."""
+    """Returns the blocks without the axis `key` and those below it."""
     left = (_cut(block.axes, key) for block in blocks)
     return tuple(Block(axes) for axes in left if axes)
 

@@ -1,5 +1,5 @@
-"""`launch.backends`: the places of a sweep that has several, each with its share of the jobs and
-what they ask for there."""
+"""`launch.backends`: several backends for one sweep, each with its share of the jobs and its
+options."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -21,7 +21,7 @@ _EXPECTED = "it takes a list of backends: NAME, or {NAME: {max_parallel: 8, OPTI
 
 
 class Entry(NamedTuple):
-    """One place: its backend, its share, and the options that it gives."""
+    """One backend of the list, with its share and its options."""
 
     kind: BackendType
     share: Share
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 def field_of(kind: BackendType) -> Field | None:
-    """A backend's section as a field of `launch`; None for one without options."""
+    """Returns a backend's section as a field of `launch`; None for a backend without options."""
     field = kind.field()
     if field is None or not kind.by_run:
         return field
@@ -37,7 +37,7 @@ def field_of(kind: BackendType) -> Field | None:
 
 
 def _section(kind: BackendType) -> Section:
-    """What an entry may say of its backend: its options, and its share."""
+    """Returns the section that an entry may have: the backend's options, and its share."""
     field = field_of(kind)
     given = (
         field.kind.section if field is not None and isinstance(field.kind, Nested) else Section()
@@ -46,10 +46,10 @@ def _section(kind: BackendType) -> Section:
 
 
 class Places:
-    """A list of places, none twice."""
+    """Reads a list of distinct backends."""
 
     def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
-        """The entries that can be read; the others are noted."""
+        """Returns the entries that can be read, and notes the others."""
         if node.items is None or not node.items:
             said = "an empty list" if node.items is not None else kind(node)
             problems.add(node.place, f"{where} is {said}; {_EXPECTED}")
@@ -67,7 +67,7 @@ class Places:
         return list(found.values())
 
     def schema(self) -> dict[str, object]:
-        """A list of names, or of mappings with a name and what is asked for."""
+        """Returns the schema: a list of names, or of mappings from one name to options."""
         kinds = list(every_backend())
         entry = {
             "type": "object",
@@ -81,7 +81,7 @@ class Places:
 
 
 def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
-    """`slurm`, or `{slurm: {partition: spot}}`."""
+    """Reads `slurm`, or `{slurm: {partition: spot}}`."""
     if isinstance(item.value, str):
         name, inner = item.value, Node({}, item.place)
     elif item.entries is not None and len(item.entries) == 1:
@@ -108,7 +108,7 @@ def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
 
 
 def _having(key: str) -> Iterable[BackendType]:
-    """The backends that have an option of that name."""
+    """Yields the backends that have an option of that name."""
     return (one for one in every_backend() if key in one.section.fields)
 
 

@@ -1,4 +1,4 @@
-"""The section `baseline`: what the best is compared with in the end."""
+"""The section `baseline`: what the best cell is compared with at the end."""
 
 import re
 from typing import NamedTuple
@@ -34,8 +34,8 @@ _SCHEMA: dict[str, object] = {
 
 
 class GridBaseline(NamedTuple):
-    """What stands there: the values of a `cell` over the grid's base, another `sweep`, or, with
-    neither, the base model."""
+    """A baseline: a `cell`, given by values over the grid's base; the best cell of another
+    `sweep`; or, if both are None, the base model."""
 
     place: Place
     cell: dict[str, Setting] | None = None
@@ -43,7 +43,7 @@ class GridBaseline(NamedTuple):
 
     @property
     def is_base_model(self) -> bool:
-        """Whether the base model is what is compared with."""
+        """Whether the baseline is the base model."""
         return self.cell is None and self.sweep is None
 
 

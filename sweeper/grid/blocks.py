@@ -1,8 +1,8 @@
-"""The parts of a grid that give values to keys: base, axes, zipped axes, include, exclude.
+"""The sections of a grid that give values to keys: base, axes, zipped axes, include, exclude.
 
-Mappings are kept as dotted keys, so `base: {opt: {lr: 1}}` and an axis `opt.lr` speak of the
-same value. A mapping that is empty, or has a key that could not be part of a dotted one, stays a
-value as a whole.
+Mappings are stored as dotted keys, so `base: {opt: {lr: 1}}` and an axis `opt.lr` set the same
+value. A mapping that is empty, or has a key that cannot be part of a dotted key, stays a single
+value.
 """
 
 from collections.abc import Iterable, Iterator
@@ -52,13 +52,13 @@ ENTRIES: dict[str, object] = {
     "type": ["array", "null"],
     "items": {"type": "object", "propertyNames": NAMES, "minProperties": 1},
 }
-"""What the sections may hold, as JSON Schemas."""
+"""JSON Schemas of the sections."""
 
 
 class Setting(NamedTuple):
-    """One value given to one key. `value` is as written, `given` the same as dotted keys,
-    `places` where each of those stands; `refers`: it holds references to other keys; `text`: how a
-    number was written, where that is known."""
+    """One value given to one key. `value` is as written, `given` is the same as dotted keys, and
+    `places` has the position of each of them. `refers` says whether the value has references to
+    other keys. `text` is the spelling of a number, if known."""
 
     value: object
     given: dict[str, object]
@@ -69,19 +69,19 @@ class Setting(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Axes that move together: key -> settings, as many for each, at least one. A plain axis is
-    a block of one key."""
+    """Axes that vary together: key -> settings. All keys have the same number of settings, at
+    least one. A plain axis is a block with one key."""
 
     axes: dict[str, tuple[Setting, ...]]
 
     @property
     def size(self) -> int:
-        """How many choices the block offers."""
+        """The number of choices."""
         return len(next(iter(self.axes.values())))
 
 
 def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Setting]:
-    """`{key: value}`, one setting for each dotted key at the end of a path."""
+    """Reads `{key: value}` into one setting for each dotted key."""
     found: dict[str, Setting] = {}
     taken = Taken()
     for key, place, item in fields(node, section, problems):
@@ -99,7 +99,7 @@ def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Set
 
 
 def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str, Setting]]:
-    """A list of such mappings (`include`, `exclude`)."""
+    """Reads a list of such mappings (`include`, `exclude`)."""
     if node.items is None:
         wrong(node, section, "a list of mappings", problems)
     entries: list[dict[str, Setting]] = []
@@ -117,7 +117,7 @@ def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str,
 
 
 def read_axes(node: Node, section: str, problems: Problems) -> list[Block]:
-    """The `grid` section: a block for each axis."""
+    """Reads the section `grid` into one block for each axis."""
     axes = {
         key: read_axis(key, place, item, problems)
         for key, place, item in fields(node, section, problems)
@@ -126,7 +126,8 @@ def read_axes(node: Node, section: str, problems: Problems) -> list[Block]:
 
 
 def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
-    """The `zip` section: a block for each mapping, its axes of one length."""
+    """Reads the section `zip` into one block for each mapping. Axes of a mapping have equal
+    lengths."""
     if node.items is None:
         wrong(node, section, "a list of mappings of axes", problems)
     blocks: list[Block] = []
@@ -150,8 +151,8 @@ def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
 def read_axis(
     key: str, place: Place, node: Node, problems: Problems, *, unique: bool = True
 ) -> tuple[Setting, ...]:
-    """The values of one axis, none twice if they are to be `unique`; empty when something is
-    wrong with it."""
+    """Reads the values of one axis. Duplicates are a mistake if values must be `unique`. Returns
+    an empty tuple if the axis has no values or is not a list."""
     if node.items is None:
         wrong(node, f"axis {key!r}", "a list (one value: put it in base)", problems)
         return ()
@@ -172,8 +173,8 @@ def read_axis(
 def check_overlap(
     blocks: Iterable[Block], problems: Problems, taken: "Taken | None" = None
 ) -> None:
-    """Note axes of one key in two blocks, and axes one of which reaches into the other; and into
-    what is `taken` already, which the axes are added to."""
+    """Notes keys that two blocks have axes for, and axes of which one lies below another. The axes
+    are also checked against the keys `taken`, and added to them."""
     taken = Taken() if taken is None else taken
     for block in blocks:
         for key, settings in block.axes.items():
@@ -185,7 +186,8 @@ def check_overlap(
 
 
 def fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, Place, Node]]:
-    """The keys of a mapping that can be a configuration's, each with its place and node."""
+    """Yields the keys of a mapping that are valid in a configuration, with their places and
+    nodes."""
     if node.value is None:
         return
     if node.entries is None:

@@ -1,4 +1,4 @@
-"""The section `budget`: how much a sweep may use at most, and what happens when it has."""
+"""The section `budget`: how much a sweep may use, and what happens when the budget is used up."""
 
 from sweeper.fields.kinds import Choice, Number, Shape
 from sweeper.fields.nodes import Node, Problems
@@ -40,11 +40,11 @@ ACCOUNT = _SECTION.extended(
         "all",
     )
 )
-"""The table `budget` of the configuration file: for all sweeps of an account together."""
+"""The table `budget` of the configuration file. It is for all sweeps of an account together."""
 
 
 def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:
-    """What the section, or `launch --budget`, says."""
+    """Reads the section `budget`, or the value of `launch --budget`."""
     found = _SECTION.read(node, where, problems).values
     return Budget(**found) if found.keys() & {"usd", "tokens", "hours"} else None
 

@@ -1,4 +1,4 @@
-"""The words of a command in a grid, in which names in braces stand for values."""
+"""Checks the words of commands in a grid, which have placeholders in braces."""
 
 import re
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ __all__ = ["word_with"]
 
 
 def word_with(holes: Sequence[str]) -> Item:
-    """A word of a command in which each of `holes` may stand in braces; `{{` and `}}` are braces.
-    Numbers are words too."""
+    """Returns the check of a word that may have `holes` in braces as placeholders. `{{` and `}}`
+    are literal braces. Numbers are words too."""
 
     def wrong(word: str) -> str | None:
         if not word:

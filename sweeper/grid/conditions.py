@@ -1,10 +1,10 @@
 """The section `when`: axes and values that exist only under a condition.
 
     when:
-      - if: {optimizer: adam}          # all of these keys; a list means any of its values
-        grid: {beta2: [0.95, 0.99]}    # and zip, random, base: as in the grid itself
+      - if: {optimizer: adam}          # all keys must match; a list means any of its values
+        grid: {beta2: [0.95, 0.99]}    # also zip, random and base, as in the grid itself
 
-An entry's condition is asked of each cell that the entries before it have left.
+The condition of an entry is checked against each cell that the entries before it have made.
 """
 
 from typing import NamedTuple, cast
@@ -34,7 +34,8 @@ MAX_WHENS = 100
 
 
 class Condition(NamedTuple):
-    """What one key has to hold: one of `texts`, the canonical texts of `values`."""
+    """The condition on one key: its value is one of `values`. `texts` are their canonical
+    texts."""
 
     values: tuple[object, ...]
     texts: frozenset[str]
@@ -42,7 +43,8 @@ class Condition(NamedTuple):
 
 
 class When(NamedTuple):
-    """One entry of the section: its conditions by key, and what it gives where they all hold."""
+    """One entry of the section: its conditions by key, and what it gives to cells that meet
+    all."""
 
     conditions: dict[str, Condition]
     base: dict[str, Setting]
@@ -52,12 +54,12 @@ class When(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """The keys that it gives values to, as written."""
+        """The keys that it gives values to, as written, without those of `random`."""
         return [*self.base, *(key for block in self.blocks for key in block.axes)]
 
 
 def read_whens(node: Node, where: str, problems: Problems) -> tuple[When, ...]:
-    """Read the section."""
+    """Reads the section."""
     if node.items is None:
         wrong(node, where, "a list of mappings with an if", problems)
         return ()
@@ -107,8 +109,8 @@ def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Co
 
 
 def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Problems) -> None:
-    """Note keys that an entry gives twice, or that an axis of the whole grid gives already. Two
-    entries may give the same key, if no cell has both."""
+    """Notes keys that an entry gives twice, or that are already axes of the whole grid. Two
+    entries may give the same key if no cell meets both conditions."""
     outside = [key for block in blocks for key in block.axes]
     for when in whens:
         taken = Taken()

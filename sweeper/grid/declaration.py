@@ -1,4 +1,4 @@
-"""The sections of a whole grid, declared."""
+"""Declares all sections of a grid."""
 
 import re
 from functools import partial
@@ -50,7 +50,7 @@ def _read_secrets(node: Node, where: str, problems: Problems) -> tuple[str, ...]
         if isinstance(item.value, str) and re.fullmatch(ENV_NAME, item.value):
             names[item.value] = None
         elif isinstance(item.value, str) and "=" in item.value:
-            # The text may hold the secret itself: it must not be repeated on a terminal.
+            # The text may contain the secret itself, so it must not be printed.
             problems.add(item.place, f"{where} takes names only; values come from the environment")
         else:
             problems.add(item.place, f"{where} takes the names of environment variables")
@@ -127,7 +127,7 @@ _PROGRAM = Section(
 
 
 def schema_of_stages(launch: Section) -> dict[str, object]:
-    """What stages may be, as a JSON Schema, of which each may say `launch` itself."""
+    """Returns the JSON Schema of `stages`, in which each stage may have its own `launch`."""
     own = Field("launch", Nested(launch), "How its own runs are executed, over what all say.")
     sections = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
     return stages_schema({**sections, own.name: own.schema()})

@@ -1,4 +1,4 @@
-"""The section `exclude`, applied."""
+"""Applies the section `exclude`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,8 +9,8 @@ __all__ = ["Exclusion"]
 
 
 class Exclusion:
-    """The `exclude` rules, looked up by the values of the keys that they name: as quick for
-    thousands of rules as for one."""
+    """The `exclude` rules, indexed by the values of their keys: thousands of rules are as quick as
+    one."""
 
     def __init__(self, rules: Sequence[dict[str, Setting]]) -> None:
         self._by_keys: dict[tuple[str, ...], dict[tuple[str, ...], int]] = {}
@@ -21,7 +21,7 @@ class Exclusion:
         self.used: set[int] = set()
 
     def takes(self, config: Mapping[str, object]) -> bool:
-        """Whether a rule takes the point out."""
+        """Whether a rule excludes the point. Records the rule as used."""
         for keys, rules in self._by_keys.items():
             if all(key in config for key in keys):
                 number = rules.get(tuple(canonical(config[key]) for key in keys))

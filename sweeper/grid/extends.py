@@ -1,9 +1,9 @@
-"""Files, and `extends`: what a grid takes over from another one.
+"""Reads the files of grids, and merges a grid with the grids that it `extends`.
 
-A mapping is merged key by key, anything else is replaced, and a null takes away what the other file
-has. What a grid says about a key of its configurations replaces all that the other says about it: a
-base value its axes and included cells, an axis its axes. Each stage is put over the other's of its
-name as a grid is. The name is never taken over.
+Mappings are merged key by key. Any other value is replaced, and null removes what the other file
+has. What a grid gives for a key of its configurations replaces everything that the other grid
+gives for it: a base value replaces axes and values in included cells, an axis replaces axes. A
+stage is merged with the stage of the same name, as grids are. The name is never inherited.
 """
 
 import os
@@ -25,21 +25,21 @@ Entries = dict[str, tuple[Place, Node]]
 
 
 class GridText(NamedTuple):
-    """What a grid's file holds that is no file of this machine."""
+    """The contents of a grid's file that is not on this machine."""
 
     path: str
     data: bytes
 
 
 class Source(NamedTuple):
-    """A file that a grid extends, as it was read."""
+    """A file that a grid extends, as read."""
 
     path: str
     text: str
 
 
 def read_text(path: str) -> str:
-    """The text of a grid's file. Raises `GridError`."""
+    """Reads a grid's file. Raises `GridError`."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -51,7 +51,7 @@ def read_text(path: str) -> str:
 
 
 def decoded(data: bytes, path: str) -> str:
-    """What the file of a grid says. Raises `GridError`."""
+    """Decodes the contents of a grid's file. Raises `GridError`."""
     if len(data) > MAX_BYTES:
         raise GridError([f"{path}: more than {MAX_BYTES} bytes, which is what a grid may have"])
     try:
@@ -65,11 +65,11 @@ def decoded(data: bytes, path: str) -> str:
 def extended(
     root: Node, path: str, size: int, problems: Problems
 ) -> tuple[Node, tuple[Source, ...]]:
-    """The grid with what it extends put under it, and those files, the nearest first.
+    """Merges a grid with the files that it extends. Returns it and those files, the nearest first.
 
-    `path` is the grid's own file, or "": then a relative path counts from the current folder.
-    `size` is its length in bytes: all files together may have no more than one alone.
-    Raises `Stop` when one of the files cannot be read; why is noted.
+    `path` is the grid's own file; if it is "", relative paths start at the current folder. `size`
+    is the grid's length in bytes: all files together have the same limit as one file alone. Notes
+    why a file cannot be read, and raises `Stop`.
     """
     sources: list[Source] = []
     layers = [root]
@@ -94,8 +94,8 @@ def extended(
 
 
 def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """A grid as one file would say it: with the paths and texts of the files that it extends, the
-    nearest first, put under it. Raises `GridError`."""
+    """Merges a grid with the files that it extends, given as paths and texts, the nearest first.
+    Raises `GridError`."""
     problems = Problems()
     layers: list[Node] = []
     for path, own in (("", text), *extends):
@@ -109,7 +109,7 @@ def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
 
 
 def _target(node: Node, path: str, problems: Problems) -> str:
-    """The path that an `extends` names, counted from the folder of the file it stands in."""
+    """Returns the path that an `extends` names, relative to the folder of its file."""
     if not isinstance(node.value, str):
         wrong(node, "extends", "the path of another grid", problems)
         raise Stop
@@ -121,7 +121,7 @@ def _target(node: Node, path: str, problems: Problems) -> str:
 
 def _load(node: Node, path: str, left: int, problems: Problems) -> tuple[str, Node]:
     try:
-        # A pipe or a terminal would be waited for, and nobody could read it again.
+        # Reading a pipe or a terminal would block, and it could not be read again.
         if not stat.S_ISREG(os.stat(path).st_mode):
             problems.add(node.place, f"extends: {path[:200]} is no file")
             raise Stop
@@ -151,7 +151,7 @@ def _load(node: Node, path: str, left: int, problems: Problems) -> tuple[str, No
 
 
 def _merge(under: Node, over: Node) -> Node:
-    """One grid put over another."""
+    """Merges the grid `over` into the grid `under`."""
     below, above = dict(under.entries or {}), over.entries or {}
     below.pop("name", None)
     below.pop("extends", None)
@@ -178,11 +178,11 @@ def _are_mappings(*nodes: Node) -> bool:
 
 
 def _merge_section(under: Node, over: Node, section: str) -> Node:
-    """Two mappings: key by key, and once more in those that are sections of their own, as are all
-    in `launch`. A stage of both is a grid put over another."""
+    """Merges two mappings key by key, and also the nested sections in them; all mappings in
+    `launch` are such sections. A stage that both have is merged as a grid is."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
-        if key not in merged:  # a null has nothing to take away: told like any other
+        if key not in merged:  # null has nothing to remove: noted as any other value
             merged[key] = (place, node)
             continue
         below = merged[key][1]
@@ -198,12 +198,12 @@ def _merge_section(under: Node, over: Node, section: str) -> Node:
 
 
 def _is_section(above: str, key: str) -> bool:
-    """Whether what a section has under a key is merged key by key too."""
+    """Whether the value of a key in a section is merged key by key too."""
     return above == "launch" or (above, key) == ("random", "axes")
 
 
 def _merge_base(under: Node, over: Node) -> Node:
-    """Two `base` sections as dotted keys: `opt.lr` leaves what else is in `opt`."""
+    """Merges two `base` sections as dotted keys: `opt.lr` leaves the other keys of `opt`."""
     leaves_above = list(_leaves(over.entries or {}))
     above = {key: (place, node) for key, place, node in leaves_above}
     reach = Reach(above)
@@ -212,14 +212,14 @@ def _merge_base(under: Node, over: Node) -> Node:
         for key, place, node in _leaves(under.entries or {})
         if not reach.touches(key)
     }
-    # Keys that the other file gives twice are not to vanish here: they are told.
+    # Keys that the other file gives twice must not vanish here: they are noted later.
     if len(leaves_above) != len(above):
         return over
     return Node({**below, **above}, over.place)
 
 
 def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -> Entries:
-    """What a grid is left with when `above` gives `values` and `axes` for keys of its own."""
+    """Removes from a grid the keys that `above` gives as `values` or `axes`."""
     left = dict(below)
     taken, given = Reach(values | axes), Reach(values)
 
@@ -265,7 +265,7 @@ def _is_empty(node: Node) -> bool:
 
 
 def _cut(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
-    """A mapping with the keys that are not to be kept taken out."""
+    """Returns a mapping with only the keys to keep."""
     place, node = entry
     if node.entries is None:
         return entry
@@ -286,7 +286,7 @@ def _draws_nothing(entry: tuple[Place, Node]) -> bool:
 
 
 def _cut_each(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
-    """A list of mappings, each cut; those that nothing is left of go."""
+    """Cuts each mapping of a list, and removes those that become empty."""
     place, node = entry
     if node.items is None:
         return entry
@@ -298,7 +298,7 @@ _CUTS = {"base": _cut, "grid": _cut, "random": _cut_random, "zip": _cut_each}
 
 
 def _axes(root: Entries) -> set[str]:
-    """The keys that a grid has axes for, those under a condition left out."""
+    """Returns the keys that a grid has axes for, without those under a condition."""
     found = {key for key, (_, node) in _entries(root, "grid").items() if node.value is not None}
     zipped = root["zip"][1].items if "zip" in root else None
     for item in zipped or ():
@@ -312,7 +312,7 @@ def _entries(root: Entries, section: str) -> Entries:
 
 
 def _leaves(entries: Entries) -> Iterator[tuple[str, Place, Node]]:
-    """What a mapping holds as dotted keys, each with the place of the key above it."""
+    """Yields a mapping as dotted keys, each with the place of its top key."""
     for key, (place, node) in entries.items():
         for leaf, item in leaves(key, node):
             yield leaf, place, item

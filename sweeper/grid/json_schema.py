@@ -1,7 +1,8 @@
-"""The JSON Schema of grids, from the same declaration that reads them: `sweeper init --schema`.
+"""Makes the JSON Schema of grids, from the declaration that also reads them: `sweeper init
+--schema`.
 
-An editor that knows it offers keys and marks mistakes. A grid that starts from another one may be a
-part, so what only a whole grid has to have stands under a condition.
+Editors use it to offer keys and to mark mistakes. A grid that extends another may be incomplete,
+so the requirements of a whole grid stand under a condition.
 """
 
 from sweeper.backends import backend_names
@@ -25,12 +26,12 @@ _GIVEN: dict[str, object] = {"not": {"type": "null"}}
 
 
 def grid_schema() -> dict[str, object]:
-    """The whole schema, with the options of every backend that is installed."""
+    """Returns the whole schema, with the options of every installed backend."""
     fields = dict(SECTION.fields)
     launch = LAUNCH.extended(*backend_fields())
     launch.fields["backend"] = launch.fields["backend"]._replace(examples=tuple(backend_names()))
     fields["launch"] = fields["launch"]._replace(kind=Nested(launch))
-    # In a part, a null takes an axis of the other grid away.
+    # In a grid that extends another, null removes an axis of the other grid.
     axes = blocks.AXES["additionalProperties"]
     partly = {**blocks.AXES, "additionalProperties": {"anyOf": [axes, {"type": "null"}]}}
     schema = Section(*fields.values()).schema()
@@ -60,7 +61,7 @@ def grid_schema() -> dict[str, object]:
 
 
 def _whole() -> dict[str, object]:
-    """What a grid has to be that starts from nothing."""
+    """Returns the requirements of a grid that extends no other."""
     return {
         "anyOf": [
             {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}},

@@ -1,5 +1,5 @@
-"""The section `launch`: how the runs are executed. What it says to a backend is the backend's own
-to declare; see `sweeper.backends`."""
+"""The section `launch`: how runs are executed. Each backend declares its own options; see
+`sweeper.backends`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MIN_LEASE_SECONDS = 15.0
-"""Three beats of a worker: with less, a worker that lives would be declared lost."""
+"""Three heartbeats of a worker. With a shorter lease, a live worker would be declared lost."""
 
 _MIN_SYNC_SECONDS = 1.0
 _MOST_PRIORITY = 1000.0
@@ -152,36 +152,37 @@ _IN_STAGE = (
     "requirements",
     *("log_path_field", "window", "warm"),
 )
-STAGE_SECTION = Section(  # without defaults, since what is missing is as the sweep says
+STAGE_SECTION = Section(  # without defaults, since the sweep's values are used for missing keys
     *(SECTION.fields[name]._replace(default=None) for name in _IN_STAGE)
 )
-"""What a stage may say of its own runs. The rest is of the launcher, the service or the backend,
-of which a sweep has one."""
+"""The keys that a stage may set for its own runs. The other keys belong to the launcher, the
+service or the backend, and a sweep has only one of each."""
 
 _OF_THE_SERVICE = ("TINKER_BASE_URL", "TINKER_API_KEY")
 
 
 def backend_fields() -> Iterator[Field]:
-    """Those of every backend."""
+    """Yields the fields of every backend."""
     yield from filter(None, map(field_of, every_backend()))
 
 
 def stage_backend_fields() -> Iterator[Field]:
-    """Those of the backends whose jobs may differ in what they ask for."""
+    """Yields the fields of the backends whose options may differ between runs."""
     yield from filter(None, (field_of(kind) for kind in every_backend() if kind.by_run))
 
 
 class StageLaunch(NamedTuple):
-    """What a stage says of its own runs, in the shape of `Stage.launch`, and where each key
-    stands."""
+    """What a stage sets for its own runs, in the form of `Stage.launch`, and the place of each
+    key."""
 
     values: dict[str, object]
     places: dict[str, Place]
 
 
 def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) -> StageLaunch:
-    """The section of a stage. `name` is what messages call it, `whole` what the sweep says. The
-    options of a backend that the sweep does not go to are read, as beside `stages`."""
+    """Reads the section of a stage. `name` is its name in messages, `whole` is the sweep's
+    section. Options of a backend that the sweep does not use are read too, as in the sweep's own
+    section."""
     section = STAGE_SECTION.extended(*stage_backend_fields())
     entries: dict[str, tuple[Place, Node]] = {}
     for key, (place, item) in (node.entries or {}).items():
@@ -201,7 +202,7 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
 
 
 def _over(whole: Launch, key: str, given: object) -> object:
-    """What a stage says; over what the sweep says, where that is a backend's options."""
+    """Returns a stage's value. Options of a backend are merged over those of the sweep."""
     kind = None if key in Launch._fields else with_key(key)
     return given if kind is None else kind.merge(whole.options.get(key, {}), table_of(given))
 
@@ -211,8 +212,8 @@ def _is_of_all(key: str) -> bool:
 
 
 def read_launch(node: Node, where: str, problems: Problems) -> Launch:
-    """The section. A backend that there is not is told here, and so is a mistake in the defaults
-    of the one that is chosen."""
+    """Reads the section. Notes an unknown backend, and mistakes in the defaults of the chosen
+    one."""
 
     def other(key: str) -> Field | None:
         try:
@@ -249,7 +250,7 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
 
 
 def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
-    """Note what says a second time where jobs go, or what is asked for there."""
+    """Notes keys that repeat what `backends` says: another backend, or options of one."""
     if reading.given("backend") is not None:
         reading.problem("backend", "launch has backend and backends: where jobs go is said by one")
     for key in sections:
@@ -258,8 +259,8 @@ def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
 
 
 def _together(places: list[Entry], most: int | None) -> dict[str, object]:
-    """What follows for the whole sweep: as many jobs at once as its places may have together,
-    unless it says how many. A single place is as if it were the backend."""
+    """Returns the values for the whole sweep. Its `max_parallel` is the sum over its backends
+    unless the sweep gives one. A list of one backend is the same as `backend`."""
     shares = tuple(entry.share for entry in places)
     if not shares:
         return {}
@@ -273,7 +274,7 @@ def _together(places: list[Entry], most: int | None) -> dict[str, object]:
 
 
 def _chosen(reading: Reading, problems: Problems) -> BackendType | None:
-    """The backend of the grid; None for one that there is not, which is noted."""
+    """Returns the grid's backend. Notes an unknown one, and returns None."""
     name = reading.values.get("backend", _DEFAULT.backend)
     try:
         return backend_type(name)

@@ -1,4 +1,4 @@
-"""The section `metric`: what cells are compared by."""
+"""The section `metric`: how cells are compared."""
 
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ __all__ = ["METRIC", "metric_of"]
 
 
 class _WordOr:
-    """One of some words, or a mapping with one key: `{key: value}` is kept as `key=value`."""
+    """Reads one of some words, or a mapping with one key: `{key: value}` becomes `key=value`."""
 
     def __init__(self, words: Choice, field: Field) -> None:
         self._words, self._field = words, field
@@ -91,5 +91,5 @@ METRIC = Section(
 
 
 def metric_of(found: dict[str, Any]) -> Metric | None:
-    """Of what was read; None without a name and a goal."""
+    """Makes the metric from the section as read; None without a name and a goal."""
     return Metric(**METRIC.defaults() | found) if found.keys() >= {"name", "goal"} else None

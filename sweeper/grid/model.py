@@ -1,4 +1,4 @@
-"""A grid as read: what every step of planning is handed."""
+"""A grid as read. Every step of planning uses it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
@@ -23,14 +23,14 @@ __all__ = ["Grid", "StageGrid"]
 
 
 class Grid(NamedTuple):
-    """A grid as read. Exactly one of `recipe` and `command` is given.
+    """A grid as read. It has either a `recipe` or a `command`, not both.
 
-    `blocks` are the axes of `grid`, `zip` and `random`, what `random` draws included. `fixed` is
-    what the command line sets, over everything; `dropped` the keys it took away. `places` says
-    where the sections (`recipe`, `launch.python`, ...) stand; `text` is as written, `extends` the
-    files it extends; `notes` are warnings.
+    `blocks` are the axes of `grid`, `zip` and `random`, with their drawn values. `fixed` are the
+    values that the command line sets over everything, `dropped` the keys that it removes. `places`
+    has the positions of the sections (`recipe`, `launch.python`, ...). `text` is the grid as
+    written, `extends` the files that it extends, and `notes` are warnings.
 
-    A grid with `stages` makes no runs itself: each of them is a grid.
+    A grid with `stages` makes no runs itself: each stage is a grid.
     """
 
     name: str
@@ -66,17 +66,17 @@ class Grid(NamedTuple):
 
     @property
     def seed_field(self) -> str | None:
-        """The field that takes the seed; None where no seed is set."""
+        """The field that takes the seed; None if no seed is set."""
         return self.seeds.field if self.seeds else "seed"
 
     def every_block(self) -> Iterator[Block]:
-        """Its blocks, those under conditions too."""
+        """Yields all blocks, also those under conditions."""
         yield from self.blocks
         for when in self.whens:
             yield from when.blocks
 
     def every_setting(self) -> Iterator[Setting]:
-        """Everything that it gives to keys."""
+        """Yields all settings of the grid."""
         yield from self.base.values()
         yield from self.fixed.values()
         baseline = (self.baseline and self.baseline.cell) or {}
@@ -88,8 +88,8 @@ class Grid(NamedTuple):
 
 
 class StageGrid(NamedTuple):
-    """A stage as read: a grid of its own, what it takes from others, the references to others in
-    its values, and what it says itself of `launch`, as `Stage.launch` has it."""
+    """A stage as read: its own grid, what it takes from other stages, the references to them in
+    its values, and its own `launch` in the form of `Stage.launch`."""
 
     name: str
     place: Place

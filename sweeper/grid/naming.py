@@ -1,18 +1,18 @@
-"""Ids and names of runs: pure functions of what a grid says.
+"""Makes ids and names of runs, as pure functions of a grid's content.
 
-The id is for machines: the first 12 hexadecimal digits of the SHA-256 of
+The id is for machines. It is the first 12 hexadecimal digits of the SHA-256 of
 
     {"recipe":"sft","seed":0,"values":{"learning_rate":0.0001,"lora_rank":8}}
 
-in UTF-8: keys sorted, no spaces, non-ASCII characters escaped as JSON does, `"command":[...]`
-instead of `"recipe"` where the grid has one. Mappings inside `values` stand as dotted keys, so
-`{opt: {lr: 1}}` and `{opt.lr: 1}` are the same. A number is written by its value: `1` and `1.0`
-alike as `1`, others by the shortest text that reads back exactly (Python's `repr`). The field that
-takes the seed stands under `seed`, wherever it was given, and nowhere else.
+in UTF-8: keys sorted, no spaces, non-ASCII characters escaped as in JSON, and `"command":[...]`
+instead of `"recipe"` for a grid with a command. Mappings inside `values` are written as dotted
+keys, so `{opt: {lr: 1}}` and `{opt.lr: 1}` are the same. A number is written by its value: `1` and
+`1.0` both as `1`, others as the shortest text that reads back exactly (Python's `repr`). The field
+that takes the seed appears only as `seed`, wherever the grid gives it.
 
-The name is for people: `lr=1e-4,rank=8,seed=0`, only what varies, numbers as the grid spells them.
-A cell's name leaves out the seed. Distinct cells have distinct names, also where the file system
-folds case; a value that cannot stand in a name as it is carries a short hash.
+The name is for people: `lr=1e-4,rank=8,seed=0`. It has only the keys that vary, and numbers as the
+grid spells them. A cell's name leaves out the seed. Distinct cells have distinct names, also on
+file systems that ignore case. A value that cannot appear in a name unchanged gets a short hash.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _MAX_LABEL = 40
 
 _SAFE = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*\Z")
 _WRITTEN = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
-"""A number whose spelling can stand in a name."""
+"""A number that can appear in a name as it is spelled."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 _SHORT = {
@@ -67,7 +67,8 @@ _SHORT = {
 
 
 def canonical(value: object) -> str:
-    """The one text of a value: equal numbers alike, a boolean never like a number."""
+    """Returns the canonical text of a value. Equal numbers have equal texts, but a boolean never
+    has the text of a number."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int):
@@ -94,8 +95,9 @@ def _canonical_float(value: float) -> str:
 def run_id(source: str, values: str, seed: str) -> str:
     """The id of a run.
 
-    `source` is the member for the recipe (`"recipe":"sft"`), `values` those for the values, sorted
-    by key and with commas between them, `seed` the canonical seed (`null` for none).
+    `source` is the JSON member of the recipe (`"recipe":"sft"`), `values` are the members of the
+    values, sorted by key and separated by commas, and `seed` is the canonical seed (`null` for
+    none).
     """
     return _hash(f'{{{source},"seed":{seed},"values":{{{values}}}}}', 12)
 
@@ -105,7 +107,8 @@ def _hash(text: str, digits: int) -> str:
 
 
 def _number(value: float) -> str:
-    """The shorter of `0.0001` and `1e-4`; as it is usually written where they are about equal."""
+    """Returns the shorter of `0.0001` and `1e-4`; the usual notation if the lengths are
+    similar."""
     digits = repr(value)
     if "e" in digits:
         mantissa, exponent = digits.split("e")
@@ -125,8 +128,8 @@ def _number(value: float) -> str:
 
 
 def _label(value: object, written: str | None = None) -> str:
-    """A value as it stands in a name, a number as it was `written` in the grid; differs for values
-    whose canonical text differs, up to case and to collisions of a hash."""
+    """Returns a value as it appears in a name, a number as it is `written` in the grid. Values
+    with different canonical texts have different labels, up to case and hash collisions."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) < 10**_MAX_LABEL:
@@ -141,7 +144,8 @@ def _label(value: object, written: str | None = None) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a string can stand for itself, and be taken for no number, boolean or nothing."""
+    """Whether a string can appear unchanged, and cannot be mistaken for a number, boolean or
+    null."""
     if len(text) > _MAX_LABEL or not _SAFE.match(text):
         return False
     if text.lower() in ("none", "true", "false", "null", "nan", "inf"):
@@ -157,7 +161,7 @@ def _hashed(value: object, digits: int) -> str:
         shown = value
     else:
         shown = re.sub(r'[\[\]{}"]', "", text)
-    # The end of a path tells more than its beginning.
+    # The end of a path is more informative than its beginning.
     shown = _UNSAFE.sub("_", shown[-200:]).strip("._-")[-24:].lstrip("._-")
     return f"{shown}~{_hash(text, digits)}"
 
@@ -165,9 +169,9 @@ def _hashed(value: object, digits: int) -> str:
 def value_labels(
     values: Iterable[object], written: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Canonical text -> label, for all values of one axis; `written` has the spelling of numbers,
-    by canonical text. Labels differ even when case is folded: of two that would not, the one with
-    capitals gets a hash."""
+    """Maps canonical texts to labels, for all values of one axis. `written` has the spelling of
+    numbers by canonical text. Labels differ even if case is ignored: of two that would not, the
+    one with capitals gets a hash."""
     found = {canonical(value): value for value in values}
     labels = {text: _label(value, written.get(text)) for text, value in found.items()}
     for digits in (6, 12, 64):
@@ -184,9 +188,9 @@ def value_labels(
 
 
 def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
-    """Key -> its short form: the last dotted part, abbreviated where that is customary, and the
-    whole key where two would be the same, or one `taken`: what the replicates are called. A key
-    that is `taken` itself keeps it."""
+    """Maps keys to their short forms: the last dotted part, abbreviated if that is customary. The
+    whole key is used if two short forms would be equal, or equal to `taken`, the word for
+    replicates. A key that equals `taken` keeps it."""
     short: dict[str, str] = {}
     for key in keys:
         last = key.rpartition(".")[2]
@@ -215,6 +219,6 @@ def _clashing(short: Mapping[str, str], taken: str) -> list[str]:
 
 
 def suffixed(name: str, text: str, limit: int = MAX_NAME) -> str:
-    """`name` with a hash of `text`, where the name alone is taken."""
+    """Returns `name` with a hash of `text` at the end, for a name that is taken."""
     begin = name[: limit - 11].rstrip("=,._-") or "base"
     return f"{begin}~{_hash(text, 10)}"

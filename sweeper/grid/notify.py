@@ -1,4 +1,5 @@
-"""The section `notify`, of a grid and of the user's configuration: who is told, when and how."""
+"""The section `notify` of a grid and of the user's configuration: who is notified, when and
+how."""
 
 import os
 import re
@@ -16,7 +17,7 @@ from sweeper.model.plan import Plan
 __all__ = ["HOLES", "NOTIFY", "WHOLE", "configured", "notify_of", "require_variables"]
 
 HOLES = ("sweep", "kind", "message", "root")
-"""What stands in braces in `notify.command`."""
+"""The placeholders of `notify.command`."""
 
 _NAME = r"\$[A-Za-z_][A-Za-z0-9_]*"
 _ADDRESS = r"[^\s@<>,]+@[^\s@<>,]+"
@@ -123,7 +124,7 @@ def _made(reading: Reading) -> Notify:
 
 def _email(found: dict[str, Any]) -> Email | None:
     if not found.keys() >= {"to", "server", "sender"}:
-        return None  # what is missing is noted
+        return None  # missing keys are already noted
     more = {key: found[key] for key in ("user", "password", "tls") if key in found}
     return Email(tuple(found["to"]), found["server"], found["sender"], **more)
 
@@ -137,7 +138,7 @@ WHOLE: dict[str, object] = {
     },
     "properties": {"email": {"if": {"type": "object"}, "then": _EMAIL.whole()}},
 }
-"""What `notify` has to be in a grid that starts from no other, as a JSON Schema."""
+"""JSON Schema of `notify` in a grid that extends no other."""
 
 NOTIFY = Field(
     "notify",
@@ -147,15 +148,15 @@ NOTIFY = Field(
 
 
 def notify_of(plan: Plan) -> Notify | None:
-    """Who is told about a sweep: by the ways of its grid, else by those of the table `notify` of
-    the user's configuration; None for nobody. Raises `EnvironmentFailure` for what is wrong with
-    the configuration."""
+    """Returns the notification settings of a sweep: those of its grid, else the table `notify` of
+    the user's configuration. Returns None if nobody is notified. Raises `EnvironmentFailure` for
+    mistakes in the configuration."""
     found = plan.notify if plan.notify is not None else configured()
     return found if found is not None and found.on and found.receivers else None
 
 
 def configured() -> Notify | None:
-    """The table `notify` of the user's configuration; None without one. Raises
+    """Returns the table `notify` of the user's configuration; None without one. Raises
     `EnvironmentFailure`."""
     node, problems = config_file.table("notify")
     found = _read(node, "notify", problems) if node.entries else None
@@ -164,7 +165,7 @@ def configured() -> Notify | None:
 
 
 def require_variables(notify: Notify) -> None:
-    """Raise `EnvironmentFailure` where a variable that the settings name is not set."""
+    """Raises `EnvironmentFailure` if a variable that the settings name is not set."""
     for name, what in variables_of(notify).items():
         if not os.environ.get(name):
             raise EnvironmentFailure(f"notify.{what}: the variable {name} is not set")

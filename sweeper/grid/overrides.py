@@ -1,12 +1,12 @@
-"""What the command line changes in a grid: `key=value`, `'key=[a,b]'` (an axis), `~key`.
+"""Parses command-line overrides of a grid: `key=value`, `'key=[a,b]'` (an axis), `~key`.
 
-A value that begins with `[ { " '` is read as YAML; any other is one scalar exactly as written, so
-`text=#1: a` is a string. `key=` is the empty string; nothing is `key=null`.
+A value that begins with `[ { " '` is read as YAML. Any other value is one scalar exactly as
+written, so `text=#1: a` is a string. `key=` is the empty string; write `key=null` for null.
 
-Two keys speak of sections, not of a configuration. `launch.<key>=value` sets how runs are executed.
-`seeds=3`, `'seeds=[11,12]'` or `~seeds` is the section `seeds`, unless the grid gives its
-configurations a key `seeds`. (The field that takes the seed means the seeds themselves: `seed=3` is
-the one seed 3.)
+Two keys are sections of the grid, not keys of a configuration. `launch.<key>=value` sets how runs
+are executed. `seeds=3`, `'seeds=[11,12]'` and `~seeds` change the section `seeds`, unless the
+grid's configurations have a key `seeds`. (An override of the field that takes the seed sets the
+seeds themselves: `seed=3` is the single seed 3.)
 """
 
 import json
@@ -22,7 +22,7 @@ __all__ = ["Override", "flow", "override_texts", "read_overrides"]
 
 
 class Override(NamedTuple):
-    """One change: `action` says what becomes of `key`; `node` is the value, or a list of them."""
+    """One change of `key`: `action` is its kind, `node` is the value or the list of values."""
 
     action: Literal["value", "axis", "drop"]
     key: str
@@ -31,10 +31,10 @@ class Override(NamedTuple):
 
 
 def override_texts(overrides: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
-    """Overrides from Python in the form of the command line: `{"lr": [1, 2]}` -> `lr=[1, 2]`.
-    A string is one override.
+    """Returns overrides from Python in the form of the command line: `{"lr": [1, 2]}` -> `lr=[1,
+    2]`. A string is one override.
 
-    Raises `GridError` for a value that is not data.
+    Raises `GridError` for a value that is not plain data.
     """
     if isinstance(overrides, str):
         return (overrides,)
@@ -48,10 +48,10 @@ def override_texts(overrides: Mapping[str, object] | Sequence[str]) -> tuple[str
 
 
 def flow(value: object) -> str:
-    """Python data as YAML on one line; `read_yaml` reads it back the same."""
+    """Returns Python data as YAML on one line. `read_yaml` reads it back unchanged."""
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, object]", value)
-        # "? " marks a key of any length; without it a long one would not be seen as a key.
+        # "? " marks a key of any length; a long key without it would not be parsed as a key.
         pairs = (f"{'? ' * (len(k) > 100)}{_quoted(k)}: {flow(v)}" for k, v in entries.items())
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -60,18 +60,18 @@ def flow(value: object) -> str:
         return _quoted(value)
     if isinstance(value, float) and not math.isfinite(value):
         return {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[str(float(value))]
-    item = getattr(value, "item", None)  # a number of numpy's
+    item = getattr(value, "item", None)  # a numpy number
     return json.dumps(item() if callable(item) else value)
 
 
 def _quoted(text: str) -> str:
-    """A string in double quotes, what may not stand in YAML escaped."""
+    """Returns a string in double quotes, with characters that YAML forbids escaped."""
     quoted = json.dumps(text, ensure_ascii=False)
     return FORBIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", quoted)
 
 
 def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
-    """The overrides in `texts`, those that can be read; the others are noted."""
+    """Returns the overrides that can be read, and notes the others."""
     found: list[Override] = []
     seen: set[str] = set()
     for text in texts:

@@ -1,10 +1,11 @@
-"""A grid: what the YAML file (or a mapping from Python) says, read and checked by itself.
+"""Reads and checks a grid from a YAML file or from a mapping in Python.
 
-Every mistake is gathered and told at once, one line each with its place. What only the recipe
-can tell (whether it has such a field) is the planner's to check.
+All mistakes are collected and reported together, each in one line with its place. The planner
+checks what depends on the recipe, such as whether it has a field.
 
-A configuration is made in layers, a later one winning: what `extends` names, `base`, the choices of
-the axes, the command line. An override `launch.<key>=value` sets how the runs are executed.
+A configuration is made in layers, of which later ones win: the grids that `extends` names, `base`,
+the choices of the axes, the command line. An override `launch.<key>=value` sets how runs are
+executed.
 """
 
 import os
@@ -46,7 +47,7 @@ Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
 
 def load_grid(path: str, overrides: Overrides = ()) -> Grid:
-    """The grid in the file `path`, with `overrides` as on the command line, or as a mapping.
+    """Reads the grid in the file `path`. `overrides` are as on the command line, or a mapping.
 
     Raises `GridError`.
     """
@@ -54,8 +55,8 @@ def load_grid(path: str, overrides: Overrides = ()) -> Grid:
 
 
 def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
-    """The grid in `text`; `filename` stands in messages, its stem is the default name, and what
-    the grid extends is looked for in its folder.
+    """Reads the grid in `text`. `filename` appears in messages, its stem is the default name, and
+    its folder is where paths in `extends` start.
 
     Raises `GridError`.
     """
@@ -66,8 +67,8 @@ def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
 
 
 def grid_from_mapping(mapping: Mapping[str, object], overrides: Overrides = ()) -> Grid:
-    """The same from Python data; a place in messages is the path of keys, and what it extends is
-    looked for in the current folder. Raises `GridError`."""
+    """Reads a grid from Python data. A place in messages is the path of keys, and paths in
+    `extends` start at the current folder. Raises `GridError`."""
     problems = Problems()
     grid = read_grid(mapping, overrides, problems)
     problems.raise_any()
@@ -79,8 +80,8 @@ def read_grid(
     overrides: Overrides,
     problems: Problems,
 ) -> Grid:
-    """The grid in a file or mapping, as far as it can be read: what is wrong with it is noted and
-    left out. Raises `GridError` when there is nothing to go on with."""
+    """Reads the grid in a file or mapping as far as possible: mistakes are noted and left out.
+    Raises `GridError` if nothing usable is left."""
     if isinstance(source, Mapping):
         root = from_python(source, "", problems)
         problems.raise_any()
@@ -123,7 +124,7 @@ def _from_root(root: Node, text: str, path: str, overrides: Overrides, problems:
 
 
 def _with_changes(grid: Grid, changes: Sequence[Override], problems: Problems) -> Grid:
-    """The grid as the command line leaves it, with what is drawn."""
+    """Applies the command line's changes, draws the random values, and checks the sections."""
     for change in changes:
         grid = apply(grid, change, problems)
     grid = _with_drawn_values(grid, problems)
@@ -132,7 +133,7 @@ def _with_changes(grid: Grid, changes: Sequence[Override], problems: Problems) -
 
 
 def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> Grid:
-    """The grid with its stages, in an order in which each comes after those that it takes from."""
+    """Adds the stages to the grid, each after those that it takes from."""
     problems = reading.problems
     beside_stages(reading.entries, problems)
     check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
@@ -147,7 +148,8 @@ def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> G
 
 
 def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Override]) -> StageGrid:
-    """One stage. What it does not say itself of how its runs are executed holds for all."""
+    """Reads one stage. The grid's `launch` fills in what the stage's own `launch` does not
+    give."""
     shared = {k: above.entries[k] for k in ("service", "launch", "secrets") if k in above.entries}
     reading = SECTION.read(Node({**shared, **node.entries}, node.place), "", above.problems)
     _check_program(reading, f"stages.{node.name}")
@@ -165,7 +167,8 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
 def _own_launch(
     node: StageNode, changes: Sequence[Override], whole: Grid, problems: Problems
 ) -> tuple[StageLaunch, list[Override]]:
-    """What a stage says itself of `launch`, the command line in it, and the other changes."""
+    """Reads a stage's own `launch`, changed by the command line. Returns it and the other
+    changes."""
     entries = {} if node.launch is None else {"launch": (node.launch.place, node.launch)}
     top, others = apply_to_launch(Node(entries, node.place), list(changes), problems)
     section = (top.entries or {}).get("launch")
@@ -176,7 +179,7 @@ def _own_launch(
 
 
 def _grid(reading: Reading, name: str) -> Grid:
-    """The grid before the command line has changed it."""
+    """Makes the grid before command-line changes."""
     found = reading.values
     command, metric = found.get("command"), found.get("metric", {})
     secrets: tuple[str, ...] = found.get("secrets", ())
@@ -241,7 +244,7 @@ def _check_program(reading: Reading, what: str = "a grid") -> None:
 
 
 def _check(grid: Grid, problems: Problems) -> None:
-    """Note what is wrong with sections beside each other."""
+    """Notes contradictions between sections."""
     for name in grid.secrets:
         if name in grid.launch.env:
             place = grid.places["launch"]
@@ -255,12 +258,12 @@ def _check(grid: Grid, problems: Problems) -> None:
 
 
 def _with_drawn_values(grid: Grid, problems: Problems) -> Grid:
-    """The grid with the values of its `random` sections drawn, as axes that move together."""
+    """Draws the values of the `random` sections, and adds them as axes that vary together."""
     notes: list[str] = []
     drawing = [owner.random for owner in (grid, *grid.whens) if owner.random is not None]
     if sum(random.samples * len(random.axes) for random in drawing) > MAX_DRAWN:
         problems.add(drawing[0].place, f"random: more than {MAX_DRAWN} values, samples times axes")
-    most = _SOME_SAMPLES if problems else MAX_DRAWN  # they only serve to find more problems then
+    most = _SOME_SAMPLES if problems else MAX_DRAWN  # with problems, they only serve to find more
 
     def blocks(owner: Grid | When) -> tuple[Block, ...]:
         if owner.random is None or owner.random.samples > most:

@@ -1,8 +1,8 @@
-"""References: `${key}` in a value stands for what another key of the same configuration holds.
+"""References: `${key}` in a value is replaced by the value of another key of the configuration.
 
-A value that is nothing but a reference becomes the other value, whatever its type; one inside a
-longer text becomes text: a string as it stands, anything else as in an id (`0.0001`, `true`,
-`[1,2]`). `$${` is the text `${`.
+A value that consists of one reference becomes the other value, of any type. A reference inside a
+longer text becomes text: a string stays as it is, any other value is written as in an id
+(`0.0001`, `true`, `[1,2]`). `$${` is the literal text `${`.
 """
 
 import re
@@ -17,7 +17,7 @@ from sweeper.model.json_values import table_of
 __all__ = ["MAX_MADE", "BrokenReference", "Resolver", "faults", "nested", "refers"]
 
 MAX_MADE = 100_000
-"""Characters and values that one reference-holding value may become."""
+"""The most characters and values that one value with references may expand to."""
 
 _MAX_CONFIG = 3 * MAX_MADE
 _MAX_KEPT = 20_000_000
@@ -27,8 +27,8 @@ _MISSING: object = object()
 
 
 class BrokenReference(Exception):
-    """A reference that stands for nothing; its text says why. `missing` is the key that was not
-    found, where that is why."""
+    """A reference that cannot be resolved. The text says why. `missing` is the key that was not
+    found, if that is the reason."""
 
     def __init__(self, message: str, missing: str | None = None) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class _Late(Exception):
 
 
 def refers(value: object) -> bool:
-    """Whether there is a reference (or an escaped one) anywhere in a value."""
+    """Whether a value contains a reference, also an escaped one."""
     if isinstance(value, str):
         return "${" in value
     if isinstance(value, dict):
@@ -49,7 +49,7 @@ def refers(value: object) -> bool:
 
 
 def faults(node: Node) -> Iterable[tuple[Place, str]]:
-    """What is wrong with how references in a value are written."""
+    """Yields the syntax errors of references in a value."""
     if isinstance(node.value, str) and "${" in node.value:
         for found in _TOKEN.finditer(node.value):
             if found.group() == "${" or not (found.group(1) is None or is_key(found.group(1))):
@@ -61,7 +61,7 @@ def faults(node: Node) -> Iterable[tuple[Place, str]]:
 
 
 def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
-    """What a configuration of dotted keys holds below `key`, as one mapping."""
+    """Returns the dotted keys of a configuration below `key` as one nested mapping."""
     found: dict[str, object] = {}
     for other, value in config.items():
         if other.startswith(f"{key}."):
@@ -75,24 +75,24 @@ def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
 
 
 class Resolver:
-    """Puts values in the place of references. Which keys may hold some is always said: what has
-    been resolved once may look like a reference, and is none.
+    """Replaces references by values. Callers always say which keys may hold references, because a
+    resolved value may look like a reference without being one.
 
-    What it makes is kept, and equal values are one object: whoever remembers a value by its id may
-    rely on that.
+    Results are cached, and equal values are one object. Callers that cache by `id()` may rely on
+    that.
     """
 
     def __init__(self) -> None:
         self._kept: dict[str, object] = {}
-        self._by_id: dict[int, object] = {}  # the same, which keeps the ids theirs
+        self._by_id: dict[int, object] = {}  # keeps them alive, so that ids stay valid
         self._spent = 0
-        self.work = 0  # what resolving took, in the units of `product.MAX_WORK`
+        self.work = 0  # the work done, in the units of `product.MAX_WORK`
 
     def text(
         self, config: Mapping[str, object], key: str, keys: Collection[str], late: str | None
     ) -> str | None:
-        """The canonical text of what `key` holds, the references in `keys` resolved. None for a
-        value that depends on the key `late`. Raises `BrokenReference`."""
+        """Returns the canonical text of the value of `key`, with the references in `keys`
+        resolved; None for a value that depends on the key `late`. Raises `BrokenReference`."""
         reading = _Reading(config, keys, late)
         try:
             return canonical(reading.key(key, ()))
@@ -104,8 +104,8 @@ class Resolver:
     def fill(
         self, config: Mapping[str, object], value: object, keys: Collection[str], late: str | None
     ) -> object:
-        """A value that stands for no key itself, references resolved; as it was when it depends
-        on the key `late`. Raises `BrokenReference`."""
+        """Resolves a value that belongs to no key. Returns it unchanged if it depends on the key
+        `late`. Raises `BrokenReference`."""
         reading = _Reading(config, keys, late)
         try:
             return self._keep(reading.fill(value, ()))
@@ -117,8 +117,8 @@ class Resolver:
     def resolve(
         self, config: dict[str, object], keys: Collection[str], late: str | None
     ) -> tuple[tuple[str, ...], list[tuple[str, BrokenReference]]]:
-        """Resolve `keys` of a configuration, in place. Those that depend on the key `late` stay
-        as they are and are returned, and so are those that stand for nothing, with the reason."""
+        """Resolves `keys` of a configuration in place. Keys that depend on the key `late` stay
+        unchanged. Returns those, and the keys that cannot be resolved with the reasons."""
         reading = _Reading(config, keys, late)
         pending: list[str] = []
         broken: list[tuple[str, BrokenReference]] = []
@@ -155,24 +155,24 @@ class Resolver:
 
 
 class _Reading:
-    """One configuration, its values resolved as they are asked for."""
+    """Resolves the values of one configuration when they are needed."""
 
     def __init__(
         self, config: Mapping[str, object], keys: Collection[str], late: str | None
     ) -> None:
         self.config, self.keys, self.late = config, keys, late
         self.done: dict[str, object] = {}
-        self.failed: dict[str, tuple[str, str | None]] = {}  # no exceptions: they keep much alive
+        self.failed: dict[str, tuple[str, str | None]] = {}  # not exceptions: they keep much alive
         self.spent = self.work = 0
         self._beneath: dict[str, list[str]] | None = None
 
     def key(self, key: str, path: tuple[str, ...]) -> object:
-        """What a key holds. `path` are the keys whose values are being made."""
+        """Returns the value of a key. `path` has the keys whose values are being made."""
         if key in self.done:
             return self.done[key]
         if key in self.failed:
             raise BrokenReference(*self.failed[key])
-        if key == self.late and key not in self.keys:  # a reference leads on, as from other keys
+        if key == self.late and key not in self.keys:  # a key with references is resolved first
             raise _Late
         try:
             value = self.done[key] = self._made(key, path)
@@ -196,7 +196,7 @@ class _Reading:
         return nested({k: self.key(k, (*path, key)) for k in below}, key)
 
     def _below(self, key: str) -> list[str]:
-        """The keys below a key. All are sorted once: many references may lead nowhere."""
+        """Returns the keys below a key. All are indexed once: many references may be broken."""
         if self._beneath is None:
             self._beneath = {}
             for other in self.config:
@@ -207,7 +207,7 @@ class _Reading:
         return self._beneath.get(key, [])
 
     def fill(self, value: object, path: tuple[str, ...]) -> object:
-        """A value with its references resolved."""
+        """Resolves the references in a value."""
         if not refers(value):
             return value
         self.work += _FILLED
@@ -258,8 +258,8 @@ class _Reading:
 
 
 def _size(value: object, depth: int, limit: int) -> int:
-    """Characters and values, more than `limit` for what is nested deeper than `depth`; counted no
-    further than it takes to see that they are too many."""
+    """Counts characters and values. Returns more than `limit` for values nested deeper than
+    `depth`. Stops counting once the limit is exceeded."""
     if isinstance(value, str):
         return len(value)
     if not isinstance(value, list | dict):
@@ -274,7 +274,7 @@ def _size(value: object, depth: int, limit: int) -> int:
 
 
 def _leaves(key: str, value: object) -> Iterable[tuple[str, object]]:
-    """A value as dotted keys, as if it had been written out where the reference stands."""
+    """Yields a value as dotted keys, as if it had been written in place of the reference."""
     entries = table_of(value)
     if entries and all(map(is_key_below, entries)):
         for part, item in entries.items():

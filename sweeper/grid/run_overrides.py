@@ -1,5 +1,5 @@
-"""`overrides` in a backend's section of `launch`: what jobs ask for whose runs have some values,
-over what the section says of all."""
+"""`overrides` in a backend's section of `launch`: options for the jobs of runs with some values,
+over the section's options for all jobs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,14 +17,16 @@ _CONDITION = {"type": "object", "minProperties": 1}
 
 
 class _Overrides:
-    """A list of mappings of the section's own fields, with what a run has to have under `if`."""
+    """Reads a list of mappings of the section's own fields, with the condition on a run in
+    `if`."""
 
     def __init__(self, section: Section) -> None:
         condition = Field("if", Shape(_CONDITION, unread), "The keys and values.")
         self._section = section.extended(condition)
 
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
-        """Each as a document has it: `if` as lists of values, any of which is meant."""
+        """Returns each mapping as a document has it: `if` has lists of values, any of which
+        matches."""
         if node.items is None:
             wrong(node, where, "a list of mappings with an if", problems)
             return None
@@ -47,7 +49,7 @@ class _Overrides:
         return found
 
     def schema(self) -> dict[str, object]:
-        """A list of them."""
+        """Returns the JSON Schema of the list."""
         item = self._section.schema()
         condition = table_of(table_of(item["properties"])["if"])
         condition.update(_CONDITION)  # which cannot be null
@@ -55,7 +57,7 @@ class _Overrides:
 
 
 def overrides_of(section: Section) -> Field:
-    """The field `overrides` of a section."""
+    """Returns the field `overrides` of a section."""
     doc = "What jobs ask for whose run has the values under if, over all of this."
     examples = ([{"if": {"lora_rank": 64}}],)
     return Field(OVERRIDES, _Overrides(section), doc, examples=examples)
@@ -66,8 +68,8 @@ def asked_by(
     config: Mapping[str, object],
     merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]],
 ) -> dict[str, object]:
-    """What the job of a run with this configuration asks for: the section, and over it every
-    override whose values the run has, in their order. `merge` is the backend's own."""
+    """Returns the options for the job of a run with this configuration: the section's, with each
+    matching override merged over them in order. `merge` is the backend's own function."""
     asked = {key: value for key, value in options.items() if key != OVERRIDES}
     for entry in _overrides(options):
         if _meant(entry, config):
@@ -76,7 +78,7 @@ def asked_by(
 
 
 def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """For each override that is for none of these runs, which is a slip of the pen, a sentence."""
+    """Returns a sentence for each override that matches none of these runs: probably a mistake."""
     return [
         f"{OVERRIDES}: no run has {', '.join(table_of(entry['if']))} as asked for"
         for entry in _overrides(options)
@@ -85,7 +87,7 @@ def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, obje
 
 
 def _overrides(options: Mapping[str, object]) -> list[dict[str, object]]:
-    """The overrides of a backend's section, as a document has them."""
+    """Returns the overrides of a backend's section, as in a document."""
     return [table_of(entry) for entry in list_of(options.get(OVERRIDES))]
 
 

@@ -1,8 +1,8 @@
 """The section `random`: axes whose values are drawn, all of them anew for each sample.
 
-What an axis draws in sample `i` depends on the seed, the axis' key, `i` and the axis' own range,
-and on nothing else: more samples, or another axis, leave it as it is. It is the same on every
-machine and in every version of Python:
+The value of an axis in sample `i` depends only on the seed, the axis' key, `i` and the axis'
+range. More samples or other axes do not change it. It is the same on every machine and in every
+version of Python:
 
     h = SHA-256 of [seed,"key",i] as JSON without spaces, as an integer of 256 bits;  u = h / 2**256
 
@@ -12,9 +12,9 @@ machine and in every version of Python:
     log_integers: [a, b]   exp(ln(a - 1/2) + u (ln(b + 1/2) - ln(a - 1/2))), rounded
     choice: [v, w, ...]    the value number floor(u n), from 0
 
-in decimal arithmetic of 30 digits, whose logarithms are correctly rounded. A drawn float is rounded
-so that a name stays readable: to 4 digits of the width b - a, and in `log_uniform` to 4 digits of
-its own where those are finer; never to beyond an end.
+The arithmetic is decimal with 30 digits, whose logarithms are correctly rounded. A drawn float is
+rounded to keep names readable: to 4 digits of the width b - a, or in `log_uniform` to 4 digits of
+its own if that is finer. Rounding never passes an end of the range.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ __all__ = ["MAX_DRAWN", "MAX_SAMPLES", "RANDOM", "WHOLE", "Drawn", "Random", "dr
 
 MAX_SAMPLES = 20_000
 MAX_DRAWN = 50_000
-"""Samples times axes, of all sections together."""
+"""The most samples times axes, of all sections together."""
 
 _DIGITS = 4
 _CONTEXT = Context(prec=30, rounding=ROUND_HALF_EVEN, Emin=-9999, Emax=9999, traps=[])
@@ -44,7 +44,7 @@ _MAX_BOUND = 10**15
 
 
 class Drawn(NamedTuple):
-    """An axis of `random`: how it is drawn, and between what (`choice`: from what)."""
+    """An axis of `random`: the way it is drawn, and its bounds, or its values for `choice`."""
 
     kind: str
     low: float
@@ -63,7 +63,7 @@ class Random(NamedTuple):
 
 
 def read_random(node: Node, where: str, problems: Problems) -> Random | None:
-    """Read the section; None when it is wrong as a whole, or draws nothing."""
+    """Reads the section. Returns None if it is wrong as a whole, or draws nothing."""
     reading = SECTION.read(node, where, problems)
     samples, axes = reading.value("samples"), reading.value("axes")
     return Random(samples, reading.value("seed"), axes, node.place) if samples and axes else None
@@ -80,7 +80,7 @@ def _read_drawn_axes(node: Node, where: str, problems: Problems) -> dict[str, Dr
 
 
 def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn | None:
-    """One axis: `{uniform: [0, 1]}` and the like."""
+    """Reads one axis, such as `{uniform: [0, 1]}`."""
     entries = node.entries
     if entries is None or len(entries) != 1:
         what = "no one way of drawing" if entries is not None else kind(node)
@@ -169,12 +169,12 @@ WHOLE: dict[str, object] = {
         "axes": {"type": "object", "additionalProperties": {"type": "object"}},
     },
 }
-"""What it has to be in a grid that starts from no other, as a JSON Schema."""
+"""JSON Schema of the section in a grid that extends no other."""
 RANDOM = Field("random", Shape(SECTION.schema, read_random), "Axes whose values are drawn.")
 
 
 def draw(random: Random, notes: list[str]) -> Block:
-    """The samples as axes that move together. Samples that are alike count once."""
+    """Returns the samples as axes that vary together. Equal samples count once."""
     columns = {key: _column(random, key, drawn) for key, drawn in random.axes.items()}
     rows: dict[tuple[str, ...], int] = {}
     for number in range(random.samples):
@@ -194,7 +194,8 @@ def draw(random: Random, notes: list[str]) -> Block:
 
 
 def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list[str]]:
-    """What one axis draws: settings, equal ones one object, and their canonical texts."""
+    """Draws one axis. Returns its settings, equal ones as one object, and their canonical
+    texts."""
     draw_one = _drawing(drawn)
     settings: list[Setting] = []
     texts: list[str] = []
@@ -214,7 +215,7 @@ def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list
 
 
 def _drawing(drawn: Drawn) -> Callable[[int], float]:
-    """256 bits -> the value that they draw; for `choice` its number."""
+    """Returns the function from 256 bits to the drawn value; for `choice`, to its number."""
     if drawn.kind in ("choice", "integers"):
         low = 0 if drawn.choices else int(drawn.low)
         count = len(drawn.choices) or int(drawn.high) - low + 1

@@ -11,7 +11,7 @@ __all__ = ["MAX_SEEDS", "SEEDS", "Seeds", "read_seeds"]
 
 MAX_SEEDS = 10_000
 _NO_FIELD = "none"
-"""What `seeds.field` is where no seed is set."""
+"""The value of `seeds.field` if no seed is set."""
 
 
 class Seeds(NamedTuple):
@@ -24,8 +24,8 @@ class Seeds(NamedTuple):
 
 
 def read_seeds(node: Node, where: str, problems: Problems) -> Seeds | None:
-    """`3` (that is 0, 1, 2), `[11, 12]`, or `{field: shuffle_seed, values: 3}`; with `field: none`
-    no seed is set."""
+    """Reads `3` (seeds 0, 1, 2), `[11, 12]`, or `{field: shuffle_seed, values: 3}`. With `field:
+    none` no seed is set."""
     if node.entries is None:
         field, values = _SECTION.defaults()["field"], _read_values(node, where, problems)
     else:
@@ -84,4 +84,4 @@ SEEDS = Field(
     examples=(3,),
 )
 WHOLE = {"if": {"type": "object"}, "then": _SECTION.whole()}
-"""What `seeds` has to be in a grid that starts from no other, as a JSON Schema."""
+"""JSON Schema of `seeds` in a grid that extends no other."""

@@ -1,4 +1,4 @@
-"""`from` of a stage: which runs of the stages before it its own go on from."""
+"""`from` of a stage: the runs of earlier stages that its own runs continue from."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -48,28 +48,28 @@ _SOURCE: dict[str, list[dict[str, object]]] = {
 FROM: dict[str, object] = {
     "anyOf": [*_SOURCE["anyOf"], {"type": "array", "minItems": 1, "items": _SOURCE}]
 }
-"""The same as a JSON Schema."""
+"""JSON Schema of `from`."""
 
 
 class Taking(NamedTuple):
-    """A source, and where each of its takes stands."""
+    """A source, its place, and the place of each of its takes."""
 
     source: Source
     place: Place
     places: tuple[Place, ...] = ()
 
     def placed_takes(self) -> Iterator[tuple[Take, Place]]:
-        """Each take with its place."""
+        """Yields each take with its place."""
         return zip(self.source.takes, self.places, strict=True)
 
 
 def stages_before(takings: Iterable[Taking]) -> list[str]:
-    """The stages that are taken from."""
+    """Returns the stages that are taken from."""
     return [take.stage for taking in takings for take in taking.source.takes]
 
 
 def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
-    """Where the parents of a stage's runs come from."""
+    """Reads the sources of the parents of a stage's runs."""
     items = [node] if node.items is None else node.items
     if not items or len(items) > _SOURCES:
         problems.add(node.place, f"{where} names no stage" if not items else f"{where}: too many")
@@ -109,7 +109,7 @@ def _read_source(node: Node, where: str, problems: Problems) -> Taking | None:
 def _read_one(
     node: Node, entries: dict[str, tuple[Place, Node]], where: str, problems: Problems
 ) -> Taking | None:
-    """`{stage: sft, take: best}`."""
+    """Reads `{stage: sft, take: best}`."""
     good = True
     for key, (place, _) in entries.items():
         if key not in ("stage", "take"):

@@ -1,8 +1,8 @@
-"""`stages`: a grid that is a graph of grids. Here it is taken apart into one grid a stage, and what
-the stages take from each other is checked as far as it can be without their recipes.
+"""`stages`: a grid that is a graph of grids. This module splits it into one grid for each stage,
+and checks what stages take from each other as far as possible without their recipes.
 
-A reference to a stage (`${sft.checkpoint.state}`) is left in the values as text, by being escaped
-before the values are read: it is filled in once the run is known that it speaks of.
+A reference to a stage (`${sft.checkpoint.state}`) is escaped before values are read, so it stays
+in them as text. It is filled in when the run that it refers to is known.
 """
 
 import re
@@ -35,7 +35,7 @@ IN_STAGE = (
     *("recipe", "command", "base", "grid", "zip", "random", "when"),
     *("exclude", "include", "seeds", "metric", "baseline"),
 )
-"""The sections that a stage has, beside `from` and `launch`."""
+"""The sections of a stage, besides `from` and `launch`."""
 LAUNCH = "launch"
 
 MAX_STAGES = 50
@@ -44,7 +44,7 @@ _REFERENCE = re.compile(r"(\$?)\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
 
 
 class Reference(NamedTuple):
-    """`${stage.key}`, and where it stands."""
+    """`${stage.key}`, and its place."""
 
     stage: str
     key: str
@@ -52,8 +52,8 @@ class Reference(NamedTuple):
 
 
 class StageNode(NamedTuple):
-    """A stage as it stands in the file: its sections, references escaped, what it takes, and what
-    it says of how its runs are executed."""
+    """A stage as in the file: its sections with references escaped, what it takes from other
+    stages, and its own `launch`."""
 
     name: str
     place: Place
@@ -64,8 +64,8 @@ class StageNode(NamedTuple):
 
 
 def stages_schema(sections: Mapping[str, object]) -> dict[str, object]:
-    """What stages may be, as a JSON Schema; `sections` has that of each section of a stage, but
-    where it takes from."""
+    """Returns the JSON Schema of `stages`. `sections` has the schemas of a stage's sections,
+    except `from`."""
     of = {"description": "Which runs of earlier stages it goes on from.", **FROM}
     stage = {
         "type": ["object", "null"],
@@ -92,11 +92,11 @@ WHOLE: Mapping[str, object] = {
         },
     }
 }
-"""What the stages of a grid have to be that starts from nothing."""
+"""JSON Schema of the stages of a grid that extends no other."""
 
 
 def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems) -> None:
-    """Note sections that belong into a stage, and stand beside all of them."""
+    """Notes sections outside the stages that belong in a stage."""
     for key in IN_STAGE:
         if key in entries and entries[key][1].value is not None:
             told = f"{key}: the grid has stages, so it goes into one of them"
@@ -104,7 +104,7 @@ def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems)
 
 
 def read_stages(node: Node, problems: Problems) -> list[StageNode]:
-    """The stages, in the order in which they stand."""
+    """Reads the stages, in the order of the file."""
     if not node.entries or len(node.entries) > MAX_STAGES:
         told = f"stages is {kind(node)}; it takes a mapping of names to stages"
         if node.entries is not None:
@@ -153,7 +153,7 @@ def _read_stage(
 
 
 def _escaped(node: Node, names: Sequence[str], found: list[Reference], problems: Problems) -> Node:
-    """A node in which references to stages are escaped; they are added to `found`."""
+    """Escapes the references to stages in a node, and adds them to `found`."""
     if node.items is not None:
         return node._replace(value=[_escaped(i, names, found, problems) for i in node.items])
     if node.entries is not None:
@@ -183,7 +183,7 @@ def _escaped(node: Node, names: Sequence[str], found: list[Reference], problems:
 def divide(
     changes: Iterable[Override], stages: Sequence[StageNode], problems: Problems
 ) -> tuple[dict[str, list[Override]], dict[str, tuple[Reference, ...]]]:
-    """What the command line changes, by stage (`sft.max_steps=5`), and the references in it."""
+    """Groups command-line changes by stage (`sft.max_steps=5`), with the references in them."""
     names = [stage.name for stage in stages]
     found: dict[str, list[Override]] = {name: [] for name in names}
     references: dict[str, list[Reference]] = {name: [] for name in names}
@@ -203,8 +203,8 @@ def divide(
 def check_graph(
     stages: Sequence[StageNode], metrics: Mapping[str, bool], problems: Problems
 ) -> None:
-    """Note what is wrong with what stages take from each other. `metrics` says which of them have
-    one."""
+    """Notes mistakes in what stages take from each other. `metrics` says which stages have a
+    metric."""
     names = [stage.name for stage in stages]
     for stage in stages:
         for taking in stage.takings:
@@ -227,7 +227,7 @@ def check_graph(
 
 
 def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
-    """Stages that take from each other, the first of the file first; none if no stage does."""
+    """Returns a circle of stages that take from each other, the first in the file first, or []."""
     for start in before:
         came: dict[str, str] = {}
         left = [start]
@@ -246,7 +246,8 @@ def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def ordered(stages: Sequence[StageNode]) -> Iterator[StageNode]:
-    """The stages, each after those that it takes from, else as they stand. There is no circle."""
+    """Yields each stage after those that it takes from, otherwise in file order. Needs an acyclic
+    graph."""
     done: set[str] = set()
     left = list(stages)
     while left:

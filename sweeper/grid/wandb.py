@@ -1,5 +1,5 @@
-"""The section `wandb`: which project of W&B's every run of the sweep logs to. What a run gets of it
-is in `sweeper.tracking`."""
+"""The section `wandb`: the Weights & Biases project that every run of the sweep logs to.
+`sweeper.tracking` says what each run gets from it."""
 
 import re
 
@@ -61,11 +61,11 @@ WANDB = Field(
     "The project of Weights & Biases that every run logs to.",
 )
 WHOLE = {"if": {"type": "object"}, "then": _SECTION.whole()}
-"""What it has to be in a grid that starts from no other, as a JSON Schema."""
+"""JSON Schema of the section in a grid that extends no other."""
 
 
 def check_env(wandb: Wandb | None, launch: Launch, place: Place, problems: Problems) -> None:
-    """Note variables in `launch.env`, which stands at `place`, that are this section's to set."""
+    """Notes variables in `launch.env` (at `place`) that this section sets."""
     if wandb is None:
         return
     for name in launch.env:

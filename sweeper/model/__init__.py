@@ -1,3 +1,3 @@
-"""What the documents of a store hold, with types: one reader for each kind, which says which file
-and which place in it is not as it should be. Standard library only, and little of it: the worker
-loads this (`dataclasses` alone takes 9 ms to load, so what is read is a `NamedTuple`)."""
+"""Typed contents of the documents in a store. Each kind of document has a reader, which names the
+file and the place in it of any error. Uses little of the standard library and nothing else, since
+the worker loads it (`dataclasses` alone takes 9 ms to load, so the types are `NamedTuple`s)."""

@@ -1,4 +1,5 @@
-"""The `.json` of a checkpoint of the engine's, which makes the file with its arrays one."""
+"""The `.json` document of an engine's checkpoint. Its file of arrays is a checkpoint only with
+it."""
 
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -8,10 +9,10 @@ __all__ = ["Document", "read"]
 
 
 class Document(TypedDict):
-    """What is said of a checkpoint: `data`, the name of the file beside it with the arrays; `size`
-    in bytes; `created` and `expires` in seconds since 1970; the `base` model, the `lora`
-    configuration, the optimizer's `steps` (None without an optimizer); whether it is `public`;
-    `user_metadata` and `run_metadata`."""
+    """A checkpoint: `data` is the name of the file with the arrays, in the same folder, and `size`
+    its bytes. `created` and `expires` are seconds since 1970. Further: the `base` model, the
+    `lora` configuration, the optimizer's `steps` (None without an optimizer), whether it is
+    `public`, `user_metadata` and `run_metadata`."""
 
     schema: NotRequired[int]
     data: str
@@ -27,7 +28,7 @@ class Document(TypedDict):
 
 
 def read(document: object, place: str) -> Document:
-    """What the file `place` says. Raises `StoreError`."""
+    """Reads the document of the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     data, lora = top.text("data"), top.part("lora")
     if "/" in data or data in ("", ".", ".."):

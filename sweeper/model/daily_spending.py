@@ -1,5 +1,5 @@
-"""What a sweep has used of an account's budget, by day: a file for each sweep, beside the account's
-record."""
+"""The daily use of an account's budget by one sweep. Each sweep has such a file next to the
+account's record."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,7 +19,7 @@ class Spent(NamedTuple):
     seconds: float = 0.0
 
     def document(self) -> dict[str, object]:
-        """As it is stored."""
+        """Returns the value in its stored form."""
         return {"usage": self.usage.document(), "seconds": round(self.seconds, 3)}
 
 
@@ -28,9 +28,9 @@ _NO_DAYS: Mapping[str, Spent] = MappingProxyType({})
 
 
 class SweepSpent(NamedTuple):
-    """Of one sweep: `counted` in all since it was `created`, and on which day (UTC) how much of it,
-    and of one before it that was called the same, was first seen. `identity` is what the sweep's
-    folder keeps wherever it is moved."""
+    """Use by one sweep. `counted` is the total since the sweep was `created`. `days` has the use
+    by the day (UTC) on which it was first seen, including use by earlier sweeps of the same name.
+    `identity` stays with the sweep's folder when that is moved."""
 
     sweep: str
     created: str | None = None
@@ -39,7 +39,7 @@ class SweepSpent(NamedTuple):
     identity: str | None = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
-        """The same after a look: what is new was used on this day."""
+        """Returns the updated value: use that is new in `now` counts for `day`."""
         before = self.counted if created == self.created else NOTHING
         more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
         if not more.usage.models and not more.seconds:
@@ -50,7 +50,7 @@ class SweepSpent(NamedTuple):
         return self._replace(created=created, counted=counted, days=days)
 
     def document(self) -> dict[str, object]:
-        """As it is stored."""
+        """Returns the value in its stored form."""
         days = {day: spent.document() for day, spent in self.days.items()}
         head = {"schema": SCHEMA, "sweep": self.sweep, "created": self.created}
         known = {} if self.identity is None else {"identity": self.identity}
@@ -58,18 +58,18 @@ class SweepSpent(NamedTuple):
 
 
 def least(one: Spent, other: Spent) -> Spent:
-    """What both have."""
+    """Returns the part that both have in common."""
     more = beyond(one.usage, other.usage)
     return Spent(beyond(one.usage, more), min(one.seconds, other.seconds))
 
 
 def together(several: list[Spent]) -> Spent:
-    """The sum."""
+    """Returns the sum."""
     return Spent(total(one.usage for one in several), sum(one.seconds for one in several))
 
 
 def read(document: object, place: str) -> SweepSpent:
-    """The file `place`. Raises `StoreError`."""
+    """Reads the document of the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     days = {day: _spent(part) for day, part in top.parts_by_key("days").items()}
     counted = _spent(top.part("counted"))

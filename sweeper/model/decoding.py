@@ -1,5 +1,5 @@
-"""JSON from a store, which anybody may have written: as Python has it, without what breaks whoever
-shows it or goes through it later."""
+"""Decodes JSON from a store, which anybody may have written. Removes what would break later code
+that prints or walks through the values."""
 
 import json
 import re
@@ -8,8 +8,8 @@ from typing import cast
 __all__ = ["MOST_LEVELS", "decode", "is_deep", "mended"]
 
 MOST_LEVELS = 100
-"""How deep lists and objects may lie in each other. What goes through a value calls itself for each
-level, and Python allows some hundreds of calls."""
+"""The most levels of nested lists and objects. Code that walks through a value recurses once for
+each level, and Python allows some hundreds of nested calls."""
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _HALF = "[\ud800-\udfff]"
@@ -17,8 +17,8 @@ _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
 def decode(data: bytes) -> object:
-    """The value of a JSON text. Half a character ("\\ud800"), which no file, terminal or table
-    takes, becomes U+FFFD. Raises `ValueError` for what is no JSON or nested too deep."""
+    """Decodes a JSON text. A lone surrogate ("\\ud800"), which no file, terminal or table accepts,
+    becomes U+FFFD. Raises `ValueError` for invalid JSON and for too deep nesting."""
     try:
         value: object = json.loads(data)
     except RecursionError:
@@ -30,7 +30,8 @@ def decode(data: bytes) -> object:
 
 
 def is_deep(data: bytes) -> bool:
-    """Whether a JSON text may be nested too deep: by its brackets, those in texts among them."""
+    """Whether a JSON text may be nested too deep, judged by its brackets, also those in
+    strings."""
     if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
         return False
     left = data.translate(None, _NO_BRACKETS)
@@ -59,7 +60,7 @@ def _inside(value: object) -> "list[object]":
 
 
 def mended(value: object) -> object:
-    """A JSON value with U+FFFD for each half of a character in its texts and keys."""
+    """Replaces lone surrogates in the strings and keys of a JSON value by U+FFFD."""
     if isinstance(value, str):
         return re.sub(_HALF, "\ufffd", value)
     if isinstance(value, list):

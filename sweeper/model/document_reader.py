@@ -1,6 +1,6 @@
-"""How a document of ours is read: a key at a time, each with the type that it must have.
+"""Reads the documents that sweeper writes, key by key, each with its required type.
 
-What is wrong is a `Damaged` (a `StoreError`) that names the file and the place in it:
+Mistakes raise `Damaged` (a `StoreError`), which names the file and the place in it:
 
     sweeps/lr/sweep.json: runs[3].id: should be a text, and is null
 """
@@ -21,19 +21,19 @@ T = TypeVar("T")
 Word = TypeVar("Word", bound=str)
 
 _LARGEST = 1e18
-"""Numbers of ours (seconds, bytes, counters) are smaller; NaN and infinities are none."""
+"""Bound of all numbers in documents (seconds, bytes, counters). NaN and infinity are refused."""
 _SHOWN = 40
 _TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
 
 
 class Part:
-    """An object in a document: `document` with its keys, `place` for people. In what takes another
-    type in place of a missing key, null is as good as missing."""
+    """An object in a document: `document` has its keys, `place` is for messages. Methods with a
+    default treat null as a missing key."""
 
     __slots__ = ("_inside", "document", "place")
 
     def __init__(self, value: object, place: str, inside: str = "") -> None:
-        """`place` names the file, `inside` the way to this object in it."""
+        """`place` names the file, `inside` is the path of this object in it."""
         self.place = place
         self._inside = inside
         if not isinstance(value, dict):
@@ -41,16 +41,16 @@ class Part:
         self.document: dict[str, object] = cast(dict[str, object], value)
 
     def text(self, key: str) -> str:
-        """A text that must be there."""
+        """Returns a required text."""
         value = self.document.get(key)
         return value if isinstance(value, str) else self._refuse(key, "a text", value)
 
     def text_or(self, key: str, default: T) -> str | T:
-        """A text, or `default` without."""
+        """Returns a text, or `default` if it is missing."""
         return default if self.document.get(key) is None else self.text(key)
 
     def one_of(self, key: str, known: Iterable[Word], default: Word | Literal[""]) -> Word:
-        """One of some texts, or `default` without."""
+        """Returns one of the `known` texts, or `default` if it is missing."""
         value = self.text_or(key, default)
         for word in known:
             if word == value:
@@ -58,11 +58,11 @@ class Part:
         return self._refuse(key, " or ".join(known), value)
 
     def time_or(self, key: str, default: T) -> str | T:
-        """A moment in UTC, as `store.documents.timestamp` has it."""
+        """Returns a time in UTC, in the format of `storage.documents.timestamp`."""
         value = self.text_or(key, None)
         if value is None:
             return default
-        from datetime import datetime  # not every worker reads one
+        from datetime import datetime  # few workers read one
 
         try:
             if re.fullmatch(_TIME, value) and datetime.fromisoformat(value):
@@ -72,7 +72,7 @@ class Part:
         return self._refuse(key, "a time such as 2026-01-31T12:00:00Z", value)
 
     def number_or(self, key: str, default: T) -> float | T:
-        """A finite number that could be one of seconds or bytes."""
+        """Returns a finite number of plausible size."""
         value = self.document.get(key)
         if value is None:
             return default
@@ -81,28 +81,28 @@ class Part:
         return value if -_LARGEST < value < _LARGEST else self._refuse(key, "a number", value)
 
     def integer_or(self, key: str, default: T) -> int | T:
-        """An integer."""
+        """Returns an integer."""
         value = self.number_or(key, None)
         if value is None:
             return default
         return value if isinstance(value, int) else self._refuse(key, "an integer", value)
 
     def flag_or(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Returns true or false."""
         value = self.document.get(key)
         if value is None:
             return default
         return value if isinstance(value, bool) else self._refuse(key, "true or false", value)
 
     def items(self, key: str) -> list[object]:
-        """A list that must be there."""
+        """Returns a required list."""
         value = self.document.get(key)
         return cast(list[object], value) if isinstance(value, list) else self._refuse(
             key, "a list", value
         )  # fmt: skip
 
     def texts_or(self, key: str, default: T) -> list[str] | T:
-        """A list of texts."""
+        """Returns a list of texts."""
         if self.document.get(key) is None:
             return default
         return [
@@ -111,37 +111,37 @@ class Part:
         ]
 
     def part(self, key: str) -> "Part":
-        """An object that must be there."""
+        """Returns a required object."""
         if key not in self.document:
             self._refuse(key, "an object", None)
         return Part(self.document.get(key), self.place, self._path(key))
 
     def part_or_none(self, key: str) -> "Part | None":
-        """An object, or None without."""
+        """Returns an object, or None if it is missing."""
         return None if self.document.get(key) is None else self.part(key)
 
     def table(self, key: str) -> dict[str, object]:
-        """The keys of an object and their values, whatever these are; none without."""
+        """Returns an object's keys and values, which may be of any type; {} if it is missing."""
         found = self.part_or_none(key)
         return {} if found is None else found.document
 
     def texts_by_key(self, key: str) -> dict[str, str]:
-        """An object that holds texts; empty without."""
+        """Returns an object of texts; {} if it is missing."""
         found = self.part_or_none(key)
         return {} if found is None else {name: found.text(name) for name in found.document}
 
     def parts_by_key(self, key: str) -> "dict[str, Part]":
-        """An object that holds objects; empty without."""
+        """Returns an object of objects; {} if it is missing."""
         found = self.part_or_none(key)
         return {} if found is None else {name: found.part(name) for name in found.document}
 
     def parts(self, key: str) -> "list[Part]":
-        """A list of objects that must be there."""
+        """Returns a required list of objects."""
         found = enumerate(self.items(key))
         return [Part(one, self.place, self._path(f"{key}[{number}]")) for number, one in found]
 
     def refuse(self, key: str, what: str) -> NoReturn:
-        """Raise the error that says `what` the value under `key` should be."""
+        """Raises the error that the value of `key` should be `what`."""
         self._refuse(key, what, self.document.get(key))
 
     def _path(self, key: str) -> str:
@@ -156,13 +156,13 @@ class Part:
 
 
 def read_texts(document: object, place: str) -> dict[str, str]:
-    """The file `place`, an object that holds texts, as variables are kept. Raises `StoreError`."""
+    """Reads the file `place`, an object of texts, such as variables. Raises `StoreError`."""
     top = Part(document, place)
     return {name: top.text(name) for name in top.document}
 
 
 def _shown(value: object) -> str:
-    """A value in few words. It may be of any size."""
+    """Returns a value for messages. It may be of any size."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

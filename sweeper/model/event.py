@@ -1,4 +1,4 @@
-"""The body of an event: what is known of an attempt beside that it happened."""
+"""The body of an event: what it records about its attempt."""
 
 from typing import NamedTuple
 
@@ -10,13 +10,13 @@ __all__ = ["NOTHING", "Outcome", "read"]
 
 
 class Outcome(NamedTuple):
-    """How an attempt went, as far as its latest event tells; None for what is not known.
+    """The result of an attempt according to its latest event. Unknown values are None.
 
-    `code` is the recipe's exit code, or `signal` the name of what killed it; `reason` in a word,
-    `detail` in a sentence. `time` is when the event was written, `started` and `ended` when the
-    worker was (UTC); `wall_s` seconds. `nonce` tells claims apart, `submitted` is the attempt whose
-    job claimed it. `place` is the backend that an attempt is submitted to, which its intent has.
-    `usage`: what its recipe used of its service.
+    `code` is the recipe's exit code, or `signal` the name of the signal that ended it. `reason` is
+    one word, `detail` a sentence. `time` is when the event was written, `started` and `ended` when
+    the worker was (UTC), `wall_s` is in seconds. `nonce` distinguishes claims, `submitted` is the
+    attempt whose job made the claim. `place` is the backend that an attempt is submitted to; only
+    an intent has it. `usage` is the recipe's use of its service.
     """
 
     time: str | None = None
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     usage: Usage = NO_USAGE
 
     def document(self) -> dict[str, object]:
-        """What is known, by key."""
+        """Returns the known values, by key."""
         known: dict[str, object] = {
             key: value for key, value in self._asdict().items() if value is not None
         }
@@ -48,11 +48,12 @@ class Outcome(NamedTuple):
 
 
 NOTHING = Outcome()
-"""Of an attempt of which nothing is known: none that was read is this one (`is`)."""
+"""The outcome of an attempt about which nothing is known. No outcome that was read `is` this
+one."""
 
 
 def read(document: object, place: str) -> Outcome:
-    """The body of an event of the file `place`. Raises `StoreError`."""
+    """Reads the body of the event in the file `place`. Raises `StoreError`."""
     body = Part(document, place)
     return Outcome(
         time=body.time_or("time", None),

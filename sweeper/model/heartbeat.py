@@ -1,4 +1,4 @@
-"""A worker's heartbeat: what it says beside that it has changed."""
+"""A worker's heartbeat and its contents."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,10 +19,10 @@ class Paused(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """`time` of the worker's clock; `up_s`: for how many seconds it was at work on the attempt;
-    `paused_s`: for how many of them the service held it back; `usage`: what its recipe has used of
-    its service in this attempt; `document` is all of it, with what is left of the machine's disk
-    and memory."""
+    """A heartbeat. `time` is the worker's clock, `up_s` the seconds that it has worked on the
+    attempt, `paused_s` the seconds of these in which the service held it back. `usage` is the
+    recipe's use of its service in this attempt. `document` is the whole document, with the
+    machine's free disk space and memory."""
 
     time: str | None = None
     up_s: float | None = None
@@ -33,11 +33,11 @@ class Heartbeat(NamedTuple):
 
 
 SILENT = Heartbeat()
-"""Of a worker that has not said anything."""
+"""The heartbeat of a worker that has not sent any."""
 
 
 def read(document: object, place: str) -> Heartbeat:
-    """The heartbeat in the file `place`. Raises `StoreError`."""
+    """Reads the heartbeat in the file `place`. Raises `StoreError`."""
     body = Part(document, place)
     paused = body.part_or_none("paused")
     return Heartbeat(

@@ -1,15 +1,15 @@
-"""Small tables for notebooks. Whatever is in them is text. Programs that show none load little."""
+"""Makes small HTML tables for notebooks. All contents are escaped. Imports are lazy."""
 
 from collections.abc import Iterable, Sequence
 
 __all__ = ["ROWS", "table", "title"]
 
 ROWS = 30
-"""How many rows a table shows at most."""
+"""The most rows that a table shows."""
 
 
 def title(text: str, more: str = "") -> str:
-    """A line above a table."""
+    """Returns a line above a table."""
     from html import escape
 
     rest = f" {escape(more)}" if more else ""
@@ -17,7 +17,7 @@ def title(text: str, more: str = "") -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of the first rows, and how many more there are."""
+    """Returns a table of the first rows, with the number of those left out."""
     from html import escape
 
     every = list(rows)

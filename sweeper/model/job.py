@@ -1,4 +1,4 @@
-"""`job.json`: what an attempt's worker is to do."""
+"""`job.json`: the work of an attempt's worker."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -18,12 +18,13 @@ class Engine(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What an attempt of a run is to do. Durations are in seconds; None: no limit.
+    """The work of an attempt. Durations are in seconds; None means no limit.
 
-    `env` is what the grid sets, `env_file` where the rest of the environment is kept; `wandb` are
-    variables that make W&B take up its run, `fields` what is added to the configuration. `engine`
-    is the one it is to use, where it uses one of ours. `warm`: a fork server may start it.
-    `requirements` is a file of the snapshot: what the recipe's environment is made of.
+    `env` is the environment from the grid, `env_file` the file with the rest of it. `wandb` are
+    variables that make W&B continue its run, `fields` are added to the configuration. `engine` is
+    the engine that the attempt uses, if it uses one of ours. `warm` says whether a fork server may
+    start the recipe. `requirements` is a file of the snapshot, from which the recipe's environment
+    is made.
     """
 
     run: str
@@ -49,7 +50,7 @@ class Job(NamedTuple):
     requirements: str | None = None
 
     def document(self) -> dict[str, object]:
-        """As the store keeps it."""
+        """Returns the value in its stored form."""
         return {
             "schema": SCHEMA,
             **self._asdict(),
@@ -64,7 +65,7 @@ class Job(NamedTuple):
 
 
 def read(document: object, place: str) -> Job:
-    """The job in the file `place`. Raises `StoreError`."""
+    """Reads the job in the file `place`. Raises `StoreError`."""
     job = Part(document, place)
     attempt = job.integer_or("attempt", 0)
     if attempt < 1:
@@ -97,8 +98,7 @@ def read(document: object, place: str) -> Job:
 
 
 def read_engine(document: object, place: str) -> Engine | None:
-    """The engine that the attempt of the job in the file `place` was to use. Raises
-    `StoreError`."""
+    """Reads the engine of the job in the file `place`. Raises `StoreError`."""
     return _engine(Part(document, place))
 
 
@@ -108,7 +108,8 @@ def _engine(job: Part) -> Engine | None:
 
 
 def read_tokens(document: object, place: str) -> list[str]:
-    """The table of an array of jobs, the file `place`: whose each is. Raises `StoreError`."""
+    """Reads the table of a job array in the file `place`: the token of each job. Raises
+    `StoreError`."""
     top = Part(document, place)
     found = top.texts_or("tokens", None)
     return top.refuse("tokens", "a list of texts") if found is None else found

@@ -1,5 +1,5 @@
-"""JSON that somebody else may have written, with types: what is of another kind than expected
-counts as empty. (What sweeper wrote itself is read by `parts`, which tells what is wrong with it.)
+"""Typed access to JSON that other programs may have written: a value of the wrong type counts as
+empty. (`document_reader` reads sweeper's own documents, and reports what is wrong in them.)
 """
 
 from typing import TypeGuard, cast
@@ -23,10 +23,10 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def table_of(value: object) -> dict[str, object]:
-    """The object that a JSON value is; an empty one for all else."""
+    """Returns the JSON value if it is an object, else an empty one."""
     return cast(dict[str, object], value) if isinstance(value, dict) else {}
 
 
 def list_of(value: object) -> list[object]:
-    """The list that a JSON value is; an empty one for all else."""
+    """Returns the JSON value if it is a list, else an empty one."""
     return cast(list[object], value) if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""How a sweep's runs are executed: what plans and stages have of `launch`."""
+"""How a sweep's runs are executed: the section `launch` as plans and stages hold it."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,25 +12,25 @@ _NOTHING: Mapping[str, Never] = MappingProxyType({})
 
 
 class Share(NamedTuple):
-    """A place of a sweep, by its backend's name, and how many jobs it may have there at once (None:
-    as many as the sweep may have)."""
+    """One of a sweep's backends, by name, and the most jobs at once there (None: the sweep's
+    limit)."""
 
     backend: str
     max_parallel: int | None = None
 
 
 class Launch(NamedTuple):
-    """How the runs are executed. Durations are in seconds; None: no limit, or not given.
+    """How the runs are executed. Durations are in seconds; None means no limit, or not given.
 
-    `backends` are the places of a sweep that has several, in the order in which they are filled;
-    `backend` is then all their names, for people (`tmux+slurm`), and no backend's name. Whoever
-    wants to know where jobs go asks `places`.
+    `backends` are the backends of a sweep that has several, in the order in which they are filled.
+    `backend` is then their names joined for people (`tmux+slurm`), and not the name of a backend:
+    use `places` to find where jobs go.
 
-    `python`, `requirements` and `cwd` stand as written: a relative one counts from the folder in
-    which `sweeper launch` is run, not from the grid's. `requirements` is a file of what recipes
-    need on machines that do not see this one's folders (None: their image has it). `warm`: a recipe
-    may be forked from a process that has imported what it imports. `options` are those of backends,
-    by the key of their section (`aws_batch`).
+    `python`, `requirements` and `cwd` are as written. Relative paths start at the folder in which
+    `sweeper launch` is run, not at the grid's. `requirements` is a file of the recipe's packages
+    for machines that do not see this machine's folders (None: their image has them). `warm` says
+    whether a recipe may be forked from a process that has already imported its packages. `options`
+    are those of backends, by the key of their section (`aws_batch`).
     """
 
     backend: str = "tmux"
@@ -55,7 +55,7 @@ class Launch(NamedTuple):
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """The places with what each may have; of a sweep with one backend that alone."""
+        """The backends with their limits; for a sweep with one backend, only that one."""
         return self.backends or (Share(self.backend),)
 
     @property
@@ -64,7 +64,8 @@ class Launch(NamedTuple):
         return tuple(share.backend for share in self.shares)
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it: there a backend's options stand beside the rest."""
+        """Returns the form in `sweep.json`, where backends' options stand next to the other
+        keys."""
         found: dict[str, object] = {**self._asdict(), "env": dict(self.env)}
         del found["options"]
         found["backends"] = [share._asdict() for share in self.backends]
@@ -73,8 +74,8 @@ class Launch(NamedTuple):
         return found | {key: dict(options) for key, options in self.options.items()}
 
     def under(self, own: Mapping[str, object]) -> "Launch":
-        """This with what a stage says itself over it, as `Stage.launch` has it: variables one by
-        one."""
+        """Returns these settings overridden by a stage's own, in the form of `Stage.launch`.
+        Variables are overridden one by one."""
         given = {key: value for key, value in own.items() if key in Launch._fields}
         options = {key: mine for key, mine in own.items() if key not in Launch._fields}
         env = {**self.env, **table_of(own.get("env"))}

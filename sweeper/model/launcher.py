@@ -1,5 +1,5 @@
-"""What a launcher writes beside events: where the runs' environment is, what it observes, of which
-attempts it has judged all, who it is."""
+"""Documents that a launcher writes in addition to events: where the runs' environment is, its
+observations, the attempts whose alarms are complete, and its own identity."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -24,9 +24,10 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Service(NamedTuple):
-    """`env_file` is where this machine keeps the runs' environment, `engine` the address of the one
-    they use and `home` whose it is, `places` what tells where jobs wait, for each of the sweep's
-    places in their order (none: only the backend's name is known); `document` is all of it."""
+    """`env_file` is where this machine keeps the runs' environment. `engine` is the address of the
+    runs' engine, `home` the engine's home. `places` has the data for finding jobs, for each of the
+    sweep's backends in order (empty: only the backend's name is known). `document` is the whole
+    document."""
 
     env_file: str | None = None
     engine: str | None = None
@@ -36,7 +37,7 @@ class Service(NamedTuple):
 
 
 def read_service(document: object, place: str) -> Service:
-    """`service.json`, the file `place`. Every version has written its `env_file`, so that one
+    """Reads `service.json`, the file `place`. Every version has written `env_file`, so a document
     without it is damaged. Raises `StoreError`."""
     top = Part(document, place)
     if "env_file" not in top.document:
@@ -51,7 +52,8 @@ def read_service(document: object, place: str) -> Service:
 
 
 def _places(top: Part) -> tuple[Mapping[str, str], ...]:
-    """Of a sweep with one place, and of those from before there could be several, it is `place`."""
+    """Reads `places`, or `place`: the key for a single backend, and the only key of old
+    versions."""
     if "places" in top.document:
         return tuple(_place(one) for one in top.parts("places"))
     return (_place(top.part("place")),) if top.table("place") else ()
@@ -62,11 +64,11 @@ def _place(part: Part) -> Mapping[str, str]:
 
 
 class Observations(NamedTuple):
-    """What the launcher last published: `observed` (by run id), what does not answer
-    (`unreachable`), why nothing is started (`held`; `gave_up`: the launcher has ended by it;
-    `paused`: a user wants it), how many jobs there may be at once (`limit`, where that is less than
-    `max_parallel`) and why (`limit_by`, a word); what the runs use (`usage`); `starting` is False
-    for one that only stops runs."""
+    """The launcher's last published observations: `observed` (by run id), what does not answer
+    (`unreachable`), why nothing is started (`held`). `gave_up` says that the launcher has ended
+    for this reason, `paused` that a user has paused the sweep. `limit` is the number of jobs at
+    once if it is below `max_parallel`, `limit_by` the reason in a word. `usage` is the use by the
+    runs. `starting` is False for a launcher that only stops runs."""
 
     observed: Mapping[str, Observation] = MappingProxyType({})
     unreachable: str | None = None
@@ -81,14 +83,14 @@ class Observations(NamedTuple):
 
 
 _GAVE_UP = "the launcher gave up: "
-"""As it was published in words, until version 0.1."""
+"""Prefix of `held` until version 0.1, which had no `gave_up`."""
 
 NO_OBSERVATIONS = Observations()
-"""Where no launcher has published anything."""
+"""The value if no launcher has published anything."""
 
 
 def read_observations(document: object, place: str) -> Observations:
-    """`observations.json`, the file `place`. Raises `StoreError`."""
+    """Reads `observations.json`, the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     held, gave_up = top.text_or("held", None), top.flag_or("gave_up", False)
     if held is not None and held.startswith(_GAVE_UP):
@@ -108,8 +110,8 @@ def read_observations(document: object, place: str) -> Observations:
 
 
 def read_judged(document: object, place: str) -> set[tuple[str, int]]:
-    """`judged.json`, the file `place`: the attempts (run, attempt) whose alarms have all been said.
-    Raises `StoreError`."""
+    """Reads `judged.json`, the file `place`: the attempts (run, attempt) whose alarms are all
+    recorded. Raises `StoreError`."""
     top = Part(document, place)
     found: set[tuple[str, int]] = set()
     for number, pair in enumerate(top.items("attempts")):
@@ -122,7 +124,7 @@ def read_judged(document: object, place: str) -> set[tuple[str, int]]:
 
 
 class Who(NamedTuple):
-    """Who holds the lease of a sweep: a process of a machine, and when it began there."""
+    """The holder of a sweep's lease: a process on a host, and when it began there."""
 
     host: str
     pid: int
@@ -130,7 +132,7 @@ class Who(NamedTuple):
 
 
 def read_who(document: object, place: str) -> Who:
-    """An epoch of a lease, the file `place`. Raises `StoreError`."""
+    """Reads an epoch of a lease, the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     pid = top.integer_or("pid", None)
     if pid is None or not 0 < pid < 2**31:

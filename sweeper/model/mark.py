@@ -1,6 +1,6 @@
-"""What people and agents write beside a sweep and its runs: notes, tags, stars, and that a sweep is
-put away. A mark is an event: it is created once and never changed, and what holds follows from all
-of them in their order."""
+"""What people and agents add to a sweep and its runs: notes, tags, stars, and the archived flag. A
+mark is an event: it is created once and never changed. The current state follows from all marks in
+their order."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
 class Kind(StrEnum):
-    """What a mark does."""
+    """The effect of a mark."""
 
     NOTE = "note"
     TAG = "tag"
@@ -27,8 +27,8 @@ class Kind(StrEnum):
 
 
 class Mark(NamedTuple):
-    """`run` is the id of the run that it is about, None for the sweep; `text` that of a note, or a
-    tag; `by` who made it, `time` when (UTC, ISO 8601)."""
+    """`run` is the id of its run, None for the sweep. `text` is the text of a note, or a tag. `by`
+    is its author, `time` when it was made (UTC, ISO 8601)."""
 
     kind: Kind
     run: str | None
@@ -37,13 +37,13 @@ class Mark(NamedTuple):
     time: str
 
     def document(self) -> dict[str, object]:
-        """As it is stored."""
+        """Returns the value in its stored form."""
         return {"schema": SCHEMA, **self._asdict(), "kind": self.kind.value}
 
 
 class Marks(NamedTuple):
-    """What holds of a run, or of a sweep: its notes, oldest first, its tags in order of the
-    alphabet, whether it is starred, and of a sweep whether it is archived."""
+    """The state of a run or a sweep: its notes, oldest first, its tags in alphabetical order,
+    whether it is starred, and whether a sweep is archived."""
 
     notes: tuple[Mark, ...] = ()
     tags: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Marks(NamedTuple):
     archived: bool = False
 
     def record(self) -> dict[str, object]:
-        """As plain values, for `--json`."""
+        """Returns plain values, for `--json`."""
         notes = [{"text": note.text, "by": note.by, "time": note.time} for note in self.notes]
         return {"notes": notes, "tags": list(self.tags), "starred": self.starred}
 
@@ -60,12 +60,12 @@ NO_MARKS = Marks()
 
 
 def is_tag(text: str) -> bool:
-    """Whether a text can be a tag: letters, digits, `. _ + -`, at most 64."""
+    """Whether a text is a valid tag: letters, digits, `. _ + -`, at most 64."""
     return _TAG.fullmatch(text) is not None
 
 
 def fold(marks: Iterable[Mark]) -> Marks:
-    """What holds by these marks of one thing, in their order."""
+    """Returns the state that follows from the marks of one run or sweep, given in their order."""
     notes: list[Mark] = []
     tags: set[str] = set()
     starred = archived = False
@@ -84,7 +84,7 @@ def fold(marks: Iterable[Mark]) -> Marks:
 
 
 def read(document: object, place: str) -> Mark:
-    """The mark in the file `place`. Raises `StoreError`."""
+    """Reads the mark in the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     kind = Kind(top.one_of("kind", set(Kind), ""))
     text = top.text_or("text", "")

@@ -1,8 +1,8 @@
-"""What runs and cells are judged by, as it is written: which value of a run counts, whose noise,
-and what a failed run counts as.
+"""The settings for comparing runs and cells, as text: which value of a run counts, whose noise is
+used, and what a failed run counts as.
 
-Each is a word, or a word with what it is about behind `=`: so the command line takes it, and so it
-is kept. Where a grid has a mapping, `{mean_of_last: 5}`, its key and its value are the two parts.
+Each setting is a word, or a word with a value after `=`, on the command line and in documents. A
+grid may write a mapping: `{mean_of_last: 5}` is `mean_of_last=5`.
 """
 
 import re
@@ -21,19 +21,20 @@ __all__ = [
 ]
 
 MOST_LAST = 1000
-"""The most values that a run may be judged by the mean of."""
+"""The most values in the mean that a run is judged by."""
 
 NOISES = ("auto", "pooled", "own")
 FAILED = ("bound", "worst", "drop")
 
 
 class Metric(NamedTuple):
-    """What decides which cell is best. `at`: `last`, `best` or `mean_of_last=5`, the value of a run
-    that counts, or `auto`: the last, and in a report a mean where the last values are noisy.
-    `noise`: whether cells share what is known of it, `auto` (where a test lets them),
-    `pooled`, `own`, or `from=SWEEP,...` (those lend theirs). `failed`: what a run that failed
-    counts as, `bound` (a cell is no better for it than if it had been the worst), `worst` (it is)
-    or `drop` (nothing). `by`: the setting each of whose values is judged by itself."""
+    """Decides which cell is best. `at` is the value of a run that counts: `last`, `best`,
+    `mean_of_last=5`, or `auto`, which is the last, and in a report a mean if the last values are
+    noisy. `noise` says whether cells share their noise estimate: `auto` (if a test allows it),
+    `pooled`, `own`, or `from=SWEEP,...` (these sweeps contribute theirs). `failed` is what a
+    failed run counts as: `bound` (its cell is no better than with the worst value in its place),
+    `worst` (the worst value) or `drop` (nothing). `by` is a setting each of whose values is judged
+    separately."""
 
     name: str
     goal: Literal["minimize", "maximize"]
@@ -44,19 +45,19 @@ class Metric(NamedTuple):
 
 
 def mean_of_last(at: str) -> int | None:
-    """How many of the last values a run is judged by the mean of: 5 of `mean_of_last=5`; None of
-    what says something else."""
+    """Returns how many of the last values the mean covers: 5 for `mean_of_last=5`; None for any
+    other text."""
     found = re.fullmatch(r"mean_of_last=([1-9][0-9]{0,3})", at)
     return int(found[1]) if found and int(found[1]) <= MOST_LAST else None
 
 
 def is_at(at: str) -> bool:
-    """Whether it says which value of a run counts."""
+    """Whether the text is a valid `at`."""
     return at in ("auto", "last", "best") or mean_of_last(at) is not None
 
 
 def value_text(at: str) -> str:
-    """Which value of each run counts, in words: `last value`."""
+    """Describes in words which value of each run counts: `last value`."""
     of = mean_of_last(at)
     if at == "auto":
         return "last value (a report may take the mean of the last 5)"
@@ -64,11 +65,11 @@ def value_text(at: str) -> str:
 
 
 def lenders(noise: str) -> tuple[str, ...]:
-    """The sweeps that lend their noise: of `from=a,b` a and b."""
+    """Returns the sweeps that contribute their noise: a and b for `from=a,b`."""
     word, _, names = noise.partition("=")
     return tuple(dict.fromkeys(filter(None, names.split(",")))) if word == "from" else ()
 
 
 def is_noise(noise: str) -> bool:
-    """Whether it says whose noise counts."""
+    """Whether the text is a valid `noise`."""
     return noise in NOISES or bool(lenders(noise))

@@ -1,4 +1,4 @@
-"""What the names of sweeps, stages and runs may be."""
+"""Rules for the names of sweeps, stages and runs."""
 
 import re
 
@@ -10,15 +10,15 @@ STAGE_NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
 
 
 def is_sweep_name(text: str) -> bool:
-    """Whether a sweep may be called that: safe as a folder and as a tmux session."""
+    """Whether the text is a valid name of a sweep: safe as a folder and as a tmux session."""
     return re.fullmatch(SWEEP_NAME, text) is not None
 
 
 def shorten(name: str, limit: int = MAX_NAME) -> str:
-    """`name`, or when it is longer than `limit` its beginning and a hash of all of it."""
+    """Returns `name`, or if it is longer than `limit` its beginning and a hash of the whole."""
     if len(name) <= limit:
         return name
-    import hashlib  # few names are that long, and it loads OpenSSL
+    import hashlib  # rarely needed, and it loads OpenSSL
 
     digits = hashlib.sha256(name.encode()).hexdigest()[:10]
     return f"{name[: limit - 11].rstrip('=,._-')}~{digits}"

@@ -1,5 +1,5 @@
-"""Who is told of a sweep, and what: the settings as a grid or the user's configuration has them,
-and the messages on record. Where a value is a secret it is named: `$NAME` is that variable's."""
+"""Notification settings, as a grid or the user's configuration has them, and recorded messages. A
+value that is a secret is given as `$NAME`, the variable that holds it."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -9,7 +9,7 @@ from sweeper.model.document_reader import SCHEMA, Part
 __all__ = ["KINDS", "Email", "Message", "Notify", "read", "read_message", "variables_of"]
 
 KINDS = ("end", "alarm", "budget")
-"""What there are messages about."""
+"""The kinds of messages."""
 
 
 class Email(NamedTuple):
@@ -24,7 +24,7 @@ class Email(NamedTuple):
 
 
 class Notify(NamedTuple):
-    """What is told (`on`), and by which ways; None for a way that is not used."""
+    """The kinds of messages to send (`on`), and the ways to send them; None for an unused way."""
 
     on: tuple[str, ...] = KINDS
     command: tuple[str, ...] | None = None
@@ -39,7 +39,7 @@ class Notify(NamedTuple):
         return tuple(way for way in ("command", "webhook", "slack", "email") if found[way])
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         found: dict[str, object] = {"on": list(self.on)}
         if self.command is not None:
             found["command"] = list(self.command)
@@ -50,7 +50,7 @@ class Notify(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Something that somebody is to be told once: `key` names it within its sweep."""
+    """A message to send once. `key` identifies it within its sweep."""
 
     key: str
     kind: str
@@ -58,12 +58,12 @@ class Message(NamedTuple):
     time: str
 
     def document(self) -> dict[str, object]:
-        """As it is stored."""
+        """Returns the value in its stored form."""
         return {"schema": SCHEMA, "kind": self.kind, "text": self.text, "time": self.time}
 
 
 def variables_of(notify: Notify) -> Mapping[str, str]:
-    """The variables that the settings name, and what for."""
+    """Returns the variables that the settings name, with the setting that each is for."""
     email = notify.email
     named = {
         "webhook": notify.webhook,
@@ -74,7 +74,7 @@ def variables_of(notify: Notify) -> Mapping[str, str]:
 
 
 def read(part: Part | None) -> Notify | None:
-    """The settings that a document holds. Raises `StoreError`."""
+    """Reads the settings in a document. Raises `StoreError`."""
     if part is None:
         return None
     command = part.texts_or("command", None)
@@ -101,6 +101,6 @@ def _email(part: Part | None) -> Email | None:
 
 
 def read_message(key: str, document: object, place: str) -> Message:
-    """The message in the file `place`. Raises `StoreError`."""
+    """Reads the message in the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     return Message(key, top.text_or("kind", "end"), top.text("text"), top.text_or("time", ""))

@@ -1,5 +1,5 @@
-"""What a launcher observes of a run that is no state: a kind, a reason, a time. Words for people
-are made where they are shown (`sweeper.labels`)."""
+"""A launcher's observations of runs that are not states: a kind, a reason, a time.
+`sweeper.labels` turns them into words for people."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -11,37 +11,38 @@ __all__ = ["Kind", "Observation", "read_all"]
 
 
 class Kind(StrEnum):
-    """Of a run at work, and then of one that is still to be started."""
+    """Kinds of observations: first those of running attempts, then those of runs not yet
+    started."""
 
-    QUEUED = "queued"  # the backend has the job and has not begun it
+    QUEUED = "queued"  # the backend has the job and has not started it
     STALE = "stale"  # no heartbeat for longer than `launch.lease`
-    STOPPING = "stopping"  # asked to stop, and not over
+    STOPPING = "stopping"  # asked to stop, and not ended
     PAUSED = "paused"  # held back by the service: `rate_limit`, `capacity`, `quota`
     STALLED = "stalled"  # no step for too long
     HELD = "held"  # nothing is started any more
-    LATER = "later"  # the next attempt is to start at `time`
+    LATER = "later"  # the next attempt starts at `time`
     ENGINE = "engine"  # waits until the engine answers
-    DOUBTED = "doubted"  # waits for the first runs, which failed alike, to be tried again
-    PARENT = "parent"  # waits until the run that it goes on from has succeeded
-    ORPHAN = "orphan"  # that run will not succeed unless somebody does something
-    OTHER = "other"  # what another version observed, in its words
+    DOUBTED = "doubted"  # waits for a retry of the first runs, which failed alike
+    PARENT = "parent"  # waits until its parent has succeeded
+    ORPHAN = "orphan"  # the parent will not succeed unless somebody intervenes
+    OTHER = "other"  # an observation of another version, in its words
 
 
 class Observation(NamedTuple):
-    """`time` is since when, or until when, in UTC."""
+    """`time` is the beginning or the end of the observation, in UTC."""
 
     kind: Kind
     reason: str | None = None
     time: str | None = None
 
     def document(self) -> dict[str, str]:
-        """As `observations.json` has it."""
+        """Returns the form in `observations.json`."""
         found = {"kind": self.kind.value, "reason": self.reason, "time": self.time}
         return {key: value for key, value in found.items() if value is not None}
 
 
 def read_all(top: Part, key: str) -> dict[str, Observation]:
-    """The observations under `key`, by the run's id. Raises `StoreError`."""
+    """Reads the observations under `key`, by run id. Raises `StoreError`."""
     found = top.part_or_none(key)
     names: Mapping[str, object] = {} if found is None else found.document
     return {name: _read(found, name) for name in names if found is not None}
@@ -70,7 +71,7 @@ _OF_WORDS = {
 
 
 def _of_words(text: str) -> Observation:
-    """What was published in words, until version 0.1: a launcher of that time may be at work."""
+    """Parses the words published until version 0.1: a launcher of that version may still run."""
     begins, _, reason = text.partition(": ")
     if begins.startswith("next attempt at "):
         return Observation(Kind.LATER, None, begins.rpartition(" ")[2])

@@ -1,4 +1,4 @@
-"""`sweep.json`: a sweep's plan as it was launched."""
+"""A sweep's plan, stored in `sweep.json` when it is launched."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -29,13 +29,13 @@ _NOTHING: Mapping[str, Never] = MappingProxyType({})
 
 
 class Run(NamedTuple):
-    """A cell with a seed. `config` holds the explicitly given values by dotted keys, the seed
-    field included, what the worker fills in (`log_path`) left out. `retired`: the grid has it no
-    more.
+    """A cell with a seed. `config` has the explicitly given values by dotted keys, with the seed
+    field, without the fields that the worker fills in (`log_path`). `retired` runs are no longer
+    in the grid.
 
-    Where the grid has stages, `stage` is the run's, and `parents` are the ids of those that it goes
-    on from; its configuration may then hold references to what is known only when they have
-    ended."""
+    In a grid with stages, `stage` is the run's stage, and `parents` are the ids of the runs that
+    it continues from. Its configuration may then hold references to values that are known only
+    when the parents have ended."""
 
     id: str
     name: str
@@ -47,7 +47,7 @@ class Run(NamedTuple):
     parents: tuple[str, ...] = ()
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         found = self._asdict()
         found["parents"] = list(self.parents)
         for key in ("retired", "stage", "parents"):
@@ -57,22 +57,23 @@ class Run(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What the best of a sweep is compared with: one of its cells, or the best of another sweep (or
+    """What the best cell is compared with: a cell of the sweep, or the best of another sweep (or
     `sweep/stage`)."""
 
     cell: str | None = None
     sweep: str | None = None
 
     def document(self) -> dict[str, str]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
 class Stage(NamedTuple):
-    """A part of a sweep with a recipe of its own. `sources` say where its runs come from; without
-    any they are on the plan. Else `runs` are what each of the parents becomes: runs without them.
-    `launch` is what it says itself of how its runs are executed, in the shape of
-    `Launch.document`; of a backend it has all options, the sweep's with its own over them.
+    """A part of a sweep with its own recipe. `sources` say where the parents of its runs come
+    from. The runs of a stage without sources are in the plan. Otherwise `runs` are templates: each
+    parent makes one run from each. `launch` is the stage's own section in the form of
+    `Launch.document`; the options of a backend are complete, with the stage's merged over the
+    sweep's.
     """
 
     name: str
@@ -90,7 +91,7 @@ class Stage(NamedTuple):
         return tuple(dict.fromkeys(take.stage for one in self.sources for take in one.takes))
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         return {
             "name": self.name,
             "recipe": self.recipe.document(),
@@ -104,8 +105,8 @@ class Stage(NamedTuple):
 
 
 class Wandb(NamedTuple):
-    """Where the runs go; None for an entity or a mode means what W&B's own settings say, for a
-    group the sweep's name. `app` is the address at which W&B shows them, known at a launch."""
+    """Where the runs log to. None for an entity or a mode means W&B's own settings, None for a
+    group the sweep's name. `app` is the address of W&B's pages, known at a launch."""
 
     project: str
     entity: str | None = None
@@ -115,31 +116,31 @@ class Wandb(NamedTuple):
     app: str | None = None
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         return {**self._asdict(), "tags": list(self.tags)}
 
 
 Alarms = Mapping[str, Mapping[str, float] | None]
-"""What a grid says otherwise than the defaults: rule -> thresholds, None for a rule that is off."""
+"""A grid's changes to the default alarms: rule -> thresholds, None for a rule that is off."""
 
 
 class OnAlarm(NamedTuple):
-    """What to do about an alarm: run a command, stop something; `rules` are those that it is about
-    (None: all)."""
+    """Reaction to an alarm: the command to run, and what to stop. `rules` are the alarms that it
+    is for (None: all)."""
 
     run: tuple[str, ...] | None = None
     stop: Literal["run", "sweep"] | None = None
     rules: tuple[str, ...] | None = None
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         run, rules = (None if v is None else list(v) for v in (self.run, self.rules))
         return {"run": run, "rules": rules, "stop": self.stop}
 
 
 class Budget(NamedTuple):
-    """How much the runs of a sweep may use together at most; None for what has no limit. `hours`
-    are those of all runs. `on_reach`: whether runs at work are stopped then, or go on."""
+    """The most that the runs of a sweep may use together; None means no limit. `hours` are those
+    of all runs. `on_reach` says whether running runs are then stopped, or continue."""
 
     usd: float | None = None
     tokens: float | None = None
@@ -147,15 +148,14 @@ class Budget(NamedTuple):
     on_reach: Literal["stop", "pause"] = "stop"
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
 class Carried(NamedTuple):
-    """What jobs take along to machines that have Python and nothing else: sweeper's own source, an
-    `archive` in the store with its `hash`, and the lines of a requirements file for the `packages`
-    that its workers need. `files` are those of `Launch.requirements`, as written -> below the top
-    folder of the copy of the code."""
+    """What jobs need on machines that have only Python: sweeper's own source, an `archive` in the
+    store with its `hash`, and the lines of a requirements file for the `packages` of its workers.
+    `files` maps `Launch.requirements`, as written, to paths in the copy of the code."""
 
     archive: str
     hash: str
@@ -163,12 +163,12 @@ class Carried(NamedTuple):
     files: Mapping[str, str]
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         return {**self._asdict(), "packages": list(self.packages), "files": dict(self.files)}
 
 
 class Expected(NamedTuple):
-    """What the recipe of a stage says itself that a run with that configuration will use."""
+    """The recipe's own estimate of the use by a run with that configuration."""
 
     stage: str | None
     config: Mapping[str, object]
@@ -176,19 +176,19 @@ class Expected(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a launch submits, or has submitted. `axes` are those declared with their values, in the
-    grid's order, the seed left out; `grid_text` is the grid as written, `extends` the path and text
-    of each file that it extends, the nearest first.
+    """The plan that a launch submits, or has submitted. `axes` are the declared axes with their
+    values, in the grid's order, without the seed. `grid_text` is the grid as written, `extends`
+    the path and text of each file that it extends, the nearest first.
 
-    A grid with `stages` has a recipe, a metric and axes in each of them (see `of`); `recipe` is
-    then that of the first, `metric` that of the last with one, and `axes` are none. `unknown`
-    counts, by stage, the runs that are not known before others have ended, and `choices` were made
-    among those.
+    In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). `recipe` is
+    then that of the first stage, `metric` that of the last stage with one, and `axes` is empty.
+    `unknown` counts, by stage, the runs that are not known before others have ended. `choices` are
+    the choices among those others that are still to be made.
 
-    `warnings` and `notes` (what recipes tell of their runs) are for people, a line each, and on no
-    record; neither is what is `expected`. Only a launched sweep has the rest: `created`, where its
-    code came from (`provenance`, `launches`: those before the last, `snapshot` the copy that runs,
-    `carried` what else jobs take along), and `recorded`, all that is in the file.
+    `warnings` and `notes` (from recipes about their runs) are for people, a line each. They are
+    not stored, and neither is `expected`. Only a launched sweep has the rest: `created`, the
+    origin of its code (`provenance`; `launches` has those of earlier launches, `snapshot` is the
+    copy that runs, `carried` is what else jobs need), and `recorded`, the whole document.
     """
 
     name: str
@@ -224,29 +224,29 @@ class Plan(NamedTuple):
     expected: tuple[Expected, ...] = ()
 
     def stage(self, name: str | None) -> Stage | None:
-        """The stage of that name; None if there is none."""
+        """Returns the stage of that name; None if there is none."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
     def recipe_of(self, stage: str | None) -> Recipe:
-        """The recipe of a stage's runs; its own where there is no such stage."""
+        """Returns the recipe of a stage's runs, or the plan's own if there is no such stage."""
         found = self.stage(stage)
         return self.recipe if found is None else found.recipe
 
     def launch_of(self, stage: str | None) -> Launch:
-        """How a stage's runs are executed; as all are where there is no such stage."""
+        """Returns how a stage's runs are executed, or the plan's own if there is no such stage."""
         found = self.stage(stage)
         return self.launch if found is None else self.launch.under(found.launch)
 
     def retries_of(self, stage: str | None) -> int:
-        """How many failures of a stage's run are made good for."""
+        """Returns how often a stage's run is retried after failures."""
         own = None if stage is None else self.stage(stage)
         said: Mapping[str, object] = _NOTHING if own is None else own.launch
         retries = said.get("retries")
         return retries if isinstance(retries, int) else self.launch.retries
 
     def of(self, stage: str | None) -> "Plan":
-        """The plan as runs of a stage see it: with the recipe, the metric and the axes of that
-        stage, and as it is launched. Itself where there is no such stage."""
+        """Returns the plan with the recipe, metric, axes and launch settings of a stage, or the
+        plan itself if there is no such stage."""
         found = self.stage(stage)
         if found is None:
             return self
@@ -254,18 +254,18 @@ class Plan(NamedTuple):
         return self._replace(recipe=found.recipe, launch=self.launch_of(stage), **own)
 
     def only(self, stage: str) -> "Plan":
-        """One stage as a plan of its own, with its runs alone."""
+        """Returns one stage as a plan of its own, with only its runs."""
         mine = tuple(run for run in self.runs if run.stage == stage)
         alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
-        return alone._replace(grid_text="")  # which is that of all of them
+        return alone._replace(grid_text="")  # the text is that of all stages
 
     @property
     def parts(self) -> "tuple[Plan, ...]":
-        """Its stages as plans of their own, or itself where it has none."""
+        """Its stages as plans of their own, or the plan itself if it has none."""
         return tuple(self.only(stage.name) for stage in self.stages) or (self,)
 
     def _repr_html_(self) -> str:
-        """In a notebook: what varies, and the runs."""
+        """Shows the axes and the runs in a notebook."""
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
         told = f"{len(self.runs)} runs of {recipes}"
         keys = list(self.axes)
@@ -274,12 +274,13 @@ class Plan(NamedTuple):
 
     @property
     def unseeded(self) -> bool:
-        """Whether the runs are replicates that no seed is given to (`seeds: {field: none}`): that
-        they differ is then the word of whoever wrote the grid."""
+        """Whether the runs are replicates without a seed (`seeds: {field: none}`). The grid's
+        author then vouches that they differ."""
         return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it; without what only a launch knows where there was none."""
+        """Returns the form in `sweep.json`. Values that only a launch knows are left out before
+        one."""
         known: dict[str, object] = {"created": self.created, "provenance": self.provenance}
         known |= {"snapshot": self.snapshot and self.snapshot.document()}
         known |= {"carried": self.carried.document()} if self.carried else {}
@@ -315,6 +316,6 @@ class Plan(NamedTuple):
 
 
 def _written(metric: Metric) -> dict[str, object]:
-    """With what is not as usual."""
+    """Returns the metric without values that are the defaults, except `at`."""
     usual = Metric._field_defaults
     return {k: v for k, v in metric._asdict().items() if k == "at" or v != usual.get(k)}

@@ -1,4 +1,4 @@
-"""Reads `sweep.json`, in which a launch keeps its plan."""
+"""Reads `sweep.json`, in which a launch stores its plan."""
 
 import re
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ from sweeper.model.stage_inputs import read_sources
 __all__ = ["read"]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""A run's id is part of paths, and of names of jobs: one that is none could lead anywhere."""
+"""A run's id is part of paths and of job names, so an unchecked one could lead anywhere."""
 _SEEDS = 2**63
-"""What a table of runs takes."""
+"""Bound of seeds in a table of runs."""
 
 
 def read(document: object, place: str) -> Plan:
-    """The plan in the file `place`. What an older version did not write has its default. Raises
-    `StoreError`."""
+    """Reads the plan in the file `place`. Values that an older version did not write get defaults.
+    Raises `StoreError`."""
     top = Part(document, place)
     axes = {key: top.part("axes").items(key) for key in top.table("axes")}
     extends = top.parts("extends") if top.document.get("extends") is not None else ()
@@ -82,7 +82,7 @@ def _stage(part: Part) -> Stage:
 
 
 def _own_launch(part: Part | None) -> Mapping[str, object]:
-    """What a stage says itself of how its runs are executed."""
+    """Reads a stage's own `launch`."""
     if part is None:
         return {}
     read = _launch(part).document()
@@ -172,7 +172,7 @@ def _metric(part: Part | None) -> Metric | None:
 
 
 class _RunDocument(TypedDict):
-    """A run as `sweep.json` has it."""
+    """A run as in `sweep.json`."""
 
     id: str
     name: str
@@ -185,7 +185,7 @@ class _RunDocument(TypedDict):
 
 
 def _runs(top: Part) -> tuple[Run, ...]:
-    """There may be thousands: what is as it should be is found so by one look."""
+    """Reads the runs. There may be thousands, so a valid run is recognized in one quick check."""
     runs: list[_RunDocument] = []
     seen: set[str] = set()
     for number, run in enumerate(top.items("runs")):
@@ -244,7 +244,7 @@ def _wandb(part: Part | None) -> Wandb | None:
 
 
 def _alarms(part: Part | None) -> Alarms | None:
-    """What a grid says of alarms; a rule that is off is null."""
+    """Reads a grid's alarms; a rule that is off is null."""
     if part is None:
         return None
     rules = {rule: part.part_or_none(rule) for rule in part.document}

@@ -1,4 +1,4 @@
-"""What the launchers of an account know of its quota together: one page of the account's record."""
+"""The quota that the launchers of an account share: one page of the account's record."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -13,9 +13,9 @@ __all__ = ["BLANK", "Learned", "Member", "Page", "read"]
 
 
 class Learned(NamedTuple):
-    """What the service bears: `limit` jobs at once, None while it has held nothing back. `step`: by
-    how many the limit grows next; `cuts`: how often it was lowered; `why` it was, at last, a key of
-    `labels.LOWERED`."""
+    """What the service sustains: `limit` jobs at once, None until the service has held a job back.
+    The limit grows by `step` next. `cuts` is how often it was lowered, `why` the last reason, a
+    key of `labels.LOWERED`."""
 
     limit: int | None = None
     step: int = 1
@@ -24,10 +24,10 @@ class Learned(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A sweep that has a launcher, or has had one: `root` and `sweep` say where it is, `who` is its
-    last launcher. It holds `slots`, and could use `wants` more; `paused` of its jobs are held back
-    by the service. `weight` is its priority, `turn` whose turn it is where a slot has to be shared
-    in time. `id` tells it from a sweep that was, or elsewhere is, called the same."""
+    """A sweep that has or had a launcher: `root` and `sweep` say where it is, `who` is its last
+    launcher. It holds `slots` and could use `wants` more; the service holds back `paused` of its
+    jobs. `weight` is its priority. `turn` decides who is next if a slot is shared in time. `id`
+    distinguishes it from other sweeps of the same name, earlier or elsewhere."""
 
     root: str
     sweep: str
@@ -41,8 +41,8 @@ class Member(NamedTuple):
 
 
 class Page(NamedTuple):
-    """All that is known: the next page replaces it. `number` is 0 where there is none yet. `mark`
-    tells it from any other page."""
+    """All shared knowledge. Each page replaces the one before. `number` is 0 if there is none yet.
+    `mark` distinguishes it from any other page."""
 
     number: int = 0
     learned: Learned = Learned()
@@ -51,11 +51,11 @@ class Page(NamedTuple):
 
     @property
     def held(self) -> int:
-        """Slots of all members."""
+        """The slots of all members."""
         return sum(member.slots for member in self.members.values())
 
     def document(self) -> dict[str, object]:
-        """As it is stored; the number is the file's name."""
+        """Returns the value in its stored form; the number is the file's name."""
         members = {
             name: {**one._asdict(), "who": one.who._asdict()} for name, one in self.members.items()
         }
@@ -64,12 +64,12 @@ class Page(NamedTuple):
 
 
 BLANK = Page()
-"""Of an account that nobody has used yet."""
+"""The page of an account that is not used yet."""
 
 
 def read(document: object, place: str, number: int) -> Page:
-    """The page in the file `place`, without members that cannot be read: a launcher that lives will
-    write its own anew. Raises `Damaged`."""
+    """Reads the page in the file `place`, without members that cannot be read: a live launcher
+    writes its own again. Raises `Damaged`."""
     top = Part(document, place)
     learned = top.part("learned")
     limit = learned.integer_or("limit", None)

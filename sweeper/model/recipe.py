@@ -1,4 +1,4 @@
-"""What a plan and every job have of a recipe, and of the code that it is run from."""
+"""The description of a recipe and of its code, in plans and jobs."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -11,9 +11,9 @@ __all__ = ["Recipe", "Snapshot", "read_recipe", "read_snapshot", "runs_anywhere"
 class Recipe(NamedTuple):
     """A recipe as found. Paths are absolute.
 
-    `on_path`: whether `cwd` goes on the module path, as with `python -m`. `forms` says which
-    fields' values are written on chz's command line otherwise than usual. `function`: the one that
-    returns the config, where the reference names one.
+    `on_path` says whether `cwd` goes on the module path, as with `python -m`. `forms` has the
+    fields whose values are written in an unusual form on chz's command line. `function` is the
+    function that returns the config, if the reference names one.
     """
 
     reference: str
@@ -33,13 +33,14 @@ class Recipe(NamedTuple):
     function: str | None = None
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         return self._asdict()
 
 
 class Snapshot(NamedTuple):
     """A copy of the code: its `hash`, the path of its `archive` in the store, the checkout's top
-    folder `root`, and `cwd`, below it; absolute where it is not. `commit` is the last before it."""
+    folder `root`, and `cwd` relative to it, or absolute if it is outside. `commit` is the last
+    commit before the copy."""
 
     hash: str
     archive: str
@@ -48,12 +49,12 @@ class Snapshot(NamedTuple):
     commit: str | None = None
 
     def document(self) -> dict[str, str]:
-        """As `sweep.json` and every job have it."""
+        """Returns the form in `sweep.json` and in jobs."""
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
 def read_recipe(part: Part) -> Recipe:
-    """What the recipe is. Only a launch needs all of it: see `runs_anywhere`. Raises
+    """Reads a recipe. Only running it needs all values: see `runs_anywhere`. Raises
     `StoreError`."""
     kind: Literal["module", "file", "command"] = "module"
     if part.document.get("kind") is not None:
@@ -72,7 +73,7 @@ def read_recipe(part: Part) -> Recipe:
         cwd=part.text_or("cwd", ""),
         on_path=part.flag_or("on_path", False),
         log_path_field=part.text_or("log_path_field", None),
-        # Before there was a choice, every recipe had one.
+        # Before this key existed, every recipe had a seed field.
         seed_field=part.text_or("seed_field", None) if "seed_field" in part.document else "seed",
         behavior_field=part.flag_or("behavior_field", False),
         takes={name: about.document for name, about in takes.items()},
@@ -82,7 +83,7 @@ def read_recipe(part: Part) -> Recipe:
 
 
 def runs_anywhere(recipe: Part) -> None:
-    """See that a recipe's description says all that it takes to run it. Raises `StoreError`."""
+    """Checks that a recipe's description is sufficient to run it. Raises `StoreError`."""
     recipe.text("cwd")
     if recipe.text("kind") == "command":
         if not recipe.texts_or("command", None):
@@ -94,7 +95,7 @@ def runs_anywhere(recipe: Part) -> None:
 
 
 def read_snapshot(part: Part | None) -> Snapshot | None:
-    """The description of a copy of the code. Raises `StoreError`."""
+    """Reads the description of a copy of the code. Raises `StoreError`."""
     if part is None:
         return None
     found = {key: part.text(key) for key in ("hash", "archive", "root", "cwd")}

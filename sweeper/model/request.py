@@ -1,4 +1,4 @@
-"""What a user asks of the launcher of a sweep, of the one at work or the next."""
+"""A user's requests to a sweep's launcher, the running one or the next."""
 
 from typing import NamedTuple
 
@@ -14,30 +14,31 @@ class Asked(NamedTuple):
     time: str
 
     def document(self, **more: object) -> dict[str, object]:
-        """As it is stored."""
+        """Returns the value in its stored form."""
         return {"schema": SCHEMA, **self._asdict(), **more}
 
 
 class Pause(NamedTuple):
-    """Nothing new is to be started; with `runs` what runs is to be stopped, and goes on later."""
+    """A request to start nothing new. With `runs`, running runs are stopped, and continue
+    later."""
 
     asked: Asked
     runs: bool = False
 
     def told(self, sweep: str) -> str:
-        """Why nothing is started, for people."""
+        """Returns the reason why nothing is started, for people."""
         by, since = self.asked
         return f"paused by {by} at {since}: `sweeper resume {sweep}` goes on"
 
 
 def read_asked(document: object, place: str) -> Asked:
-    """The request in the file `place`. Raises `StoreError`."""
+    """Reads the request in the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     return Asked(top.text_or("by", "somebody"), top.text_or("time", ""))
 
 
 def read_pause(document: object, place: str) -> Pause | None:
-    """A pause; None for one that was taken back. Raises `StoreError`."""
+    """Reads a pause; None if it was ended. Raises `StoreError`."""
     top = Part(document, place)
     if not top.flag_or("on", True):
         return None
@@ -45,8 +46,7 @@ def read_pause(document: object, place: str) -> Pause | None:
 
 
 def read_parallel(document: object, place: str) -> int | None:
-    """How many jobs there may be at once; None for as many as the plan says. Raises
-    `StoreError`."""
+    """Reads the most jobs at once; None for the plan's own limit. Raises `StoreError`."""
     top = Part(document, place)
     found = top.integer_or("max_parallel", None)
     if found is not None and found < 1:

@@ -1,4 +1,4 @@
-"""What is told of runs and sweeps, as `--json`, the registry and agents' tools have it."""
+"""Records of runs and sweeps, as returned by `--json`, the registry and the tools of agents."""
 
 from typing import NotRequired, TypedDict
 
@@ -6,8 +6,8 @@ __all__ = ["AnswerRow", "ItemRow", "RunRecord", "SweepRecord", "Times"]
 
 
 class Times(TypedDict):
-    """When a run `started` and `ended` (UTC, ISO 8601), and the seconds that its attempts with an
-    outcome took together; None where unknown."""
+    """When a run `started` and `ended` (UTC, ISO 8601), and the total seconds of its attempts that
+    have an outcome. Unknown values are None."""
 
     started: str | None
     ended: str | None
@@ -15,9 +15,9 @@ class Times(TypedDict):
 
 
 class RunRecord(Times):
-    """A run as plain values. `stage` and `parents` are of sweeps with stages, `backend` of those
-    with several places. `metric` is the name of the metric, `value` what the run is judged by; both
-    are left out where metrics were not to be read."""
+    """A run as plain values. Only sweeps with stages have `stage` and `parents`, only those with
+    several backends have `backend`. `metric` is the metric's name, `value` the value that the run
+    is judged by; both are left out if metrics were not read."""
 
     id: str
     sweep: str
@@ -52,8 +52,8 @@ class SweepRecord(TypedDict):
 
 
 class AnswerRow(TypedDict):
-    """An answer to an item of an evaluation. The score is None where nothing has judged, the step
-    where the file has none."""
+    """An answer to an item of an evaluation. The score is None if it was not judged, the step is
+    None if the file has none."""
 
     task: str
     item: str
@@ -68,7 +68,7 @@ class AnswerRow(TypedDict):
 
 
 class ItemRow(AnswerRow):
-    """An answer, and whose it is."""
+    """An answer with its run and sweep."""
 
     run: str
     sweep: str

@@ -1,8 +1,8 @@
-"""What a stage takes from the stages before it: `from` of a grid, as it is kept.
+"""What a stage takes from earlier stages: `from` of a grid, in its stored form.
 
-A source says where the parents of a run come from. Each of its takes gives some runs of one stage;
-a run has one parent from each take, in every combination. A source may also be the base model, of
-which there is no parent.
+A source says where the parents of a run come from. Each of its takes gives some runs of one stage.
+A run has one parent from each take, in every combination. A source may also be the base model,
+which is no parent.
 """
 
 import json
@@ -33,23 +33,23 @@ __all__ = [
 ]
 
 WORDS = ("best", "best-cell", "each", "top", "run")
-"""How runs are taken; `top` and `run` say how many, and which."""
+"""Ways to take runs. `top` also needs a number, and `run` a name."""
 
 PARENT = "from"
-"""What references call the parent, whichever stage it is of."""
+"""The name of the parent in references, whichever stage it is from."""
 
 LATE = ("checkpoint.state", "checkpoint.sampler", "log_path")
-"""What is known of a parent only once it has ended."""
+"""Values of a parent that are known only once it has ended."""
 
 REFERENCE = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
-"""A reference to a stage, as it stands in a configuration: `${sft.checkpoint.state}`."""
+"""A reference to a stage in a configuration: `${sft.checkpoint.state}`."""
 
 T = TypeVar("T")
 
 
 class Take(NamedTuple):
-    """Which runs of a stage are taken: the `best`, those of the best cell (`best-cell`), `each`,
-    the `number` best (`top`), or the one called `run`."""
+    """The runs that are taken from a stage: the `best` run, those of the best cell (`best-cell`),
+    `each`, the `number` best (`top`), or the one called `run`."""
 
     stage: str
     how: str
@@ -63,32 +63,32 @@ class Take(NamedTuple):
 
     @property
     def many(self) -> bool:
-        """Whether it may take several runs, which then stand in the names of their children."""
+        """Whether it may take several runs, which then appear in the names of their children."""
         return self.how in ("best-cell", "each", "top")
 
     @property
     def words(self) -> str:
-        """As people say it: `the best of sft`."""
+        """Describes it for people: `the best of sft`."""
         if self.how == "run":
             return f"{self.run} of {self.stage}"
         how = {"top": f"the {self.number} best", "best": "the best", "best-cell": "the best cell"}
         return f"{how.get(self.how, self.how)} of {self.stage}"
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         found: dict[str, object] = {"stage": self.stage, "take": self.how}
         found |= {"count": self.number} if self.how == "top" else {}
         return found | ({"run": self.run} if self.run is not None else {})
 
 
 class Source(NamedTuple):
-    """Where parents come from: one of each take; or `base`, the base model."""
+    """The origin of parents: one of each take; or `base`, the base model."""
 
     takes: tuple[Take, ...] = ()
     base: bool = False
 
     def document(self) -> dict[str, object]:
-        """As `sweep.json` has it."""
+        """Returns the form in `sweep.json`."""
         if self.base:
             return {"base": True}
         return {"takes": [take.document() for take in self.takes]}
@@ -96,8 +96,8 @@ class Source(NamedTuple):
 
 class Choice(NamedTuple):
     """A choice among the runs of a stage (`candidates`, their ids), all of which are known. `key`
-    names it: what is taken, by which metric, of which runs. A stage that gets more runs is chosen
-    from anew."""
+    identifies it by what is taken, by which metric, from which runs. If the stage gets more runs,
+    it becomes another choice."""
 
     take: Take
     metric: Metric
@@ -106,15 +106,15 @@ class Choice(NamedTuple):
 
 
 def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
-    """The choice of what to take of these runs."""
+    """Makes the choice of what to take from these runs."""
     judged = [metric.name, metric.goal, metric.at, metric.failed]
     key = _digest([take.document(), judged, sorted(candidates)])
     return Choice(take, metric, tuple(candidates), key)
 
 
 class Chosen(NamedTuple):
-    """What was chosen, once and for all: the runs (ids), best first, with what they were judged by;
-    `time` is when (UTC)."""
+    """The result of a choice, which is final: the runs (ids), best first, with the values that
+    they were judged by, and the `time` (UTC)."""
 
     taken: tuple[tuple[str, float], ...]
     time: str
@@ -125,7 +125,7 @@ class Chosen(NamedTuple):
         return tuple(run for run, _ in self.taken)
 
     def document(self, choice: Choice) -> dict[str, object]:
-        """As the store keeps it, with what it was a choice of."""
+        """Returns the value in its stored form, with its choice."""
         taken = [{"run": run, "value": value} for run, value in self.taken]
         judged = {"name": choice.metric.name, "goal": choice.metric.goal, "at": choice.metric.at}
         about = {**choice.take.document(), "metric": judged, "of": list(choice.candidates)}
@@ -133,7 +133,7 @@ class Chosen(NamedTuple):
 
 
 def read_chosen(document: object, place: str) -> Chosen:
-    """What was chosen, of the file `place`. Raises `StoreError`."""
+    """Reads the result of a choice from the file `place`. Raises `StoreError`."""
     top = Part(document, place)
     taken = [(one.text("run"), one.number_or("value", 0.0)) for one in top.parts("taken")]
     if not taken:
@@ -142,7 +142,7 @@ def read_chosen(document: object, place: str) -> Chosen:
 
 
 def read_sources(parts: Sequence[Part]) -> tuple[Source, ...]:
-    """The sources of a stage on record. Raises `StoreError`."""
+    """Reads the sources of a stage. Raises `StoreError`."""
     return tuple(_read_source(part) for part in parts)
 
 
@@ -162,14 +162,14 @@ def _read_source(part: Part) -> Source:
 
 
 def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
-    """The id of a run that has parents: made of what it would be without (`template`), of their
-    ids, and of its stage's name, since another stage may do the same with the same run. A run of
-    the base model has `base:<model>` in their place."""
+    """Returns the id of a run with parents. It is made from the id that it would have without them
+    (`template`), their ids, and the name of its stage, since another stage may do the same with
+    the same run. A run of the base model has `base:<model>` in place of parents."""
     return _digest({"parents": list(parents), "run": template, "stage": stage})
 
 
 def _digest(value: object) -> str:
-    """The first 12 digits of the SHA-256 of `value` as JSON."""
+    """Returns the first 12 digits of the SHA-256 of `value` as JSON."""
     import hashlib  # it loads OpenSSL, and most sweeps have no stages
 
     text = json.dumps(value, separators=(",", ":"))
@@ -177,12 +177,11 @@ def _digest(value: object) -> str:
 
 
 class Dropped(Exception):
-    """Raised for a reference whose key is to be left out: there is no such thing of a base
-    model."""
+    """Raised for a reference that a base model has no value for: its key is left out."""
 
 
 def references(value: object) -> Iterator[tuple[str, str]]:
-    """Yield the references to stages anywhere in a value: a stage, and what of it."""
+    """Yields the references to stages in a value: the stage, and the key of it."""
     if isinstance(value, str):
         if "${" in value:
             for found in REFERENCE.finditer(value):
@@ -196,8 +195,8 @@ def references(value: object) -> Iterator[tuple[str, str]]:
 
 
 def filled(config: Mapping[str, object], find: Callable[[str, str], object]) -> dict[str, object]:
-    """A configuration with references to stages replaced by what `find` gives for them. A key whose
-    value `find` has `Dropped` is left out."""
+    """Replaces references to stages in a configuration by the values that `find` returns. Leaves
+    out a key for which `find` raises `Dropped`."""
     made: dict[str, object] = {}
     for key, value in config.items():
         try:
@@ -224,5 +223,5 @@ def _fill(value: object, find: Callable[[str, str], object]) -> object:
 
 
 def text_of(value: object) -> str:
-    """A value inside a longer text."""
+    """Returns a value as part of a longer text."""
     return value if isinstance(value, str) else json.dumps(value)

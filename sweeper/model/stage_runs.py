@@ -1,9 +1,9 @@
-"""How the runs of a sweep with stages come to be: each run of a later stage is made of what its
-stage says and of its parents.
+"""Makes the runs of a sweep with stages. Each run of a later stage is made from the stage's own
+configuration and from its parents.
 
-Which runs are parents is partly known from the plan (`each`, a run by its name), partly chosen once
-a stage has ended (the best). What was chosen is on record, and everything else follows from it: so
-whoever reads the plan, and a launcher that was killed and started again, sees the same runs.
+Some parents are known from the plan (`each`, a run by its name). Others are chosen once a stage
+has ended (the best). Choices are recorded, and everything else follows from them, so every reader
+of the plan, and a restarted launcher, sees the same runs.
 """
 
 import itertools
@@ -34,13 +34,13 @@ _NONE: object = object()
 
 
 Taken = Callable[[Choice], Sequence[str] | None]
-"""Gives the ids that were chosen; None where nothing was yet."""
+"""Returns the ids that were chosen; None if the choice is not made yet."""
 
 
 class Growth(NamedTuple):
-    """The runs of a plan as far as they are known, in the order of its stages, then those that the
-    grid no longer has; the `choices` that are still to be made; how many runs of each stage are
-    `unknown` until then."""
+    """The known runs of a plan, in the order of its stages, followed by those that the grid no
+    longer has; the `choices` that are still to be made; and the number of `unknown` runs of each
+    stage until then."""
 
     runs: tuple[Run, ...]
     choices: tuple[Choice, ...]
@@ -48,7 +48,7 @@ class Growth(NamedTuple):
 
 
 def grown(plan: Plan, taken: Taken) -> Plan:
-    """The plan with all runs that are known by what was chosen."""
+    """Returns the plan with all runs that are known from the choices made."""
     if not plan.stages:
         return plan
     growth = grow(plan, taken)
@@ -56,20 +56,20 @@ def grown(plan: Plan, taken: Taken) -> Plan:
 
 
 def grow(plan: Plan, taken: Taken) -> Growth:
-    """Make the runs of all stages."""
+    """Makes the runs of all stages."""
     return _Growing(plan, taken).all()
 
 
 def depths(stages: Iterable[Stage]) -> dict[str, int]:
-    """How many stages come before each at most."""
+    """Returns for each stage the length of the longest chain of stages before it."""
     found: dict[str, int] = {}
-    for stage in stages:  # those that others take from come first
+    for stage in stages:  # parents come first
         found[stage.name] = max((found[name] + 1 for name in stage.before), default=0)
     return found
 
 
 def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
-    """Yield the ancestors of a run, the nearest first, each once."""
+    """Yields the ancestors of a run, the nearest first, each once."""
     seen: set[str] = set()
     nearest = list(run.parents)
     while nearest:
@@ -81,8 +81,8 @@ def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
 
 
 def value_of(plan: Plan, run: Run, key: str) -> object:
-    """What a run's configuration holds for a key: the recipe's default where nothing was given.
-    Raises `KeyError` where there is none either."""
+    """Returns the value of a key in a run's configuration, or the recipe's default. Raises
+    `KeyError` if there is neither."""
     if key in run.config:
         return run.config[key]
     stage = plan.stage(run.stage)
@@ -91,7 +91,7 @@ def value_of(plan: Plan, run: Run, key: str) -> object:
 
 
 class _Growing:
-    """One plan, its stages grown one after the other."""
+    """Makes the runs of one plan, stage by stage."""
 
     def __init__(self, plan: Plan, taken: Taken) -> None:
         self._plan, self._taken = plan, taken
@@ -104,7 +104,7 @@ class _Growing:
         self._taken_of: dict[Take, list[Run] | None] = {}
 
     def all(self) -> Growth:
-        """Grow every stage."""
+        """Makes the runs of every stage."""
         roots: dict[str, list[Run]] = {}
         for run in self._plan.runs:
             if run.stage is not None and not run.retired:
@@ -134,12 +134,13 @@ class _Growing:
                     yield self._child(stage, template, source, parents)
 
     def _parents(self, take: Take) -> list[Run]:
-        """The runs that a take gives, as far as they are known."""
+        """Returns the runs that a take gives, as far as they are known."""
         return self._taken_by(take) or []
 
     def _taken_by(self, take: Take) -> list[Run] | None:
-        """The runs that a take gives, as far as they are known; None where nothing is chosen."""
-        if take not in self._taken_of:  # the stage that it takes from has all its runs by now
+        """Returns the runs that a take gives, as far as they are known; None if nothing is chosen
+        yet."""
+        if take not in self._taken_of:  # its stage has all its runs by now
             self._taken_of[take] = self._take(take)
         return self._taken_of[take]
 
@@ -161,15 +162,16 @@ class _Growing:
         return [by_id[run] for run in chosen if run in by_id]
 
     def _to_come(self, source: Source) -> int:
-        """How many combinations of parents a source will give besides those that are known."""
+        """Returns how many combinations of parents a source will give in addition to the known
+        ones."""
         if source.base:
             return 0
         known = math.prod(len(self._parents(take)) for take in source.takes)
         return math.prod(map(self._expected_of, source.takes)) - known
 
     def _expected_of(self, take: Take) -> int:
-        """How many runs a take gives in the end: where it was chosen what was, else as many as are
-        asked for."""
+        """Returns how many runs a take gives in the end: the number of chosen runs, or, before the
+        choice, the number asked for."""
         found, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
             return len(runs) + self._unknown[take.stage]
@@ -183,7 +185,7 @@ class _Growing:
         return max(Counter(cells).values(), default=1)
 
     def _models(self) -> list[str]:
-        """The base models that the sweep starts from."""
+        """Returns the base models that the sweep starts from."""
         found: dict[str, None] = {}
         roots = [run for s in self._plan.stages if not s.sources for run in self._of[s.name]]
         for run in roots:
@@ -225,10 +227,10 @@ class _Growing:
         seed, pieces = template.seed, list[str]()
         for take, parent in zip(source.takes, parents, strict=True):
             if not take.many:
-                if len(stage.sources) > 1:  # which of them it is shows only in the name
+                if len(stage.sources) > 1:  # only the name shows which source it is
                     pieces.append(parent.name if take.how == "run" else f"{take.stage}-{take.how}")
                 continue
-            # A run without a seed of its own is a replicate as its parent is one.
+            # A run without a seed of its own takes over its parent's.
             takes_seed = seed is None and parent.seed is not None
             seed = parent.seed if takes_seed else seed
             whose = parent.cell if takes_seed or parent.seed is None else parent.name
@@ -240,8 +242,7 @@ class _Growing:
         return self._named(template, pieces, found)
 
     def _named(self, template: Run, pieces: Sequence[str], run: Run) -> Run:
-        """A run that was made of a template, with the names that it gets. `pieces` say what it goes
-        on from."""
+        """Names a run that was made from a template. `pieces` name its parents."""
         own = [template.cell] if template.cell != "base" or not pieces else []
         cell = shorten(f"{run.stage}/{','.join([*own, *pieces])}")
         tail = _seed_in(template)
@@ -254,14 +255,14 @@ class _Growing:
         known = self._known.get(run.id)
         if known is not None:
             name = known.name
-        elif name in self._names:  # an earlier grid's, or that of a parent chosen before
+        elif name in self._names:  # of an earlier grid, or of a parent chosen before
             name = f"{name}~{run.id[:6]}"
         self._names.add(name)
         return run._replace(name=name, cell=cell)
 
 
 def _seed_in(run: Run) -> str:
-    """What a name says of the seed: `seed=3` at its end, or nothing."""
+    """Returns the seed part at the end of a name, such as `seed=3`, or ""."""
     found = re.search(rf"(?:^|,)([^,=]+={re.escape(str(run.seed))})$", run.name)
     return found[1] if found and run.seed is not None and run.name != run.cell else ""
 

@@ -1,4 +1,4 @@
-"""What runs of later stages wait for, and whether that can still come. Pure."""
+"""Determines what runs of later stages wait for, and whether it can still happen. Pure."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -11,13 +11,12 @@ from sweeper.model.stage_inputs import Choice
 __all__ = ["Fate", "Wait", "fate_of", "halted", "holds_back", "told_of", "waits"]
 
 Fate = Literal["succeeded", "failed", "cancelled", "open"]
-"""What became of a run: it is over for one of these reasons, or it may still succeed."""
+"""A run's result: why it has ended, or `open` if it may still succeed."""
 
 
 class Wait(NamedTuple):
-    """What a run, or the runs of a stage that are not known, wait for: `on` in words. `vain`: it
-    will not come, unless somebody does something about it; `fate` is then that of the run that it
-    hangs on."""
+    """What a run, or the unknown runs of a stage, wait for: `on` in words. `vain` means that it
+    will not happen unless somebody intervenes; `fate` is then that of the run that causes it."""
 
     on: str
     vain: bool
@@ -30,9 +29,9 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """What each run waits for whose parents have not all succeeded (by its id), and what those runs
-    wait for that are not known yet (by their stage). `lacking` is what else is known of runs (by
-    id), and of choices (by key): theirs have ended, and do not have what is needed of them."""
+    """Returns what each run waits for whose parents have not all succeeded (by run id), and what
+    the unknown runs wait for (by stage). `lacking` adds waits of runs (by id) and of choices (by
+    key) whose parents have ended without something that is needed from them."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # parents come before their children
@@ -64,7 +63,8 @@ def waits(
 
 
 def halted(plan: Plan, cancelled: Asked | None) -> dict[str, Wait]:
-    """What choices (by key) wait for once the whole sweep was cancelled: nothing is taken then."""
+    """Returns the waits of choices (by key) after the whole sweep was cancelled: nothing is
+    chosen."""
     if cancelled is None:
         return {}
     told = f"but {cancelled.by} has cancelled the sweep: it goes on with the next launch or retry"
@@ -80,7 +80,7 @@ def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
 
 
 def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
-    """The fate of a run; of one that waits in vain that of what it waits for."""
+    """Returns the fate of a run. If it waits in vain, that is the fate of what it waits for."""
     found = fate(run)
     return runs[run].fate if found == "open" and run in runs and runs[run].vain else found
 
@@ -88,8 +88,9 @@ def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fat
 def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
-    """What a choice waits for: that all have ended, and none was cancelled or has failed, unless
-    failures count for nothing in the metric. Who cancels a sweep does not want it to go on."""
+    """Returns what a choice waits for: all candidates must end. A cancelled one blocks it, because
+    a user who cancels runs does not want the sweep to go on. A failed one blocks it unless the
+    metric allows failures."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     what = choice.take.words
     for fault, one, several in _FAULTS:
@@ -111,17 +112,17 @@ _FAULTS: tuple[tuple[Fate, str, str], ...] = (
 
 
 def holds_back(choice: Choice, fates: Mapping[str, Fate]) -> bool:
-    """Whether what became of some runs holds a choice back."""
+    """Whether failed or cancelled runs hold a choice back."""
     return any(_is_held(choice, fates, fault) for fault, *_ in _FAULTS)
 
 
 def _is_held(choice: Choice, fates: Mapping[str, Fate], fault: Fate) -> bool:
-    """Whether runs with this fate do."""
+    """Whether runs with this fate hold it back."""
     return fault in fates.values() and (fault != "failed" or choice.metric.failed == "bound")
 
 
 def told_of(plan: Plan, runs: dict[str, Wait], stages: dict[str, Wait]) -> tuple[str, ...]:
-    """Say, a line for each reason, which runs are held back in vain."""
+    """Returns a line for each reason why runs are held back in vain."""
     held: dict[str, dict[str, int]] = {}
     stage_of = {run.id: run.stage or "" for run in plan.runs}
     waiting = [(stage_of[run], 1, wait) for run, wait in runs.items()]

@@ -4,21 +4,22 @@ An event is a file `state/<run>/<attempt>.<event>.json`, created once and never 
 of a run is a function of the set of its event names, so it does not depend on the order in which
 they were written, listed or read:
 
-- the highest attempt with anything but an intent decides;
-- among that attempt's events the one of highest precedence decides.
+- the highest attempt with any event other than an intent decides;
+- among that attempt's events, the one of highest precedence decides.
 
-An `intent` alone says that a launcher was about to submit: it opens an attempt and changes
-no state.
+An `intent` alone says that a launcher was about to submit. It opens an attempt and changes no
+state.
 
-Two of the names are requests, written by whoever asks and not by who does:
+Two events are requests, written by the one who asks and not by the one who acts:
 
-- `cancel`: stop this attempt and start no other. It stands until a `retry` of the same or a later
-  attempt. A run of which nothing was started, and one that waited to be started again after a
-  preemption or a loss, is cancelled by it at once; one at work when its worker has ended.
-- `retry`: after this attempt's end the run wants another one. It takes a `cancel` back, and the
-  failure, loss or preemption of its attempt does not count any more.
+- `cancel`: stop this attempt and start no other. It holds until a `retry` of the same or a later
+  attempt. It cancels a run at once if nothing was started, or if the run waited to be restarted
+  after a preemption or a loss; a running one is cancelled when its worker has ended.
+- `retry`: start another attempt after this one ends. It revokes a `cancel`, and the failure, loss
+  or preemption of its attempt no longer counts.
 
-A request may name the attempt after the last: asked to cancel a run that waits for its retry, say.
+A request may name the attempt after the last, for example to cancel a run that waits for its
+retry.
 """
 
 from collections.abc import Collection, Iterable
@@ -42,12 +43,12 @@ __all__ = [
 ]
 
 _MOST_RESTARTS = 20
-"""How often a run that was preempted or lost is started again: enough for any spot market, and an
-end to a run that kills its machine."""
+"""The most restarts of a run after preemptions and losses: enough for any spot market, and a limit
+for a run that kills its machine."""
 
 
 class State(StrEnum):
-    """Where a run stands."""
+    """The state of a run."""
 
     PLANNED = "planned"
     SUBMITTED = "submitted"
@@ -60,21 +61,21 @@ class State(StrEnum):
 
 
 class NoState(StrEnum):
-    """What is said of a run that has no events: a folder that somebody else's program wrote."""
+    """The state shown for a run without events, such as a folder written by another program."""
 
     UNKNOWN = "unknown"
 
 
 class Event(StrEnum):
-    """What happened to an attempt, in order of precedence: a later one outweighs those above it."""
+    """What happened to an attempt. A later event in this list has precedence over those above."""
 
     CANCEL = "cancel"  # a request: stop this attempt, start no other
     RETRY = "retry"  # a request: after this attempt's end, start another
     INTENT = "intent"  # the launcher is about to submit
     SUBMITTED = "submitted"  # the backend has accepted the job
     CLAIMED = "claimed"  # a worker holds the attempt, exclusively
-    LOST = "lost"  # the lease ran out and the backend knows no such job
-    RETURNED = "returned"  # the worker found itself declared lost, and lives
+    LOST = "lost"  # the lease expired and the backend has no such job
+    RETURNED = "returned"  # the worker was declared lost, and is alive
     PREEMPTED = "preempted"  # stopped from outside; may be resumed
     FAILED = "failed"
     CANCELLED = "cancelled"  # stopped because a user asked
@@ -95,22 +96,22 @@ _STATE_AFTER = {
 }
 
 OPEN = frozenset({State.SUBMITTED, State.RUNNING})
-"""States in which a job may be at work."""
+"""States in which a job may be running."""
 
 OUTCOMES = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED)
-"""Events that end an attempt, the most telling first; their body is its outcome."""
+"""Events that end an attempt, the most informative first. Their body is its outcome."""
 
 ENDED = frozenset(OUTCOMES)
 
 _BETWEEN = frozenset({Event.PREEMPTED, Event.LOST})
-"""After these a run waits to be started again, unless a user has asked that it be not."""
+"""After these events a run waits to be restarted, unless a user has cancelled it."""
 
 
 class RunState(NamedTuple):
-    """A run as its events tell it.
+    """The state of a run according to its events.
 
-    `attempt` is the one that decided the state (0: none yet), `opened` the highest attempt of
-    which there is any event, and so at least `attempt`; `event` is the deciding event.
+    `attempt` is the one that decided the state (0: none yet), `opened` the highest attempt with
+    any event, at least `attempt`. `event` is the deciding event.
     """
 
     state: State
@@ -120,18 +121,18 @@ class RunState(NamedTuple):
 
     @property
     def unacknowledged(self) -> bool:
-        """An attempt was opened and nothing more is known of it: submitted or not, only the
-        backend can tell."""
+        """Whether an attempt was opened and nothing more is known: only the backend can tell if it
+        was submitted."""
         return self.opened > self.attempt
 
     @property
     def at_work(self) -> bool:
-        """Whether a job of the run may be at work."""
+        """Whether a job of the run may be running."""
         return self.state in OPEN or self.unacknowledged
 
 
 def fold(events: Iterable[tuple[int, Event]]) -> RunState:
-    """The state that follows from `events`, pairs of attempt and event, in any order."""
+    """Returns the state that follows from `events`, pairs of attempt and event in any order."""
     opened = 0
     best: tuple[int, int] = (0, -1)
     deciding: Event | None = None
@@ -171,9 +172,9 @@ def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
 
 
 def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
-    """Whether a run with these events is to be started (again). `retries` is how many failures
-    are made good for; preemptions and losses are, within reason. What was asked for by `retry`
-    counts as neither."""
+    """Whether a run with these events should be started (again). `retries` is the number of
+    failures that are retried. Preemptions and losses are restarted too, up to a limit. Attempts
+    with a `retry` request count as neither."""
     state = fold(events)
     if state.unacknowledged or state.state in OPEN or state.state is State.SUCCEEDED:
         return False
@@ -193,9 +194,9 @@ def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
 def is_finished(
     events: Collection[tuple[int, Event]], retries: int, *, retired: bool = False
 ) -> bool:
-    """Whether nothing more is to come of a run with these events: no job of it is at work, and no
-    launcher would start one, or look for one. `retired`: the grid has it no more; what was only
-    about to be submitted of it is left there."""
+    """Whether a run with these events is finished: it has no running job, and no launcher would
+    start or look for one. A `retired` run is no longer in the grid; an attempt of it that was only
+    about to be submitted is ignored."""
     state = fold(events)
     if state.state in OPEN:
         return False
@@ -203,13 +204,13 @@ def is_finished(
 
 
 def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:
-    """The highest attempt with an event of that kind; 0 for none."""
+    """Returns the highest attempt with an event of that kind; 0 for none."""
     return max((attempt for attempt, event in events if event is kind), default=0)
 
 
 def parse_name(name: str) -> tuple[int, Event] | None:
-    """`"2.claimed.json"` -> `(2, Event.CLAIMED)`; None for a name that is no event's (a newer
-    version's, or a stray file): readers pass over it."""
+    """Parses `"2.claimed.json"` to `(2, Event.CLAIMED)`. Returns None for a name that is no event
+    (of a newer version, or a stray file): readers skip it."""
     parts = name.split(".")
     if len(parts) != 3 or parts[2] != "json" or not parts[0].isdecimal():
         return None

@@ -1,4 +1,4 @@
-"""What a run used of the Tinker service, by model: tokens by kind, requests and steps."""
+"""Use of the Tinker service by a run, by model: tokens by kind, requests and steps."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -19,13 +19,13 @@ __all__ = [
 ]
 
 KINDS = ("prefill", "cached", "sample", "train")
-"""The kinds of tokens that are priced each on its own."""
+"""The kinds of tokens, each with its own price."""
 
 
 class Counts(NamedTuple):
-    """Of one model. `prefill`: tokens of prompts, each read once a request, without those of them
-    that were `cached`; `sample`: drawn; `train`: through forward and backward. `steps` are the
-    optimizer's."""
+    """Counts of one model. `prefill` are tokens of prompts, read once for each request, without
+    the `cached` ones. `sample` were sampled, `train` went through forward and backward. `steps`
+    are the optimizer's."""
 
     prefill: int = 0
     cached: int = 0
@@ -40,34 +40,34 @@ class Counts(NamedTuple):
         return self.prefill + self.cached + self.sample + self.train
 
     def plus(self, other: "Counts") -> "Counts":
-        """The sum, kind by kind."""
+        """Returns the sum, kind by kind."""
         return Counts(*map(sum, zip(self, other, strict=True)))
 
 
 class Usage(NamedTuple):
-    """`models`: counts by the name of the base model. `unknown` says what was not counted, and why
-    (an SDK that is not as expected); None where all was."""
+    """`models` has the counts by the name of the base model. `unknown` says what was not counted
+    and why (an unexpected SDK); None if everything was counted."""
 
     models: Mapping[str, Counts] = MappingProxyType({})
     unknown: str | None = None
 
     @property
     def counts(self) -> Counts:
-        """All models together."""
+        """The counts of all models together."""
         found = Counts()
         for counts in self.models.values():
             found = found.plus(counts)
         return found
 
     def document(self) -> dict[str, object]:
-        """As it is stored."""
+        """Returns the value in its stored form."""
         models: dict[str, object] = {name: counts._asdict() for name, counts in self.models.items()}
         return {"models": models, **({"unknown": self.unknown} if self.unknown else {})}
 
 
 class SweepUsage(NamedTuple):
-    """What all runs of a sweep had `used` at a `time`, and what was `to_come` of those that were
-    not finished, but for the `untold`, of which nothing is known."""
+    """What all runs of a sweep had `used` at a `time`, and the estimate `to_come` for those not
+    finished. `untold` is the number of runs about which nothing is known."""
 
     used: Usage
     to_come: Usage
@@ -75,17 +75,17 @@ class SweepUsage(NamedTuple):
     time: str | None = None
 
     def document(self) -> dict[str, object]:
-        """As it is stored."""
+        """Returns the value in its stored form."""
         told = {"used": self.used.document(), "to_come": self.to_come.document()}
         return {**told, "untold": self.untold, "time": self.time}
 
 
 NO_USAGE = Usage()
-"""Of a run that has not used anything, or of which nothing is known."""
+"""The usage of a run that has used nothing, or about which nothing is known."""
 
 
 def read(body: Part | None) -> Usage:
-    """What `Usage.document` made. Raises `StoreError`."""
+    """Reads the form of `Usage.document`. Raises `StoreError`."""
     if body is None:
         return NO_USAGE
     models = {
@@ -96,7 +96,7 @@ def read(body: Part | None) -> Usage:
 
 
 def read_of_sweep(body: Part | None) -> SweepUsage | None:
-    """What `SweepUsage.document` made. Raises `StoreError`."""
+    """Reads the form of `SweepUsage.document`. Raises `StoreError`."""
     if body is None:
         return None
     used, to_come = read(body.part_or_none("used")), read(body.part_or_none("to_come"))
@@ -104,7 +104,7 @@ def read_of_sweep(body: Part | None) -> SweepUsage | None:
 
 
 def beyond(usage: Usage, known: Usage) -> Usage:
-    """What is in `usage` and was not in `known`."""
+    """Returns the part of `usage` that is not in `known`."""
     found: dict[str, Counts] = {}
     for name, counts in usage.models.items():
         before = known.models.get(name, Counts())
@@ -115,7 +115,7 @@ def beyond(usage: Usage, known: Usage) -> Usage:
 
 
 def total(several: Iterable[Usage]) -> Usage:
-    """All of them together."""
+    """Returns the sum of all."""
     models: dict[str, Counts] = {}
     unknown: str | None = None
     for usage in several:

@@ -1,8 +1,8 @@
-"""Makes a plan of a grid, in steps of which each uses only what those before have made.
+"""Makes the plan of a grid, in steps. Each step uses only the results of earlier ones.
 
-expansion   a grid, as `sweeper.grid` has read it -> its cells, with their runs' configurations
-cells       -> the cells' names, and their runs' ids
-checks      -> what is wrong with them, by the recipe and beside each other
-plan        calls these in order
-points      the types that they hand on; product: how a grid's axes become cells
+expansion   expands a grid, as `sweeper.grid` has read it, to its cells and their configurations
+cells       names the cells, and makes the ids of their runs
+checks      checks the runs, by the recipe and against each other
+plan        calls these steps in order; stages: does so for each stage of a grid
+points      the types that the steps exchange; product: makes cells from a grid's axes
 """

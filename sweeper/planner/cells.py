@@ -1,4 +1,4 @@
-"""Names cells and identifies runs."""
+"""Names cells, and makes the ids of runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -12,15 +12,15 @@ from sweeper.planner.points import Expanded, Point, Row
 __all__ = ["MAX_PLAN", "Named", "name"]
 
 MAX_PLAN = 256_000_000
-"""The most characters of the configurations of a sweep's runs together."""
+"""The most characters that all configurations of a sweep's runs may have together."""
 
 _MAX_CELL = 80
 _NONE: object = object()
 
 
 class Named(NamedTuple):
-    """The runs of a grid, in the order of its cells, and its axes with their values, the seed left
-    out."""
+    """The runs of a grid, in the order of its cells, and its axes with their values, without the
+    seed."""
 
     runs: tuple[Run, ...]
     axes: dict[str, list[object]]
@@ -55,8 +55,7 @@ class _Naming:
         self.source = f'"recipe":{canonical(grid.recipe)}'
         if grid.command is not None:
             self.source = f'"command":{canonical(list(grid.command))}'
-        # Many points share the same value objects, which the grid keeps alive: their `id()` stands
-        # for them.
+        # Many points share value objects, which the grid keeps alive, so `id()` is their key.
         self._members: dict[str, dict[int, str]] = {}
         self._columns: dict[tuple[str | None, ...], list[tuple[str, dict[int, str]]]] = {}
         self._size = 0
@@ -65,11 +64,11 @@ class _Naming:
         """Yield each run, with its cell's name and its id."""
         grid, field = self.grid, self.seed_field
         own = [_NONE if field is None else point.config.get(field, _NONE) for point in self.points]
-        # Without `seeds`, a cell's own integer is its seed, and shown where it is not always one.
+        # Without `seeds`, an integer in a cell's seed field is its seed, shown if seeds differ.
         replicates = grid.seeds is not None or all(n is _NONE or type(n) is int for n in own)
         shown = grid.seeds is not None or (replicates and len(set(own)) > 1)
         keys = [key for key in _given_keys(grid) if key != field or not replicates]
-        # Replicates are not called `seed` if a key of that name means something else.
+        # Replicates are not called `seed` if a key of that name has another meaning.
         word = field if field and "seed" in keys and grid.seeds is not None else "seed"
         if field is None:
             word = "replicate"
@@ -99,12 +98,12 @@ class _Naming:
                 )
 
     def _seeded(self, config: Mapping[str, object]) -> str | None:
-        """The field that has the seed in a configuration, if any."""
+        """Returns the field that holds the seed in a configuration, if any."""
         field = self.seed_field
         return field if field is not None and type(config.get(field)) is int else None
 
     def _values(self, config: Mapping[str, object], left_out: str | None) -> str:
-        """The values as they stand in an id, without the key `left_out`."""
+        """Returns the values as written in an id, without the key `left_out`."""
         shape = (left_out, *config)
         columns = self._columns.get(shape)
         if columns is None:
@@ -121,15 +120,16 @@ class _Naming:
 
 
 class _Names:
-    """Gives cells their names: cells that differ only in the seed have one name, and others never
-    the same, even where the file system ignores case."""
+    """Names cells. Cells that differ only in the seed share a name. Other cells never do, even if
+    case is ignored."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self._taken: set[str] = set()
 
     def of(self, label: str, values: str) -> str:
-        """The name of the cell with these values: `label`, with a suffix if that is taken."""
+        """Returns the name of the cell with these values: `label`, with a suffix if it is
+        taken."""
         key = hash(values)
         name = self._names.get(key)
         if name is None:
@@ -142,8 +142,8 @@ class _Names:
 
 
 def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
-    """The declared axes with their values, each once, in the grid's order, without those under a
-    condition that never holds."""
+    """Returns the declared axes with their distinct values, in the grid's order, without axes
+    whose condition never holds."""
     found: dict[str, dict[str, object]] = {}
     held = {id(block) for block in grid.blocks}
     if grid.whens:
@@ -173,13 +173,13 @@ def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]
 
 
 def _given_keys(grid: Grid) -> list[str]:
-    """The keys in which cells may differ: those of axes, then of included cells."""
+    """Returns the keys in which cells may differ: those of axes, then of included cells."""
     keys = [key for block in grid.every_block() for key in block.axes]
     return list(dict.fromkeys([*keys, *(key for entry in grid.include for key in entry)]))
 
 
 def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
-    """Yield the label of each point's cell: the keys that vary, with their values; "" for none. No
+    """Yields the label of each point's cell: the keys that vary, with their values, or "". No
     label uses `word` as a key."""
     included = len(points) - len(grid.include)
     chosen = [_values(point, keys) for point in points[included:]]
@@ -192,7 +192,7 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
         values = offered.get(key, [])
         values += [value[key] for value in chosen if key in value]
         labels = value_labels(values, written.get(key, {}))
-        # Included cells stand beside those of the axes, not all of which know their other keys.
+        # Included cells appear next to cells of the axes, not all of which have this key.
         beside = bool(grid.include and grid.blocks) and key not in everywhere
         if len(labels) > 1 or beside or any(key not in value for value in chosen):
             parts[key] = {text: f"{short[key]}={label}" for text, label in labels.items()}
@@ -211,7 +211,7 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
 
 
 def _written(grid: Grid) -> dict[str, dict[str, str]]:
-    """How the grid spells numbers: by key, then by the value's canonical text."""
+    """Returns the grid's spelling of numbers: by key, then by the value's canonical text."""
     given = [pair for block in grid.every_block() for pair in block.axes.items()]
     single = [*grid.include, grid.base, grid.fixed, *(when.base for when in grid.whens)]
     given += [(key, (setting,)) for settings in single for key, setting in settings.items()]
@@ -232,7 +232,7 @@ def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
-    """The values that cells may have chosen, by key, with references resolved."""
+    """Returns the values that cells may have chosen, by key, with references resolved."""
     found: dict[str, list[object]] = {}
     made: set[str] = set()
     axes = [pair for block in grid.every_block() for pair in block.axes.items()]
@@ -250,7 +250,7 @@ def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
 
 
 def _values(point: Point, keys: Sequence[str]) -> dict[str, object]:
-    """The values of an included cell for the keys: its own, else the base's."""
+    """Returns the values of an included cell for the keys: its own, else the base's."""
     values: dict[str, object] = {}
     for key in keys:
         if key in point.rows[0].settings:

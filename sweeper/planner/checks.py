@@ -1,6 +1,5 @@
-"""Checks a grid's runs: each configuration by the recipe, in the interpreter that will run it; and
-what only shows in all of them together. Checking comes after naming, since mistakes are told by
-name."""
+"""Checks a grid's runs: the recipe checks each configuration, in the interpreter that will run it,
+and further checks compare all of them. Cells are named first, because messages use the names."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -40,8 +39,8 @@ _PLACES = {
 
 
 class Checked(NamedTuple):
-    """What the check found: the recipe, warnings for people, what the recipe tells them, and what
-    it says of each run's usage, by the run's number."""
+    """The result of a check: the recipe, warnings, notes from the recipe, and the recipe's
+    estimates of usage by the run's number."""
 
     recipe: Recipe
     warnings: tuple[str, ...]
@@ -52,14 +51,14 @@ class Checked(NamedTuple):
 def check(
     expanded: Expanded, runs: Sequence[Run], problems: Problems, *, validate: bool
 ) -> Checked:
-    """Check a grid's runs. Raises `GridError` with all that was found wrong, here and before.
-    Without `validate` the recipe is not asked."""
+    """Checks a grid's runs. Raises `GridError` with all mistakes found so far, also earlier ones.
+    Without `validate` the recipe is not imported."""
     return _Check(expanded, runs, problems).all(validate)
 
 
 def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
-    """Have the recipe check what could be read of a grid that has mistakes, so that all are told at
-    once. Mistakes that may only follow from the others are left out."""
+    """Lets the recipe check the readable part of a grid with mistakes, so that all mistakes are
+    reported at once. Mistakes that may only follow from others are left out."""
     if grid.recipe is None or points is None:
         return
     try:
@@ -75,7 +74,8 @@ def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Pr
 
 
 def fields_of(grid: Grid) -> Mapping[str, object]:
-    """The fields that a grid's recipe takes; none where it cannot be asked, which `check` tells."""
+    """Returns the fields of a grid's recipe; none if it cannot be inspected, which `check`
+    reports."""
     try:
         return _inspect(grid, [], validate=True).recipe.takes
     except RecipeError:
@@ -99,7 +99,7 @@ def _add_error(grid: Grid, error: RecipeError, problems: Problems) -> None:
 
 
 class _Check:
-    """One check of a grid. Each step notes the problems that it finds."""
+    """One check of a grid. Each step notes the mistakes that it finds."""
 
     def __init__(self, expanded: Expanded, runs: Sequence[Run], problems: Problems) -> None:
         self.expanded, self.runs, self.problems = expanded, runs, problems
@@ -110,7 +110,7 @@ class _Check:
         self.estimates: dict[int, Usage] = {}
 
     def all(self, validate: bool) -> Checked:
-        """Do every step, in order."""
+        """Runs every step in order."""
         self._check_keys()
         self._check_duplicates()
         recipe = self._ask_recipe(validate)
@@ -127,7 +127,7 @@ class _Check:
         return Checked(recipe, tuple(self.warnings), self.notes, self.estimates)
 
     def _check_keys(self) -> None:
-        """Note keys that a grid must not give."""
+        """Notes keys that a grid must not give."""
         grid = self.grid
         field = grid.launch.log_path_field or "log_path"
         ours = {field, "behavior_if_log_dir_exists"} if grid.command is None else set(RUN_KEYS)
@@ -140,7 +140,7 @@ class _Check:
                     self.problems.add(setting.places[key], f"{key} is given by seeds already")
 
     def _check_duplicates(self) -> None:
-        """Note runs with one configuration: one would silently stand for both."""
+        """Notes runs with the same configuration: one would silently replace the other."""
         first: dict[str, Run] = {}
         for number, run in enumerate(self.runs):
             other = first.setdefault(run.id, run)
@@ -152,7 +152,7 @@ class _Check:
                 self.problems.add(place, told)
 
     def _ask_recipe(self, validate: bool) -> Recipe | None:
-        """Ask the recipe about every configuration; None if it is not found."""
+        """Lets the recipe check every configuration. Returns None if the recipe is not found."""
         grid = self.grid
         configs = [run.config for run in self.runs] if validate else []
         try:
@@ -173,7 +173,7 @@ class _Check:
         return inspected.recipe
 
     def _add_problem(self, problem: Problem, recipe: Recipe | None) -> None:
-        """Note a problem of the recipe's at the place where the value was written."""
+        """Notes a problem from the recipe at the place where the value was written."""
         grid, key, message = self.grid, problem.key, problem.message
         place: Place | None = None
         if problem.number is None:
@@ -191,7 +191,7 @@ class _Check:
         self.problems.add(place or grid.places["recipe"], message)
 
     def _check_backends(self) -> bool:
-        """Note what is wrong with the options of backends. Returns whether all jobs run on this
+        """Notes mistakes in the options of backends. Returns whether all jobs run on this
         machine."""
         grid = self.grid
         for key, options in grid.launch.options.items():
@@ -210,7 +210,7 @@ class _Check:
         return here
 
     def _check_requirements(self, recipe: Recipe | None) -> None:
-        """Check the file of what recipes need elsewhere."""
+        """Checks the requirements file for other machines."""
         launch = self.grid.launch
         if launch.requirements is None:
             return
@@ -218,7 +218,7 @@ class _Check:
         try:
             seen = all(capabilities_at(launch, name).files for name in launch.places)
         except UsageError:
-            return  # which is told of the backend
+            return  # noted by `_check_backends`
         if seen:
             told = f"jobs of {launch.backend} run in launch.python, and need none"
             self.warnings.append(f"{place}: launch.requirements: {told}")
@@ -232,7 +232,7 @@ class _Check:
             self.problems.add(place, f"launch.requirements: {mistake}")
 
     def _check_window(self) -> None:
-        """Check the placeholders of `launch.window`."""
+        """Checks the placeholders of `launch.window`."""
         window, runs = self.grid.launch.window, self.runs
         if window is None:
             return
@@ -253,7 +253,7 @@ class _Check:
             self.problems.add(place, f"launch.window: more than {_SOME_KEYS} placeholders")
 
     def _check_command_axes(self) -> None:
-        """Warn of axes that a command does not use."""
+        """Warns of axes that a command does not use."""
         grid = self.grid
         if grid.command is None or self.problems:
             return
@@ -267,7 +267,7 @@ class _Check:
                     self.warnings.append(told)
 
     def _check_program(self) -> None:
-        """Note programs of a command that are not on this machine, if its jobs run here."""
+        """Notes programs of a command that are missing on this machine, if its jobs run here."""
         grid = self.grid
         if grid.command is None or self.problems:
             return

@@ -1,4 +1,5 @@
-"""Expands a grid to its cells, with the configurations of their runs. `product` makes the cells."""
+"""Expands a grid to its cells, with the configurations of their runs. `product` makes the
+cells."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,8 @@ _SOME_POINTS = 200
 
 
 def expand(grid: Grid, problems: Problems) -> Expanded:
-    """Expand a grid to its cells, each with its runs, the seeds innermost. Raises `GridError` if
-    there are too many, or some cannot be made."""
+    """Expands a grid to its cells, each with its runs; seeds vary fastest. Raises `GridError` if
+    there are too many, or if some cannot be made."""
     warnings = [*grid.notes, *_lone_values(grid)]
     grid = _seeds_from_axis(grid, warnings)
     replicates = len(grid.seeds.values) if grid.seeds else 1
@@ -38,12 +39,12 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
 
 
 def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int | None]:
-    """The same with the cell that is the baseline, where one is named; and its number among the
-    cells. Where the grid has that cell anyway, it is there once."""
+    """Expands a grid together with its baseline cell, if it names one. Returns the cells and the
+    baseline's number. A baseline that is a cell of the grid anyway is not added."""
     baseline = grid.baseline
     if baseline is None or baseline.cell is None:
         return expand(grid, problems), None
-    alone = not grid.blocks and not grid.include  # the cell that base is
+    alone = not grid.blocks and not grid.include  # the cell that is just the base
     include = (*grid.include, *([{}] if alone else []), baseline.cell)
     found = expand(grid._replace(include=include), problems)
     texts = [canonical(point.config) for point in found.points]
@@ -54,7 +55,7 @@ def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int 
 
 
 def expand_some(grid: Grid) -> list[Point] | None:
-    """Some points of a grid that has mistakes, without those that wait for their seed; None if
+    """Returns some points of a grid with mistakes, without those that depend on the seed; None if
     there are too many. Problems with them are not noted, since they may only follow from the
     mistakes."""
     product = Product(grid, Problems(), [])
@@ -64,7 +65,7 @@ def expand_some(grid: Grid) -> list[Point] | None:
 
 
 def _lone_values(grid: Grid) -> Iterator[str]:
-    """Warn of axes with one value; replicates may have one."""
+    """Yields warnings about axes with one value; replicates may have one."""
     for block in grid.every_block():
         for key, settings in block.axes.items():
             replicates = key == "seed" and bool(_integers(settings))
@@ -73,7 +74,7 @@ def _lone_values(grid: Grid) -> Iterator[str]:
 
 
 def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
-    """Treat an axis over the seed as replicates, and warn."""
+    """Treats an axis over the seed as replicates, with a warning."""
     for block in grid.blocks:
         settings = block.axes.get("seed")
         integers = _integers(settings or ())
@@ -90,7 +91,7 @@ def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
 
 
 def _integers(settings: Sequence[Setting]) -> list[int]:
-    """Their values; none unless all are integers."""
+    """Returns the values if all are integers, else []."""
     found = [setting.value for setting in settings]
     integers = [value for value in found if isinstance(value, int) and not isinstance(value, bool)]
     return integers if len(integers) == len(found) else []

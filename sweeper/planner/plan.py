@@ -1,9 +1,9 @@
-"""Makes the plan of a grid: the runs of a sweep, each with its configuration, name and id, all
-checked.
+"""Makes the plan of a grid: the runs of a sweep, checked, each with its configuration, name and
+id.
 
     plan = sweeper.plan("grids/quickstart.yaml", overrides={"max_steps": 5})
 
-Nothing is started and nothing is written. All mistakes are told in one `GridError`, a line each.
+Starts nothing and writes nothing. All mistakes are reported in one `GridError`, a line each.
 """
 
 import os
@@ -28,12 +28,12 @@ def plan(
     *,
     validate: bool = True,
 ) -> Plan:
-    """Make the plan of a grid: a file's path, or the same as a mapping.
+    """Makes the plan of a grid, given as a file's path or as a mapping.
 
     A path may be the address of a file in a store. `overrides` are as on the command line
-    (`["max_steps=5", "~lr"]`, a string for a single one) or a mapping, in which a list sets an
-    axis. Without `validate` the recipe is not imported; names and ids are the same, and a
-    stage that would ask it what goes on from its parents is refused. Raises `GridError`.
+    (`["max_steps=5", "~lr"]`, or a string for a single one) or a mapping, in which a list sets an
+    axis. Without `validate` the recipe is not imported. Names and ids stay the same, but a stage
+    that needs its recipe to find the fields for its parents is refused. Raises `GridError`.
     """
     problems = Problems()
     grid = read_grid(_fetched(source), overrides or (), problems)
@@ -66,7 +66,7 @@ def plan(
 
 
 def _without_runs(grid: Grid) -> Plan:
-    """What a plan has of its grid as it stands there."""
+    """Makes a plan from the grid's sections, without recipe, axes and runs."""
     return Plan(
         name=grid.name,
         recipe=NO_RECIPE,
@@ -91,7 +91,7 @@ def _without_runs(grid: Grid) -> Plan:
 def _fetched(
     source: "str | os.PathLike[str] | Mapping[str, object]",
 ) -> "str | os.PathLike[str] | Mapping[str, object] | GridText":
-    """Read a grid in a store by its address, such as the next grid that a report proposes."""
+    """Reads a grid in a store from its address, such as the next grid that a report proposes."""
     if not isinstance(source, str) or "://" not in source:
         return source
     from sweeper.storage.opening import open_store
@@ -104,11 +104,12 @@ def _fetched(
 
 
 def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
-    """Warn of runs that differ from recorded ones only in giving the recipe's defaults: `lora_rank:
-    8` where nothing was given before, and the recipe's default is 8.
+    """Warns of runs that differ from recorded ones only in giving the recipe's defaults:
+    `lora_rank: 8` where nothing was given before, and the recipe's default is 8.
 
-    An id is made of what a grid gives, so these are other runs and train again. They are not taken
-    for the same, since the default may have been another when the earlier ones ran.
+    An id is made from the values that a grid gives, so these are other runs and train again. They
+    are not treated as the same, since the default may have been different when the earlier ones
+    ran.
     """
     if plan.stages or recorded.stages:
         names = [stage.name for stage in plan.stages if recorded.stage(stage.name)]
@@ -142,6 +143,6 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
 def _stripped(
     config: Mapping[str, object], defaults: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """The values that a configuration gives, without those that are the defaults."""
+    """Returns the values that a configuration gives, without those that equal the defaults."""
     texts = {key: canonical(value) for key, value in config.items()}
     return tuple(sorted((k, text) for k, text in texts.items() if defaults.get(k) != text))

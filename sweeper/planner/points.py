@@ -1,4 +1,4 @@
-"""The types that the steps of planning hand on: choices, the configurations they make, and runs."""
+"""The types that the steps of planning exchange: rows of settings, points, and expanded grids."""
 
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ __all__ = ["Expanded", "Point", "Row", "place_of", "rows_of"]
 
 
 class Row(NamedTuple):
-    """One choice of a block, or what an entry of `when` or `include` gives: settings by key, and
-    the same as dotted keys. `refers`: some of them hold references."""
+    """One choice of a block, or the settings of an entry of `when` or `include`: settings by key,
+    and the same as dotted keys. `refers` says whether some of them hold references."""
 
     settings: dict[str, Setting]
     given: dict[str, object]
@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, settings: dict[str, Setting]) -> "Row":
-        """The row that gives these settings."""
+        """Makes the row of these settings."""
         given: dict[str, object] = {}
         for setting in settings.values():
             given.update(setting.given)
@@ -27,14 +27,15 @@ class Row(NamedTuple):
 
 
 def rows_of(block: Block) -> tuple[Row, ...]:
-    """The choices that a block offers."""
+    """Returns the choices of a block."""
     columns = zip(*block.axes.values(), strict=True)
     return tuple(Row.of(dict(zip(block.axes, column, strict=True))) for column in columns)
 
 
 class Point(NamedTuple):
     """One cell: its configuration with dotted keys, the rows chosen for it, and the keys whose
-    values wait for the seed. `configs` are those of its runs, where they differ from its own."""
+    values depend on the seed. `configs` are the configurations of its runs, if they differ from
+    its own."""
 
     config: dict[str, object]
     rows: tuple[Row, ...]
@@ -43,22 +44,22 @@ class Point(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """An expanded grid: the points of `grid`, in which an axis over the seed has become its
-    `seeds`. `warnings` are for people."""
+    """An expanded grid: the points of `grid`, in which an axis over the seed has become `seeds`,
+    and `warnings` for people."""
 
     grid: Grid
     points: tuple[Point, ...]
     warnings: tuple[str, ...]
 
     def point_of(self, run: int) -> Point:
-        """The point of a run, by its number."""
+        """Returns the point of a run, by the run's number."""
         seeds = self.grid.seeds
         return self.points[run // (len(seeds.values) if seeds else 1)]
 
 
 def place_of(grid: Grid, point: Point, key: str) -> Place | None:
-    """Where the value of a key at a point was written; None if the point has none. Keys that a
-    reference has made stand where the reference does."""
+    """Returns the place where the value of a key at a point was written; None if the point has
+    none. The place of a key that a reference has made is the place of the reference."""
     while True:
         if key in grid.fixed:
             return grid.fixed[key].place

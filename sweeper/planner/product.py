@@ -1,8 +1,9 @@
-"""Makes the points of a grid, lazily: the product of the blocks, with `when`, without `exclude`,
-and then `include`.
+"""Makes the points of a grid lazily: the product of the blocks, extended by `when`, reduced by
+`exclude`, and followed by `include`.
 
-A point is a cell's configuration: the base, overridden by its rows, overridden by the command line.
-References are resolved last, except for those that lead to the seed: they wait for it (`pending`).
+A point is a cell's configuration: the base, overridden by its rows, overridden by the command
+line. References are resolved last. Values that depend on the seed are resolved for each run
+(`pending`).
 """
 
 import itertools
@@ -26,16 +27,16 @@ __all__ = ["MAX_RUNS", "MAX_WORK", "Product", "count_points"]
 MAX_RUNS = 100_000
 MAX_WORK = 2_000_000
 """The most work that expanding a grid may take: 1 for each value of each run, 3 for each kind of
-rule in `exclude` for each cell, 8 for each condition and each reference in a cell, and something
-for the length of what references make."""
+rule in `exclude` for each cell, 8 for each condition and each reference in a cell, and more
+for long values made from references."""
 
 _ASKED, _HELD = 8, 3
 _ENOUGH = 5_000
-"""After so many cells the search for mistakes ends."""
+"""The number of cells after which the search for mistakes ends."""
 
 
 def count_points(grid: Grid) -> int:
-    """Count the cells before `when` and `exclude`, without making them."""
+    """Counts the cells before `when` and `exclude`, without making them."""
     count = 1 if grid.blocks or not grid.include else 0
     for block in grid.blocks:
         count *= block.size
@@ -43,13 +44,13 @@ def count_points(grid: Grid) -> int:
 
 
 class _TooMuch(Exception):
-    """There are too many points, or making them takes too long; its text says which."""
+    """There are too many points, or making them takes too long; the text says which."""
 
 
 class Product:
-    """Makes the points of a grid; `replicates` is how many runs each of them becomes. Mistakes are
-    noted, and `cut_short` says whether points are missing because of them. Oddities go into
-    `warnings`, which are complete once the last point is taken."""
+    """Makes the points of a grid. `replicates` is the number of runs of each point. Mistakes are
+    noted, and `cut_short` says whether points are missing because of them. `warnings` are complete
+    once the last point is taken."""
 
     def __init__(
         self, grid: Grid, problems: Problems, warnings: list[str], *, replicates: int = 1
@@ -73,8 +74,8 @@ class Product:
         self._rule_keys = {tuple(sorted(rule)) for rule in self._rules}
 
     def overflows(self) -> bool:
-        """Whether there are too many points, or they take too much work, which is noted. No point
-        is kept; and none is made where the product of all axes is small enough to be sure."""
+        """Whether there are too many points, or they take too much work; notes it. Points are
+        counted without keeping them, and not at all if the product of all axes is small enough."""
         sizes = [len(rows) for rows in self._blocks]
         sizes += [len(rows) for when in self._whens for rows in when.blocks]
         each = self._cost(self._known) + _ASKED * len(self._whens)
@@ -89,7 +90,8 @@ class Product:
         return False
 
     def _cost(self, config: Collection[str]) -> int:
-        """The work of a point with so many keys, without what references make."""
+        """Returns the work of a point with these keys, without the work of resolving
+        references."""
         rules, references = len(self._rule_keys), len(self._referring)
         return len(config) * self._replicates + _HELD * rules + _ASKED * references
 
@@ -106,8 +108,8 @@ class Product:
         self.problems.add(self.grid.places["when" if self._whens else "grid"], str(error))
 
     def points(self) -> Iterator[Point]:
-        """Yield the points in order: the last axis varies fastest, axes of `when` within the
-        others, included cells last."""
+        """Yields the points in order: the last axis varies fastest, axes of `when` vary within the
+        others, included cells come last."""
         exclusion = Exclusion(self._rules)
         try:
             for config, rows in self._unresolved_points():
@@ -139,11 +141,11 @@ class Product:
             yield self._resolved(config, (Row.of(entry),))
 
     def _unresolved_points(self) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
-        """Yield the points of the axes, those under conditions among them."""
+        """Yields the points of the axes, including axes under conditions."""
         if not self._blocks and self.grid.include:
             return
         self._count = self._work = 0
-        # What no axis touches is the same in every point.
+        # Values that no axis changes are the same in every point.
         common = dict(self._base)
         for key in [key for block in self.grid.blocks for key in block.axes] + [*self._fixed]:
             assign(common, key, {})
@@ -161,8 +163,8 @@ class Product:
     def _under_conditions(
         self, number: int, config: dict[str, object], rows: tuple[Row, ...], held: tuple[int, ...]
     ) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
-        """Apply the entries of `when` from `number` on to a point. The recursion is bounded by
-        their number, at most 100."""
+        """Applies the entries of `when` to a point, starting at `number`. The recursion is bounded
+        by the number of entries, at most 100."""
         for index in range(number, len(self._whens)):
             when = self._whens[index]
             self._charge(_ASKED)
@@ -170,7 +172,7 @@ class Product:
                 continue
             self._held.add(index)
             rival = next((other for other in held if other in when.rivals), None)
-            if rival is not None:  # go on without it: each branch gives a point, and is counted
+            if rival is not None:  # skip it: each branch gives a point, and is counted
                 if (rival, index) not in self._rivals_noted:
                     self._rivals_noted.add((rival, index))
                     self._add_rivals(self._whens[rival].when, when.when)
@@ -183,7 +185,7 @@ class Product:
                 config.update(when.base.given)
                 rows = (*rows, when.base)
             if when.blocks:
-                # Each of them becomes a point at least: no need to make them to see it.
+                # Each combination makes at least one point: count them before making them.
                 self._add_to_count(math.prod(map(len, when.blocks)) - 1)
                 for chosen in itertools.product(*when.blocks):
                     branch = dict(config)
@@ -228,7 +230,7 @@ class Product:
                 )
 
     def _resolved(self, config: dict[str, object], rows: tuple[Row, ...]) -> Point:
-        """Make a point with its references resolved."""
+        """Makes a point with its references resolved."""
         if not self._referring:
             return Point(config, rows)
         raw, before = dict(config), self.resolver.work
@@ -241,12 +243,13 @@ class Product:
         chosen = tuple(self._resolved_row(row, raw) if row.refers else row for row in rows)
         made = max(0, self.resolver.work - before - _ASKED * len(self._referring))
         grown = max(0, len(config) - len(raw)) * (1 + self._replicates)
-        # What waits for the seed is made once more in every run.
+        # Values that depend on the seed are made again for every run.
         self._charge(made + grown + _ASKED * len(pending) * self._replicates)
         return Point(config, chosen, pending)
 
     def with_runs(self, point: Point) -> Point:
-        """Add to a point the configurations of its runs, with what waited for the seed resolved."""
+        """Adds the configurations of a point's runs, with values that depend on the seed
+        resolved."""
         seeds, field = self.grid.seeds, self.seed_field
         if seeds is None or field is None:
             if not point.pending:
@@ -274,7 +277,7 @@ class Product:
                     value = self.resolver.fill(
                         config, setting.value, self._referring, self.seed_field
                     )
-                except BrokenReference as error:  # the key is given once more, and holds that value
+                except BrokenReference as error:  # a later layer overrides the key
                     self._add_broken(setting.place, key, error, config)
                     continue
                 settings[key] = setting._replace(value=value)
@@ -290,8 +293,8 @@ class Product:
             self.problems.add(place, f"{what}: {error}{near}")
 
     def _usable_rules(self) -> Iterator[dict[str, Setting]]:
-        """Yield the rules of `exclude` that can match. One with an unknown key is a mistake, unless
-        the command line took the key away."""
+        """Yields the rules of `exclude` that can match. An unknown key is a mistake, unless the
+        command line dropped it."""
         for rule in self.grid.exclude:
             unknown = [key for key in rule if key not in self._known]
             for key in unknown:
@@ -300,7 +303,7 @@ class Product:
                 yield rule
 
     def _usable_whens(self) -> Iterator["_When"]:
-        """Yield the entries of `when` that can hold, prepared for expanding."""
+        """Yields the entries of `when` that can hold, prepared for expanding."""
         before = _keys(self.grid, ())
         usable: list[When] = []
         for number, when in enumerate(self.grid.whens):
@@ -328,7 +331,7 @@ class Product:
             self.problems.add(place, f"{section}: {what} {key[:60]!r}{near}")
 
     def _warn_of_whens(self) -> None:
-        """Warn of conditions that never hold, with the value that may have been meant."""
+        """Warns of conditions that never hold, with the value that was probably meant."""
         given: dict[str, list[str]] = {}
         hints = 0
         for index, when in enumerate(self._whens):
@@ -349,8 +352,8 @@ class Product:
 
 
 class _When(NamedTuple):
-    """An entry of `when`, prepared: `clears` are its keys and those above and below them, `rivals`
-    the numbers of entries before it that set some of the same keys."""
+    """An entry of `when`, prepared. `clears` has its keys and the keys above and below them,
+    `rivals` the numbers of earlier entries that set some of the same keys."""
 
     when: When
     base: Row
@@ -360,7 +363,7 @@ class _When(NamedTuple):
 
     @classmethod
     def of(cls, when: When, earlier: Sequence[When], known: Iterable[str]) -> "_When":
-        """Prepare an entry."""
+        """Prepares an entry."""
         reach = Reach(when.keys)
         return cls(
             when,
@@ -376,12 +379,12 @@ class _When(NamedTuple):
 
 
 def _referring(grid: Grid) -> dict[str, None]:
-    """The keys that may hold references, in the grid's order."""
+    """Returns the keys that may hold references, in the grid's order."""
     return dict.fromkeys(leaf for s in grid.every_setting() if s.refers for leaf in s.given)
 
 
 def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
-    """The keys that cells may have, included ones left out."""
+    """Returns the keys that cells may have, without included cells."""
     blocks = [*grid.blocks, *(block for when in whens for block in when.blocks)]
     axes = {
         leaf

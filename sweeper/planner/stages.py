@@ -1,5 +1,5 @@
-"""Plans a grid with stages: each as a grid of its own, its configurations checked with what they
-take from the first of their parents."""
+"""Plans a grid with stages. Each stage is planned as a grid of its own. Its configurations are
+checked with values from the first of their parents."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +26,8 @@ __all__ = ["NO_RECIPE", "baseline_of", "check_readable_stages", "with_stages"]
 
 _MODEL = "model_name"
 _GOES_ON = {_MODEL: _MODEL, "load_checkpoint_path": "checkpoint.state"}
-"""The fields that make a recipe go on from others' weights, and what of a parent they get."""
+"""The fields with which a recipe continues from other weights, and the values of the parent that
+they get."""
 
 
 def _nothing_chosen(_choice: Choice) -> None:
@@ -38,7 +39,7 @@ def _the_first(choice: Choice) -> Sequence[str]:
 
 
 class _Planned(NamedTuple):
-    """A stage under way: `grid`, and `runs` as its grid alone makes them."""
+    """A planned stage: `grid`, and `runs` as its own grid makes them, without parents."""
 
     grid: StageGrid
     stage: Stage
@@ -46,21 +47,21 @@ class _Planned(NamedTuple):
 
 
 def check_readable_stages(grid: Grid, problems: Problems) -> None:
-    """Have the recipes check what could be read of a grid that has mistakes, those stages left out
-    whose values are others'."""
+    """Lets the recipes check the readable part of a grid with mistakes, except stages with
+    references to other stages."""
     for stage in grid.stages:
         if not stage.references:
             check_readable_part(stage.grid, expand_some(stage.grid), problems)
 
 
 def with_stages(grid: Grid, plan: Plan, problems: Problems, *, validate: bool) -> Plan:
-    """The plan of a grid with the runs of its stages, as far as they are known before any has run.
-    `plan` is the rest of it. Raises `GridError` with all that is wrong."""
+    """Adds the stages to a plan, with the runs that are known before any run has ended. Raises
+    `GridError` with all mistakes."""
     return _Planning(grid, plan, problems, validate).all()
 
 
 class _Planning:
-    """The planning of one grid. Each step notes the problems that it finds."""
+    """The planning of one grid. Each step notes the mistakes that it finds."""
 
     def __init__(self, grid: Grid, plan: Plan, problems: Problems, validate: bool) -> None:
         self.grid, self.plan, self.problems, self.validate = grid, plan, problems, validate
@@ -71,11 +72,11 @@ class _Planning:
         self.expected: list[Expected] = []
 
     def all(self) -> Plan:
-        """Plan every stage, those first that others take from."""
+        """Plans every stage, in an order in which parents come first."""
         for stage in self.grid.stages:
             before = set(stages_before(stage.takings))
             if self.done.keys() >= before:  # else its parents have mistakes, which come first
-                with suppress(GridError):  # told with those of the others
+                with suppress(GridError):  # reported together with the others
                     self._add(stage)
         if not self.problems:
             self._check_duplicates()
@@ -98,7 +99,7 @@ class _Planning:
         return (run for done in self.done.values() if not done.grid.takings for run in done.runs)
 
     def _add(self, stage: StageGrid) -> None:
-        """Plan one stage, the ones before it being planned. Raises `GridError`."""
+        """Plans one stage after those that it takes from. Raises `GridError`."""
         if stage.takings and not stage.references:
             stage = self._with_default_references(stage)
         expanded, baseline = expand_with_baseline(stage.grid, self.problems)
@@ -119,7 +120,7 @@ class _Planning:
             & self._check_takes(stage)
             & self._within_limit(made, len(runs))
         )
-        # What stands for a value of others can only be checked where that value is known.
+        # A value from another stage can only be checked if it is known.
         fits &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
         shown = self._runs_of_first_parents(made) if sources and fits else runs
         asked = self.validate and (not sources or (fits and len(shown) == len(runs)))
@@ -132,8 +133,8 @@ class _Planning:
         self.done[stage.name] = _Planned(stage, made._replace(recipe=checked.recipe), runs)
 
     def _with_default_references(self, stage: StageGrid) -> StageGrid:
-        """A stage that says nothing of its parents: it goes on from their weights, where its recipe
-        has the usual fields for that."""
+        """Lets a stage without references to its parents continue from their weights, if its
+        recipe has the usual fields for that."""
         grid = stage.grid
         given = {key for setting in grid.every_setting() for key in setting.given}
         if grid.recipe is None or _GOES_ON.keys() <= given:
@@ -169,17 +170,17 @@ class _Planning:
         return None
 
     def _compares_with_base(self, stage: StageGrid) -> bool:
-        """Whether a stage is to be compared with the base model, which it takes."""
+        """Whether a stage is compared with the base model, and takes it."""
         asked = stage.grid.baseline
         takes_base = any(taking.source.base for taking in stage.takings)
         return asked is not None and asked.is_base_model and takes_base
 
     def _base_baseline(self, stage: StageGrid, made: Stage) -> Baseline | None:
-        """The cell of the runs that have the base model, which must be one."""
+        """Returns the cell of the runs of the base model. There must be one such cell."""
         roots = [done.stage for done in self.done.values() if not done.grid.takings]
         runs = self._grow(*roots, made._replace(sources=(Source(base=True),))).runs
         cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
-        if len(cells) <= 1:  # none where no stage has a model, which is told
+        if len(cells) <= 1:  # none if no stage has a model, which is noted elsewhere
             return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
         shown = f"{', '.join(cells[:3])}{', ...' if len(cells) > 3 else ''}"
         told = f"base is {len(cells)} cells here ({shown}), and one is compared with"
@@ -188,13 +189,14 @@ class _Planning:
         return None
 
     def _grow(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
-        """The runs of these stages, as far as they are known by what is `chosen`."""
+        """Makes the runs of these stages, as far as they are known from the runs that are
+        `chosen`."""
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._root_runs()))
         return grow(plan, chosen)
 
     def _runs_of_first_parents(self, stage: Stage) -> tuple[Run, ...]:
-        """The runs of a stage as they would be with the first of their parents."""
+        """Returns the runs of a stage as they would be with the first of their parents."""
         sources = [source for source in stage.sources if not source.base] or stage.sources
         stages = (*self._first_sources(stage), stage._replace(sources=sources[:1]))
         growth = self._grow(*stages, chosen=_the_first)
@@ -202,8 +204,9 @@ class _Planning:
         return tuple(runs[: len(stage.runs)])
 
     def _first_sources(self, stage: Stage) -> Iterator[Stage]:
-        """The stages so far, with the runs of their first source alone: all of them may be many.
-        Those of which a run is taken by its name are whole, and what they come from."""
+        """Yields the planned stages with the runs of their first source only, since all of them
+        may be many. Stages from which a run is taken by name are complete, and so are their
+        ancestors."""
         planned = [done.stage for done in self.done.values()]
         takes = [t for one in (*planned, stage) for source in one.sources for t in source.takes]
         whole = self._ancestors([take.stage for take in takes if take.how == "run"])
@@ -211,7 +214,7 @@ class _Planning:
             yield one if one.name in whole else one._replace(sources=one.sources[:1])
 
     def _check_references(self, stage: StageGrid, runs: Sequence[Run]) -> bool:
-        """Whether all references to other stages stand for something."""
+        """Whether all references to other stages can be resolved."""
         used = {pair for run in runs for value in run.config.values() for pair in references(value)}
         good = True
         for reference in dict.fromkeys(stage.references):
@@ -225,7 +228,7 @@ class _Planning:
         return good
 
     def _fault_of_reference(self, stage: StageGrid, name: str, key: str) -> str | None:
-        """Why a reference of a stage stands for nothing; None if it stands for something."""
+        """Returns why a reference of a stage cannot be resolved; None if it can."""
         sources = [taking.source for taking in stage.takings if not taking.source.base]
         if not stage.takings:
             return f"stages.{stage.name} takes from no stage: it has no from"
@@ -240,7 +243,7 @@ class _Planning:
         return next((f for one in meant if (f := self._missing_value(one, key)) is not None), None)
 
     def _missing_value(self, name: str, key: str) -> str | None:
-        """What a run of a stage does not have, of which there is a reference."""
+        """Returns why a run of a stage lacks a value that a reference needs; None if it has it."""
         if key in LATE:
             return None
         done = self.done[name]
@@ -268,7 +271,7 @@ class _Planning:
         return found
 
     def _check_takes(self, stage: StageGrid) -> bool:
-        """Whether there is what a stage takes, as far as that is known."""
+        """Whether the runs that a stage takes exist, as far as that is known."""
         good = True
         for taking in stage.takings:
             for take, place in taking.placed_takes():
@@ -283,7 +286,7 @@ class _Planning:
         return good
 
     def _fault_of_take(self, take: Take) -> str | None:
-        # To make the runs of a later stage takes long where they are many.
+        # Making the runs of a later stage takes long if they are many.
         runs = self._known_runs(take.stage) if take.how in ("top", "run") else None
         if runs is None:
             return None
@@ -297,11 +300,12 @@ class _Planning:
         return None
 
     def _known_runs(self, name: str) -> Sequence[Run] | None:
-        """The runs of a stage; None where some of them are not known before others have run."""
+        """Returns the runs of a stage; None if some of them are not known before others have
+        ended."""
         before = self.done[name]
         if not before.grid.takings:
             return before.runs
-        if sum(self.counts.values()) > MAX_RUNS:  # which was told
+        if sum(self.counts.values()) > MAX_RUNS:  # already noted
             return None
         growth = self._grow(*(done.stage for done in self.done.values()))
         return None if name in growth.unknown else [r for r in growth.runs if r.stage == name]
@@ -317,13 +321,13 @@ class _Planning:
         )
 
     def _within_limit(self, stage: Stage, runs: int) -> bool:
-        """Whether the runs of a stage, whose grid alone makes so many, are not too many. They are
-        not made to be counted."""
+        """Whether the runs of a stage stay within the limit. `runs` is the number that its own
+        grid makes. They are counted without making them."""
         self.counts[stage.name] = self._count(stage, runs)
         total = sum(self.counts.values())
         if total <= MAX_RUNS:
             return True
-        if total - self.counts[stage.name] <= MAX_RUNS:  # else it was said of one before
+        if total - self.counts[stage.name] <= MAX_RUNS:  # else already noted for an earlier stage
             place = self._place(stage.name)
             self.problems.add(place, f"{total} runs; a sweep has at most {MAX_RUNS}")
         return False
@@ -343,7 +347,7 @@ class _Planning:
         return total
 
     def _check_duplicates(self) -> None:
-        """Note stages that would make the same runs: one would stand for both."""
+        """Notes stages that would make the same runs: one would replace the other."""
         seen: list[_Planned] = []
         for done in self.done.values():
             mine = {run.id for run in done.runs}
@@ -367,7 +371,7 @@ def _was_not_asked(recipe: Recipe) -> bool:
 
 
 def _named_after(run: Run, stage: str) -> Run:
-    """A run of a stage that takes from no other."""
+    """Prefixes the names of a run with its stage, for a stage that takes from no other."""
     name, cell = f"{stage}/{run.name}", f"{stage}/{run.cell}"
     return run._replace(name=shorten(name), cell=shorten(cell), stage=stage)
 
@@ -375,8 +379,8 @@ def _named_after(run: Run, stage: str) -> Run:
 def baseline_of(
     grid: Grid, expanded: Expanded, runs: Sequence[Run], cell: int | None
 ) -> Baseline | None:
-    """What a grid's best is compared with; `cell` is the number of the cell that its baseline
-    is."""
+    """Returns what the grid's best is compared with. `cell` is the number of the baseline's
+    cell."""
     if grid.baseline is None:
         return None
     if grid.baseline.sweep is not None:
@@ -386,4 +390,4 @@ def baseline_of(
 
 
 NO_RECIPE = Recipe(reference="", kind="module")
-"""In the place of a recipe that was not asked yet."""
+"""Placeholder for a recipe that is not inspected yet."""

@@ -1,1 +1,1 @@
-"""What a recipe is, and asking its interpreter."""
+"""Finds, checks and runs recipes, in the interpreters that they need."""

@@ -4,13 +4,13 @@
     python bootstrap.py run CHILD.json     become the recipe
     python bootstrap.py serve STATUS       import what recipes import, and fork them
 
-`check` (see inspection.py) finds the recipe, imports it, and parses every configuration by chz
-exactly as the run will: `to_argv` makes the arguments for both. `run` reads the configuration from
-a file, so no value is ever on a command line or before a shell, and none is too long. `serve` (see
-fork_server.py) does in forked processes what `run` does.
+`check` (see inspection.py) finds the recipe, imports it, and lets chz parse every configuration
+exactly as the run will: both use the arguments of `to_argv`. `run` reads the configuration from a
+file, so no value ever appears on a command line or reaches a shell, and none is too long. `serve`
+(see fork_server.py) does the same as `run` in forked processes.
 
-Nothing is imported from this file's own folder by name: it is not on the module path, where its
-`errors.py` or `store.py` would shadow modules of the user's.
+Nothing in this file's folder is imported by name. The folder is not on the module path, because
+its modules could shadow the user's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# `python PATH` puts the script's folder first (with -P it does not).
+# `python PATH` puts the script's folder first on the module path (with -P it does not).
 if sys.path and sys.path[0] and os.path.abspath(sys.path[0]) == _HERE:
     del sys.path[0]
 
-TYPE_CHECKING = False  # typing itself costs the start of every run some milliseconds
+TYPE_CHECKING = False  # importing typing slows the start of each run by milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
@@ -32,18 +32,19 @@ if TYPE_CHECKING:
     from sweeper.recipe.documents import Asked, Child, Located
 
 _CALLED_BEFORE = {"recipes.sft": "sweeper.recipes.sft", "recipes.rl": "sweeper.recipes.rl"}
-"""What our own recipes are called, by the names that older sweeps and grids have of them."""
+"""Names of our own recipes in older sweeps and grids -> their names today."""
 _USUAL = ("datetime", "html", "logging", "random", "subprocess", "urllib.parse")
-"""What many recipes import of the standard library, and takes some milliseconds to load."""
+"""Modules of the standard library that many recipes import and that take some milliseconds."""
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 
 
 def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
-    """The configuration as chz reads it from a command line: `key=value`, one for each.
+    """Returns the configuration as arguments for chz: one `key=value` for each key.
 
-    `forms` says how a key's values are written where not as usual (`plain`: a string as it is, a
-    list with commas): as Python literals (`literal`) or element by element (`indexed`).
+    `forms` has the keys whose values are not written in the usual form (`plain`: a string
+    unchanged, a list with commas): as Python literals (`literal`) or element by element
+    (`indexed`).
     """
     return [
         f"{path}={text}"
@@ -53,7 +54,7 @@ def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
 
 
 def written(key: str, value: object, form: str) -> Iterator[tuple[str, str]]:
-    """One value as chz's arguments, pairs of path and text."""
+    """Yields one value as chz's arguments, pairs of path and text."""
     if form == "indexed" and value and _is_list(value):
         for index, item in enumerate(value):
             yield from written(f"{key}.{index}", item, form)
@@ -69,7 +70,7 @@ def written(key: str, value: object, form: str) -> Iterator[tuple[str, str]]:
 
 
 def _separable(items: list[object]) -> bool:
-    """Whether commas between the items keep them apart, and chz takes the text for a list."""
+    """Whether commas can separate the items, and chz recognizes the text as a list."""
     if items and isinstance(items[0], str) and items[0][:1] in ("[", "(", ""):
         return False
     return not any(
@@ -87,8 +88,8 @@ def _is_mapping(value: object) -> TypeGuard[dict[str, object]]:
 
 
 def move(root: str, copy: str) -> Callable[[str], str]:
-    """A function from paths below the checkout `root` to the same in its `copy`. What lies
-    elsewhere, or in the copy is only a link that leads back (`.venv`), stays where it is."""
+    """Returns a function that maps paths in the checkout `root` to paths in its `copy`. Other
+    paths stay the same, and so do paths that are only links out of the copy (`.venv`)."""
     old, new = os.path.realpath(root), os.path.realpath(copy)
 
     def moved(path: str) -> str:
@@ -105,8 +106,8 @@ def move(root: str, copy: str) -> Callable[[str], str]:
 
 
 def move_imports(moved: Callable[[str], str]) -> None:
-    """Have the copy imported where the checkout is installed in this interpreter: by a path file,
-    or by the finders that setuptools writes (`__editable___*_finder`: names, and their folders)."""
+    """Makes imports use the copy, for a checkout that is installed in this interpreter: by a path
+    file, or by the finders of setuptools (`__editable___*_finder`: names, and their folders)."""
     sys.path[:] = [moved(entry) for entry in sys.path]
     for name, module in list(sys.modules.items()):
         if not name.startswith("__editable__"):
@@ -119,8 +120,8 @@ def move_imports(moved: Callable[[str], str]) -> None:
 
 
 def set_path(recipe: Located) -> None:
-    """Put on the module path what `python -m` or `python FILE` would. A recipe of ours gets the
-    name that it has today."""
+    """Sets the module path as `python -m` or `python FILE` would. Replaces an old name of one of
+    our recipes by its name today."""
     if recipe["kind"] == "file":
         sys.path.insert(0, os.path.dirname(recipe["file"]))
     elif recipe["on_path"]:
@@ -130,8 +131,8 @@ def set_path(recipe: Located) -> None:
 
 
 def _name_today(module: str, *, short: bool) -> str:
-    """The name under which a recipe of ours is there. A short name means ours; the name of a module
-    means the user's first, who may have a package called `recipes`."""
+    """Returns the name under which one of our recipes exists. A short name means ours. A module's
+    name means the user's own module if there is one, such as a package called `recipes`."""
     names = [module, _CALLED_BEFORE[module]]
     for name in reversed(names) if short else names:
         if _is_there(name):
@@ -144,16 +145,16 @@ def _is_there(module: str) -> bool:
 
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # nor is the package
+    except ModuleNotFoundError:  # the package is missing too
         return False
 
 
 def check(waits: int | None) -> None:
-    """Answer the request on stdin, a file. What the recipe prints while it is imported goes to
-    stderr, and it finds nothing to read.
+    """Answers the request on stdin, which is a file. Output of the recipe's import goes to stderr,
+    and its standard input is empty.
 
-    With `waits` the request is there when that descriptor has a byte, and never when it is closed;
-    until then what will be needed is loaded.
+    With `waits` the request is ready once that descriptor has a byte, and never comes if it is
+    closed. Until then, modules that will be needed are loaded.
     """
     import json
 
@@ -177,11 +178,11 @@ def check(waits: int | None) -> None:
     answer = inspection.answer(request, to_argv, written, set_its_path)
     with os.fdopen(answer_to, "wb") as file:
         file.write(json.dumps(answer).encode())
-    os._exit(0)  # without what the recipe's import has left running
+    os._exit(0)  # without waiting for threads that the import started
 
 
 def _beside(name: str) -> ModuleType:
-    """A module that lies beside this file, by its path."""
+    """Loads a module from this file's folder, by path."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(
@@ -196,8 +197,9 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """Have what the recipe uses of the Tinker service counted, where its worker asks for that. What
-    it had imported by then is added to the list at `modules`, for the fork server."""
+    """Starts counting the recipe's use of the Tinker service, if its worker asks for that. On the
+    first use, the modules imported so far are added to the list at `modules`, for the fork
+    server."""
     folder = os.environ.get("SWEEPER_METER")
     if folder:
         names = ("sweep", "run", "attempt")
@@ -211,9 +213,9 @@ def count_usage(modules: str | None) -> None:
 
 
 def load_early() -> set[str]:
-    """Load what checking a recipe needs, where it is there, and what many recipes import. Returns
-    the names of the packages for `forget_shadowed`: what checking needs of Python's own is not
-    among them."""
+    """Loads the modules for checking a recipe, if they exist, and modules that many recipes
+    import. Returns the names of their packages for `forget_shadowed`, without the modules of the
+    standard library that checking needs."""
     before = set(sys.modules)
     _load(("ast", "chz"))
     needed = sys.stdlib_module_names & set(map(_package, sys.modules))
@@ -236,8 +238,8 @@ def _package(module: str) -> str:
 
 
 def forget_shadowed(names: set[str]) -> None:
-    """Have the packages `names` imported again if the folder that now comes first has one of them:
-    it is that one that the recipe's run will find."""
+    """Unloads the packages `names` if the first folder on the module path has one of them: the
+    recipe's run will import that one."""
     first = sys.path[0]
     if any(
         os.path.exists(os.path.join(first, name + end)) for name in names for end in ("", ".py")
@@ -248,7 +250,7 @@ def forget_shadowed(names: set[str]) -> None:
 
 
 def run(path: str) -> None:
-    """Become the recipe with the configuration in the file at `path`."""
+    """Becomes the recipe with the configuration in the file at `path`."""
     import json
     import runpy
 
@@ -280,18 +282,18 @@ def run(path: str) -> None:
 
 
 def serve(status: str) -> None:
-    """Be the fork server, which tells of itself in the file `status`. In each process that it forks
-    for a recipe, become that recipe."""
+    """Runs the fork server, which describes itself in the file `status`. In each process that it
+    forks for a recipe, becomes that recipe."""
     for name in ("fork_protocol", "fresh_process", "own_packages"):
-        _beside(name)  # which the server imports from there
+        _beside(name)  # fork_server imports them under these names
     recipe = _beside("fork_server").serve(status, move)
     if recipe is not None:
         run(recipe)
 
 
 def answer_prompts() -> None:
-    """Answer a recipe that asks what to do about a folder which is there already: "resume", where
-    it offers that (tinker-cookbook's `check_log_dir` asks so). To all else nobody answers."""
+    """Answers "resume" to a recipe that asks what to do about an existing folder and offers that
+    answer (as tinker-cookbook's `check_log_dir` does). Other prompts raise `EOFError`."""
     import builtins
 
     def answered(prompt: object = "", /) -> str:
@@ -306,9 +308,9 @@ def answer_prompts() -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill us when the worker dies, however it dies (Linux only).
+    """Makes the kernel kill this process when the worker dies (Linux only).
 
-    The kernel counts the death of the *thread* that started us: the worker starts its child from
+    The kernel watches the *thread* that started this process, so the worker starts its child from
     its main thread.
     """
     if not sys.platform.startswith("linux"):
@@ -320,7 +322,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     except (OSError, AttributeError):
         return
-    if os.getppid() != parent:  # it died before the kernel knew
+    if os.getppid() != parent:  # it died before prctl took effect
         os._exit(_SIGKILL + 128)
 
 

@@ -1,9 +1,9 @@
-"""Has chz parse configurations as a run will, and says what is wrong in one line each. Loaded by
+"""Lets chz parse configurations as a run will, and reports each mistake in one line. Loaded by
 inspection.py, by path, in the recipe's interpreter: standard library and the recipe's chz only.
 
-What chz makes of a value is compared with the value: a text `None` for a field that may be None,
-or `1` where a string was meant, must not silently become another. Where the usual way of writing
-a value on chz's command line changes it, other ways are tried (`forms`).
+The result of chz is compared with the given value: a text `None` for a field that may be None, or
+`1` where a string was meant, must not silently become another value. If the usual way of writing a
+value on chz's command line changes it, other ways are tried (`forms`).
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ Made = typing.TypeVar("Made")
 
 
 class Source(typing.Protocol[Made]):
-    """What configurations are made by."""
+    """Makes configurations."""
 
     cls: type[object]
 
     def make(self, arguments: list[str]) -> Made:
-        """What `key=value`s make. Raises what chz and the recipe raise."""
+        """Makes the result from `key=value` arguments. Raises the errors of chz and of the
+        recipe."""
         ...
 
     def read(self, made: Made, key: str) -> tuple[object, str]:
-        """The object in which a key is to be looked up, and the key there."""
+        """Returns the object that holds a key, and the key in it."""
         ...
 
     def annotation(self, field: str) -> object:
-        """The type of a field."""
+        """Returns the type of a field."""
         ...
 
 
@@ -64,26 +65,27 @@ class Class:
         self.cls = cls
 
     def make(self, arguments: list[str]) -> object:
-        """The config that `key=value`s make. Raises what chz and the class raise."""
+        """Makes the config from `key=value` arguments. Raises the errors of chz and of the
+        class."""
         return chz.Blueprint(self.cls).make_from_argv(arguments)
 
     def read(self, made: object, key: str) -> tuple[object, str]:
-        """The object in which a key is to be looked up, and the key there."""
+        """Returns the object that holds a key, and the key in it."""
         return made, key
 
     def annotation(self, field: str) -> object:
-        """The type of a field."""
+        """Returns the type of a field."""
         return chz.chz_fields(self.cls)[field].x_type
 
 
 class Checker(typing.Generic[Made]):
     """Parses configurations. `source` makes them: a `Class`, or a `function_recipes.Function`.
 
-    What a class has made once is not parsed again: the object is then made by the class itself
-    from what chz had made for each of its fields, validators and all.
+    Values that chz has parsed for a class before are not parsed again: the class itself is called
+    with the results of chz for each of its fields, including all validators.
 
-    `filled` is what the worker adds to each. After `check`, `forms` says which keys are written
-    otherwise than usual, and `problems` holds (index, key, message).
+    `filled` is what the worker adds to each configuration. After `check`, `forms` has the keys
+    that are written in an unusual form, and `problems` holds (index, key, message).
     """
 
     def __init__(
@@ -100,14 +102,14 @@ class Checker(typing.Generic[Made]):
         self.to_argv, self.written = to_argv, written
         self.forms: dict[str, str] = {}
         self.problems: list[Told] = []
-        # Keys of one field -> numbers of their values -> what chz made for the field of them.
+        # Keys of one field -> numbers of their values -> what chz made from them for the field.
         self._made: dict[tuple[str, ...], dict[tuple[int, ...], object]] = {}
         self._bad: set[tuple[str, str]] = set()
         self._noted: set[tuple[str | None, str]] = set()
         self._refused: dict[str, str | None] = {}
 
     def check(self, packed: Packed) -> None:
-        """Check them all, packed as in a request; stops after 50 problems."""
+        """Checks all configurations, packed as in a request. Stops after 50 problems."""
         _refuse_names()
         shapes, values = packed["shapes"], packed["values"]
         rows = packed["rows"]
@@ -122,14 +124,14 @@ class Checker(typing.Generic[Made]):
             config: dict[str, object] = {**self.filled, **dict(given)}
             texts = {key: json.dumps(value) for key, value in config.items()}
             if self._parse(index, config, texts, fields[row[0]], row):
-                # A key is written in another form now: what passed before is to be seen again.
+                # A key is now written in another form: check earlier configurations again.
                 self._made.clear()
                 index = 0
             else:
                 index += 1
 
     def _fields(self, shape: list[str]) -> list[_Field]:
-        """The fields that keys and what is filled in make: name, keys, their places in a row."""
+        """Returns the fields of these keys and of `filled`: name, keys, their places in a row."""
         found: dict[str, dict[str, int]] = {}
         for place, key in enumerate([*self.filled, *shape], start=1 - len(self.filled)):
             below = found.setdefault(key.partition(".")[0], {})
@@ -138,7 +140,7 @@ class Checker(typing.Generic[Made]):
         return [(name, tuple(keys), tuple(keys.values())) for name, keys in found.items()]
 
     def _parsed_before(self, fields: list[_Field], row: list[int]) -> bool:
-        """The quick way; False says only that the slow one must tell."""
+        """Checks a configuration the quick way. False means that the slow way must decide."""
         if not isinstance(self.source, Class):  # only the function knows what it makes of them
             return False
         made: dict[str, object] = {}
@@ -152,7 +154,7 @@ class Checker(typing.Generic[Made]):
             if found is _BAD:
                 bad = True
             made[name] = found
-        if bad:  # it was told of a configuration before; the rest of this one has been seen too
+        if bad:  # reported before, for another configuration; the rest was checked too
             return True
         try:
             self._construct(**made)
@@ -168,8 +170,8 @@ class Checker(typing.Generic[Made]):
         left: dict[str, object],
         texts: dict[str, str],
     ) -> None:
-        """Keep what chz has made for each field of a configuration; `left` are the good keys. What
-        only does not go together with another value is not bad by itself."""
+        """Stores what chz has made for each field of a configuration. `left` are the good keys. A
+        value that is only incompatible with another value is not bad by itself."""
         for name, keys, places in fields:
             found = self._read(made, name)
             if not all(key in left for key in keys):
@@ -186,8 +188,8 @@ class Checker(typing.Generic[Made]):
         fields: list[_Field],
         row: list[int],
     ) -> bool:
-        """Parse by chz, taking out the keys at fault until it goes through. True when a form was
-        changed, and nothing else told."""
+        """Parses with chz, and removes the keys at fault until it succeeds. Returns True if a form
+        was changed, and no problem added for that key."""
         left = {
             key: value
             for key, value in config.items()
@@ -227,7 +229,7 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Whether the key is no field, or takes code: told once, and left out."""
+        """Whether the key is no field, or takes code. Notes that once."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]
@@ -248,7 +250,8 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _culprit(self, config: dict[str, object], error: Exception) -> str | None:
-        """The key without which the error is another, or none. Those that it names come first."""
+        """Returns the key without which the error is different, or None. Tries keys in its text
+        first."""
         if isinstance(error, MissingBlueprintArg):
             return None
         text = str(error)
@@ -261,7 +264,7 @@ class Checker(typing.Generic[Made]):
                 if str(other) == text:
                     continue
                 if not parse_error and isinstance(other, MissingBlueprintArg):
-                    # Only that the key is needed. It is at fault if the validator says its name.
+                    # The key is merely required. It is at fault if the validator mentions it.
                     if key in text:
                         return key
                     continue
@@ -269,8 +272,8 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _try_other_forms(self, config: dict[str, object], key: str) -> bool:
-        """Whether chz reads the value right when it is written in another form, which is then
-        kept for the key."""
+        """Whether chz reads the value right in another form. That form is then used for the
+        key."""
         usual = list(self.written(key, config[key], "plain"))
         for form in _FORMS:
             if key in self.forms or list(self.written(key, config[key], form)) == usual:
@@ -292,7 +295,7 @@ class Checker(typing.Generic[Made]):
         return " | ".join(_name(annotation) for annotation in found) or "another value"
 
     def _hint(self, key: str) -> str:
-        """The nearest field beside a nested one that does not exist."""
+        """Returns a suggestion for a nested field that does not exist."""
         first, *rest = key.split(".")
         above = annotations_at(self.source.annotation(first), rest[:-1])
         classes = [typing.get_origin(m) or m for a in above for m in members_of(a)]
@@ -302,7 +305,7 @@ class Checker(typing.Generic[Made]):
 
     def _message(self, key: str, value: object, error: Exception) -> str:
         extraneous = isinstance(error, chz.blueprint.ExtraneousBlueprintArg)
-        # Written element by element, it is extraneous where an element has elements of its own.
+        # In indexed form, this error means that an element has elements of its own.
         indexed = extraneous and self.forms.get(key) == "indexed"
         if isinstance(error, chz.blueprint.InvalidBlueprintArg) or indexed:
             return f"{key} takes {self._type(key)}, not {_shown(value)}"
@@ -315,7 +318,7 @@ class Checker(typing.Generic[Made]):
     def _add_general_problem(
         self, index: int, config: dict[str, object], left: dict[str, object], error: Exception
     ) -> None:
-        """Tell an error that no single key is to blame for."""
+        """Notes an error for which no single key is to blame."""
         if isinstance(error, MissingBlueprintArg):
             names = [name.strip() for name in str(error).rpartition(":")[2].split(",")]
             gone = set(config) - set(left)
@@ -334,8 +337,8 @@ class Checker(typing.Generic[Made]):
 
 
 def _refuse_names() -> None:
-    """Have chz take no value for the name of a class or function: it would import what a grid
-    says, and evaluate what begins with `lambda`."""
+    """Makes chz refuse the names of classes and functions as values: it would import what a grid
+    names, and evaluate text that begins with `lambda`."""
 
     def refuse(self: MetaFactory, factory: str) -> typing.NoReturn:  # noqa: ARG001
         raise MetaFromString("a grid gives data, not names of classes or functions")
@@ -348,7 +351,7 @@ def _refuse_names() -> None:
 
 
 def annotations_at(annotation: object, path: list[str]) -> list[object]:
-    """What may stand at a dotted path below something of that type; empty when unknown."""
+    """Returns the possible types at a dotted path below a type; [] if unknown."""
     if not path:
         return [annotation]
     found: list[object] = []
@@ -372,7 +375,7 @@ def annotations_at(annotation: object, path: list[str]) -> list[object]:
 
 
 def _parameter(origin: object, name: str) -> list[object]:
-    """The annotation of a parameter of a class that is not chz's."""
+    """Returns the annotation of a parameter of a class that is not a chz class."""
     try:
         hints = typing.get_type_hints(getattr(origin, "__init__", origin))
     except Exception:  # noqa: BLE001
@@ -381,7 +384,7 @@ def _parameter(origin: object, name: str) -> list[object]:
 
 
 def members_of(annotation: object) -> list[object]:
-    """The members of a union, else the type itself."""
+    """Returns the members of a union without None, or the type itself."""
     if type(annotation).__name__ == "UnionType" or typing.get_origin(annotation) is typing.Union:
         return [a for a in typing.get_args(annotation) if a is not type(None)]
     return [annotation]
@@ -405,8 +408,8 @@ def takes_code(annotation: object) -> bool:
 
 
 def read(made: object, key: str) -> object:
-    """What the object holds at a dotted key, as it was before mungers; `_MISSING` where that
-    cannot be seen."""
+    """Returns the object's value at a dotted key, as it was before mungers; `_MISSING` if it is
+    not visible."""
     for part in key.split("."):
         if isinstance(made, (list, tuple)):
             items = typing.cast("collections.abc.Sequence[object]", made)
@@ -422,8 +425,8 @@ def read(made: object, key: str) -> object:
 
 
 def same(intended: object, parsed: object) -> bool:
-    """Whether what chz made of a value is that value. An integer may have become a float, and a
-    list a tuple. A type of the recipe's own (an Enum, a Path) is made as the recipe says."""
+    """Whether chz's result equals the value. An integer may become a float, and a list a tuple. A
+    type of the recipe's own (an Enum, a Path) is up to the recipe."""
     if isinstance(parsed, (list, tuple)):
         items = list(typing.cast("collections.abc.Sequence[object]", parsed))
         return (
@@ -462,7 +465,7 @@ def _name(annotation: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as it would be written in a grid, cut where it is long."""
+    """Returns a value as written in a grid, cut if it is long."""
     if isinstance(value, tuple):
         value = list(typing.cast("tuple[object, ...]", value))
     try:

@@ -1,4 +1,4 @@
-"""Commands whose words hold placeholders: `{key}` stands for a value, `{{` and `}}` for a brace.
+"""Fills placeholders in commands: `{key}` is replaced by a value, `{{` and `}}` are braces.
 
 The worker loads this for every job. Standard library only.
 """
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["HOLE", "RUN_KEYS", "placeholders", "render_command", "render_window", "with_log_path"]
 
 RUN_KEYS = ("log_path", "seed", "run", "attempt")
-"""What a command may hold beside the keys of its configuration."""
+"""Placeholders of a command in addition to the keys of its configuration."""
 
 HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def with_log_path(env: Mapping[str, str], log_path: str) -> dict[str, str]:
-    """`launch.env` with `{log_path}` for the folder of a run, wherever it stands."""
+    """Replaces `{log_path}` by the folder of a run, in the values of `launch.env`."""
     return {name: value.replace("{log_path}", log_path) for name, value in env.items()}
 
 
 def placeholders(command: Sequence[str]) -> list[str]:
-    """The keys in a command's template. Raises `RecipeError` for a stray brace."""
+    """Returns the keys in a command's template. Raises `RecipeError` for a stray brace."""
     keys: dict[str, None] = {}
     for element in command:
         for match in HOLE.finditer(element):
@@ -41,11 +41,11 @@ def placeholders(command: Sequence[str]) -> list[str]:
 
 
 def render_command(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
-    """The argv that a template gives: `{key}` is the value of `key`, `{{` and `}}` a brace.
+    """Fills a template: `{key}` becomes the value of `key`, `{{` and `}}` become braces.
 
-    A string stands as it is, anything else as JSON (`true`, `null`, `0.0001`, `[1, 2]`); each
-    element stays one argument whatever its value holds. Raises `RecipeError` for a key that there
-    is no value for.
+    A string is inserted unchanged, any other value as JSON (`true`, `null`, `0.0001`, `[1, 2]`).
+    Each element stays one argument whatever its value is. Raises `RecipeError` for a key without a
+    value.
     """
 
     def fill(match: re.Match[str]) -> str:
@@ -60,8 +60,8 @@ def render_command(command: Sequence[str], values: Mapping[str, object]) -> list
 
 
 def render_window(template: str | None, sweep: str, run: "Run", attempt: int) -> str | None:
-    """What `launch.window` says of a run: runs with the same text are
-    shown together. None without a template."""
+    """Fills `launch.window` for a run: runs with the same text are shown together. None without a
+    template."""
     if template is None:
         return None
     known = {"name": run.name, "cell": run.cell, "seed": run.seed, "run": run.id}

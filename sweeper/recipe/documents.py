@@ -1,5 +1,5 @@
-"""What sweeper asks a recipe's interpreter, and what that answers, with types: plain JSON.
-Type checkers alone read this. Nothing loads it: a recipe's interpreter need not have sweeper.
+"""Types of the JSON requests to a recipe's interpreter, and of its answers. Only type checkers
+read this file. It is never imported, since a recipe's interpreter need not have sweeper.
 """
 
 from typing import Literal, NotRequired, TypedDict
@@ -22,8 +22,8 @@ Told = tuple[int | None, str | None, str]
 
 
 class Packed(TypedDict):
-    """Configurations with each value written once: `shapes` are lists of keys, `rows` the number of
-    a shape and then those of its `values`."""
+    """Configurations with each value written once. `shapes` are lists of keys. Each of `rows` has
+    the number of a shape, followed by the numbers of its `values`."""
 
     shapes: list[list[str]]
     values: list[object]
@@ -31,7 +31,7 @@ class Packed(TypedDict):
 
 
 class Asked(TypedDict):
-    """What is asked: the recipe that a reference names, and what is wrong with configurations."""
+    """A request: the reference of a recipe, and the configurations to check."""
 
     reference: str
     cwd: str
@@ -43,7 +43,7 @@ class Asked(TypedDict):
 
 
 class Takes(TypedDict):
-    """A field of a config: its type as it is written, its default where that is plain data."""
+    """A field of a config: its type as written, and its default if that is plain data."""
 
     type: str
     doc: str
@@ -53,7 +53,7 @@ class Takes(TypedDict):
 
 
 class Found(TypedDict):
-    """A recipe, wherever it is. What is not required is there once it was imported."""
+    """A recipe in a file or module. The keys that are not required exist once it was imported."""
 
     config_class: str | None
     function: str | None
@@ -85,14 +85,15 @@ Located = InFile | InModule
 
 
 class Estimates(TypedDict):
-    """What runs will use, each once, and its number for each configuration."""
+    """Distinct estimates of usage (`said`), and the number of its estimate for each
+    configuration."""
 
     said: list[dict[str, dict[str, dict[str, int]]]]
     of: list[int | None]
 
 
 class Answer(TypedDict, total=False):
-    """What is answered: `error` alone, its kind and its message; or the rest."""
+    """An answer: either `error`, with its kind and message, or the other keys."""
 
     error: tuple[str, str]
     recipe: Located
@@ -103,14 +104,14 @@ class Answer(TypedDict, total=False):
 
 
 class Copied(TypedDict):
-    """A checkout, and the copy of it that a run is to use."""
+    """A checkout, and its copy, which a run uses."""
 
     root: str
     copy: str
 
 
 class Child(TypedDict):
-    """The file from which a recipe's process reads what it is to do."""
+    """The file that tells a recipe's process what to run."""
 
     recipe: Located
     config: dict[str, object]
@@ -119,7 +120,7 @@ class Child(TypedDict):
 
 
 class Begin(TypedDict):
-    """What a fork server's keeper is to execute."""
+    """The process that a fork server's keeper starts."""
 
     argv: list[str]
     cwd: str

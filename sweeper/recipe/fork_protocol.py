@@ -1,17 +1,17 @@
-"""What a worker and the fork server say to each other, over a connection of the worker's.
+"""The protocol between a worker and the fork server, over a connection that the worker opens.
 
     worker -> server   {"modules": PATH}   a list of modules, which are imported first
     server -> worker   {}                  or {"refused": why}
-    worker -> keeper   {"argv", "cwd", "environment", "umask"}, and the recipe's output as a
-                       descriptor
+    worker -> keeper   {"argv", "cwd", "environment", "umask"}, and a descriptor for the recipe's
+                       output
     keeper -> worker   {"pid", "keeper"}   or {"refused": why}
     worker -> keeper   {"go": true}        only now the recipe begins
-    keeper -> worker   {"code": N}         when it has ended: negative is a signal
+    keeper -> worker   {"code": N}         when it has ended; negative for a signal
     worker -> keeper   {"reap": true}      until then no other process gets its id
     keeper -> worker   {"memory": N}
 
-Each message is its length, four bytes, and JSON. The server (fork_server.py) loads this file by
-path, the worker (sweeper/worker/fork_client.py) imports it. Standard library only.
+Each message is its length in four bytes, followed by JSON. The server (fork_server.py) loads this
+file by path, the worker (sweeper/worker/fork_client.py) imports it. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
 __all__ = ["LISTENING", "receive", "send", "user_of"]
 
 LISTENING = 3
-"""The server's descriptor of the listening socket; the next is the lock."""
+"""The server's descriptor of the listening socket. The next descriptor is the lock."""
 _LENGTH = struct.Struct("!I")
 _LARGEST = 64 << 20
 
 
 def send(connection: socket.socket, message: Mapping[str, object], descriptors: list[int]) -> None:
-    """Send a message, with descriptors that the other side gets copies of."""
+    """Sends a message, and copies of descriptors."""
     body = json.dumps(message).encode()
     data = _LENGTH.pack(len(body)) + body
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    # At once: who is killed in between would leave half a message.
+    # In one call: a sender that is killed between two calls would leave half a message.
     sent = connection.sendmsg([data], passed if descriptors else [])
-    if sent < len(data):  # who has all may have answered and gone: to send nothing would fail
+    if sent < len(data):  # after all of it, the receiver may be gone
         connection.sendall(data[sent:])
 
 
 def receive(connection: socket.socket, most: int = 0) -> tuple[Any, list[int]]:
-    """The next message, and at most `most` descriptors. Raises `OSError` when there is none."""
+    """Returns the next message and at most `most` descriptors. Raises `OSError` if there is
+    none."""
     size = array.array("i").itemsize
     head, passed, _flags, _address = connection.recvmsg(
         _LENGTH.size, socket.CMSG_SPACE(most * size) if most else 0
@@ -73,7 +74,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
 
 
 def user_of(connection: socket.socket) -> int:
-    """The user of the process on the other side."""
+    """Returns the user id of the process on the other side."""
     form = struct.Struct("3i")
     asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
     return form.unpack(asked)[1]

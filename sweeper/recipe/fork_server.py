@@ -2,15 +2,15 @@
 
     python bootstrap.py serve STATUS       descriptor 3 is the listening socket, 4 the lock
 
-Runs in the recipe's interpreter, by path. Standard library only. Workers and keepers talk by the
-messages of fork_protocol.py. The keeper is a process of the server's, one for each recipe. It waits
-for the recipe, and kills the recipe's process group when the worker is gone. The server itself
-never reads what a run is given: its secrets pass through the keeper alone. A recipe outlives the
-server, and never its keeper.
+Runs in the recipe's interpreter, by path. Standard library only. Workers and keepers exchange the
+messages of fork_protocol.py. The server forks one keeper for each recipe. A keeper waits for its
+recipe, and kills the recipe's process group when the worker is gone. The server itself never reads
+the environment of a run: its secrets reach only the keeper. A recipe may outlive the server, but
+never its keeper.
 
-A module is taken only from the interpreter's own packages. What the user may edit is imported by
-each run for itself. Where a fork could differ from a new process, the answer is a refusal, and the
-worker starts the recipe by itself.
+Only modules of the interpreter's own packages are imported here. Each run imports files that the
+user may edit itself. If a fork could differ from a new process, the server refuses, and the worker
+starts the recipe itself.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ _CHANGED = (-1, -1)
 
 
 def serve(status: str, move: Move) -> str | None:
-    """Answer workers until none has asked for a minute, or the folder of the file `status` is gone.
-    In a process that is to become a recipe, returns the file that describes it: then all is as at
-    the start of a new process. `move` is bootstrap's."""
+    """Serves workers until none has asked for a minute, or the folder of the file `status` is
+    gone. In a process that must become a recipe, returns the file that describes it; the process
+    is then like a new one. `move` is bootstrap's."""
     with socket.socket(fileno=LISTENING) as listener:
         return Server(listener, status, move).loop()
 
 
 class Server:
-    """Imports, and forks a keeper for each worker that asks."""
+    """Imports modules, and forks a keeper for each worker that asks."""
 
     def __init__(self, listener: socket.socket, status: str, move: Move) -> None:
         self._listener = listener
@@ -87,7 +87,7 @@ class Server:
         self._refused: str | None = None
 
     def loop(self) -> str | None:
-        """Serve until nobody has asked for a while. In a recipe's process, returns its file."""
+        """Serves until nobody has asked for a while. In a recipe's process, returns its file."""
         folder = os.path.dirname(self._status)
         last = time.monotonic()
         while time.monotonic() < last + _IDLE_SECONDS and os.path.isdir(folder):
@@ -106,8 +106,8 @@ class Server:
         return None
 
     def _answer(self, connection: socket.socket) -> str | None:
-        """Answer a worker. Returns "", in a recipe's process its file, and None where the server is
-        of no use any more."""
+        """Serves a worker. Returns "", in a recipe's process its file, and None if the server must
+        end."""
         connection.settimeout(_REQUEST_SECONDS)
         try:
             if user_of(connection) != os.getuid():
@@ -122,17 +122,17 @@ class Server:
             if self._refused is None:
                 return self._fork(connection)
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # the worker goes on without us
+            pass  # the worker starts the recipe itself
         return ""
 
     def _load(self, path: str) -> None:
-        """Import what the list at `path` names and is not there yet."""
+        """Imports the modules in the list at `path` that are not imported yet."""
         if self._refused is not None or self._asked.get(path) == (stamp := _stamp(path)):
             return
         begun, since = time.process_time(), time.time_ns()
         self._asked[path] = stamp
         open_before = open_descriptors()
-        signal.alarm(_IMPORT_SECONDS)  # a server that hangs would make others wait
+        signal.alarm(_IMPORT_SECONDS)  # a server that hangs would block others
         environment = _import(listed(path))
         signal.alarm(0)
         self._seconds += time.process_time() - begun
@@ -145,18 +145,19 @@ class Server:
         self._files |= {file: _stamp(file) for file in files | what_installs_change()}
         for file in files:
             if _stamp(file)[0] >= since:
-                self._files[file] = _CHANGED  # meanwhile: nobody knows which one was imported
+                self._files[file] = _CHANGED  # changed during the import: version unknown
         self._refused = _why_not_forked(files, open_before)
         gc.collect()
-        gc.freeze()  # or the first collection in each child would copy what they share
+        gc.freeze()  # else the first collection in a child would copy shared memory
         self._write_status(len(files))
 
     def _is_stale(self) -> bool:
-        """Whether a file of what was imported is not as it was, or a package came or went."""
+        """Whether a file of an imported module has changed, or packages were installed or
+        removed."""
         return any(_stamp(file) != stamp for file, stamp in self._files.items())
 
     def _write_status(self, modules: int) -> None:
-        """Have it on record what this process is, for `sweeper doctor`."""
+        """Writes the status file of this process, for `sweeper doctor`."""
         document = {
             "schema": 1,
             "pid": os.getpid(),
@@ -172,13 +173,14 @@ class Server:
             os.replace(partial, self._status)
 
     def _fork(self, connection: socket.socket) -> str:
-        """Fork a keeper. Returns "" here, and the recipe's file in the recipe's process."""
+        """Forks a keeper. Returns "" in the server, and the recipe's file in the recipe's
+        process."""
         if os.fork():
             return ""
         recipe = None
         try:
             self._listener.close()
-            os.close(LISTENING + 1)  # the lock is held by the server alone
+            os.close(LISTENING + 1)  # only the server holds the lock
             os.setsid()
             recipe = _keep(connection, self._imported, self._move)
         finally:
@@ -188,8 +190,8 @@ class Server:
 
 
 class Imported(NamedTuple):
-    """What came of the imports: names of packages and modules (the first part), the variables that
-    were read meanwhile (None: not there), and those that were set (None: removed)."""
+    """The effects of the imports: the top-level names of imported modules, the variables that were
+    read (None: not set), and those that were changed (None: removed)."""
 
     tops: set[str]
     read: dict[str, str | None]
@@ -197,15 +199,15 @@ class Imported(NamedTuple):
 
 
 def _set_at_start() -> dict[str, str | None]:
-    """The variables that an interpreter sets by itself: `LC_CTYPE`, where there is no locale (PEP
-    538). What was given is the same for each run, and so is this."""
+    """Returns the variables that an interpreter sets by itself: `LC_CTYPE` if there is no locale
+    (PEP 538). The other variables are the same for each run, and so are these."""
     with open("/proc/self/environ", "rb") as file:
         given = {os.fsdecode(item.partition(b"=")[0]) for item in file.read().split(b"\0")}
     return {name: value for name, value in os.environ.items() if name not in given}
 
 
 def _import(names: list[str]) -> Imported:
-    """Import modules, and note what they do with the environment."""
+    """Imports modules, and records how they use the environment."""
     read: dict[str, str | None] = {}
     before = dict(os.environ)
     kind = cast("type[_Variables]", type(os.environ))
@@ -220,7 +222,7 @@ def _import(names: list[str]) -> Imported:
     try:
         for name in names:
             if name not in sys.modules:
-                with suppress(Exception, SystemExit):  # the run will tell
+                with suppress(Exception, SystemExit):  # the run reports the error
                     importlib.import_module(name)
     finally:
         kind.__getitem__ = get
@@ -234,11 +236,11 @@ def _import(names: list[str]) -> Imported:
 
 
 def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | None:
-    """Start a recipe, wait for its end, and for the worker to ask for it. Returns the recipe's file
-    in its process, None in this one. It touches little: what it changes, a reference count too, is
-    memory of its own."""
+    """Starts a recipe, and waits for its end and for the worker to ask for its result. Returns the
+    recipe's file in its process, None in the keeper. Touches little memory: each page that it
+    changes, even by a reference count, is copied."""
     request: Begin
-    connection.settimeout(None)  # nobody else waits for this process: the worker may be slow
+    connection.settimeout(None)  # the worker may be slow, and nobody else waits for this process
     request, descriptors = receive(connection, 1)
     why = _why_shadowed(request["argv"], imported.tops, move) or _why_differs(request, imported)
     if why is not None:
@@ -264,7 +266,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
         )
         send(connection, about, [])
         if ready and receive(connection)[0].get("go"):
-            with suppress(BrokenPipeError):  # it was told to stop already
+            with suppress(BrokenPipeError):  # it was already told to stop
                 os.write(writing, b"g")
             os.close(writing)
             gone = not _wait_for_end(connection, ended, pid)
@@ -283,8 +285,8 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
 
 
 def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
-    """Wait for the end of the recipe, tell the worker, and wait until it has seen to what the
-    recipe left. Returns whether the worker was there to the end."""
+    """Waits for the end of the recipe, reports it to the worker, and waits until the worker has
+    cleaned up. Returns whether the worker was there to the end."""
     select.select([connection, ended], [], [])
     if select.select([ended], [], [], 0)[0]:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -296,7 +298,7 @@ def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
 
 
 def _why_differs(request: Begin, imported: Imported) -> str | None:
-    """Why imports could have gone another way with the run's own environment."""
+    """Returns why imports could have had other results with the run's own environment."""
     given = request["environment"]
     for name, value in imported.read.items():
         if given.get(name) != value:
@@ -305,8 +307,8 @@ def _why_differs(request: Begin, imported: Imported) -> str | None:
 
 
 def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
-    """Why a recipe would find other modules than those that were imported: a folder that comes
-    before the interpreter's own on the module path has one of the same name."""
+    """Returns why a recipe would import other modules: a folder before the interpreter's own on
+    the module path has a module of the same name."""
     with open(argv[3], "rb") as file:
         child: Child = json.load(file)
     recipe = child["recipe"]
@@ -327,7 +329,7 @@ def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
 
 
 def _shadowing_name(folder: str, tops: set[str]) -> str | None:
-    """The first name in a folder that would be imported in place of one of `tops`."""
+    """Returns the first name in a folder that would be imported in place of one of `tops`."""
     if folder in own_folders() or not os.path.isdir(folder):
         return None
     with os.scandir(folder) as entries:
@@ -340,7 +342,7 @@ def _shadowing_name(folder: str, tops: set[str]) -> str | None:
 
 
 def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
-    """Why what was imported cannot be forked; None where it can be."""
+    """Returns why the imported modules cannot be forked; None if they can."""
     threads = _threads_after_fork()
     if threads:
         return f"what was imported has started threads ({threads})"
@@ -354,7 +356,7 @@ def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
 
 
 def _is_ours(name: str, file: str) -> bool:
-    """Whether it is a file of this folder: bootstrap's, or one that it has loaded."""
+    """Whether it is a file of this folder: bootstrap.py, or a file that it has loaded."""
     return name == "__main__" or os.path.dirname(file) == os.path.dirname(__file__)
 
 
@@ -367,8 +369,8 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _threads_after_fork() -> int:
-    """Threads beside this one that a fork does not end: numerical libraries end theirs before it,
-    and start them again when they are needed."""
+    """Returns the number of other threads that a fork does not end. Numerical libraries end theirs
+    before a fork, and start them again when they are needed."""
     child = os.fork()
     if child == 0:
         os._exit(0)

@@ -1,5 +1,5 @@
-"""Makes a process that was forked what a new interpreter would be: a session, an environment, a
-folder, descriptors and random states of its own.
+"""Makes a forked process equal to a new interpreter, with its own session, environment, folder,
+descriptors and random state.
 
 The fork server (fork_server.py) loads this file by path. Standard library only.
 """
@@ -32,11 +32,11 @@ def become(
     pipe: tuple[int, int],
     keeper: int,
 ) -> bool:
-    """Be what a new interpreter would be that was started with `request`. `changed` are the
-    variables that imports have set (None: removed), `output` is the descriptor for what it prints,
-    `pipe` where this reads that it is to go, and writes that it is ready, `keeper` the process with
-    which it dies. Returns whether the recipe is to begin: nothing may go wrong any more then, and
-    the keeper or the worker has said so."""
+    """Makes this process equal to a new interpreter that was started with `request`. `changed` are
+    the variables that imports have set (None: removed). `output` is the descriptor for its output.
+    `pipe` has the ends for reading the start signal and for reporting that this process is ready.
+    `keeper` is the process with which it dies. Returns whether the recipe must begin: everything
+    is prepared, and the signal has come."""
     reading, telling = pipe
     try:
         os.setsid()
@@ -52,18 +52,18 @@ def become(
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent` dies."""
+    """Makes the kernel kill this process when `parent` dies."""
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the kernel knew
+    if os.getppid() != parent:  # it died before prctl took effect
         os._exit(128 + signal.SIGKILL)
 
 
 def _as_after_exec(
     request: Begin, changed: Mapping[str, str | None], output: int, *, keep: tuple[int, int]
 ) -> None:
-    """Give this process the environment, folder, descriptors and random state of its own."""
+    """Sets this process's own environment, folder, descriptors and random state."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output, 1)
@@ -88,14 +88,14 @@ def _as_after_exec(
     sys.stderr = sys.__stderr__ = _opened(cast("io.TextIOWrapper", sys.stderr), 2)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
-        numpy.seed()  # Python's own generator is seeded anew by the fork
+        numpy.seed()  # the fork seeds Python's own generator again
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
 
 
 def _opened(before: io.TextIOWrapper, descriptor: int) -> io.TextIOWrapper:
-    """A standard stream as the interpreter opens it, for what the descriptor is now."""
+    """Opens a standard stream as the interpreter would, on the descriptor's present file."""
     raw = io.FileIO(descriptor, "w", closefd=False)
     raw.name = before.name
     return io.TextIOWrapper(
@@ -109,7 +109,7 @@ def _opened(before: io.TextIOWrapper, descriptor: int) -> io.TextIOWrapper:
 
 
 def open_descriptors() -> set[int]:
-    """The descriptors that this process has open."""
+    """Returns the open descriptors of this process."""
     return {
         int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")
     }

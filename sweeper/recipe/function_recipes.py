@@ -1,9 +1,9 @@
-"""A recipe that is a function: it returns a chz Blueprint or a config, and a `main` takes what
-comes of that. Loaded by path in the recipe's interpreter, to check configurations and to run one:
-standard library and the recipe's chz only.
+"""Recipes that are functions: the function returns a chz Blueprint or a config, and a `main` takes
+the resulting config. Loaded by path in the recipe's interpreter, to check configurations and to
+run one. Standard library and the recipe's chz only.
 
-Of a configuration the function gets the values that are called as its parameters are, the config
-those that are called as its fields are; what both have, both get. So tinker-cookbook's
+The function gets the values named like its parameters, the config the values named like its
+fields, and both get a value that both have. So tinker-cookbook's
 `build_config_blueprint(model_name)` is called as its own command line calls it.
 """
 
@@ -22,19 +22,19 @@ if typing.TYPE_CHECKING:
 
 
 class Unusable(Exception):
-    """The function cannot be a recipe; says why."""
+    """The function cannot be a recipe. The text says why."""
 
 
 class Made(typing.NamedTuple):
-    """A config, and what the function was called with."""
+    """A config, and the arguments that the function was called with."""
 
     config: object
     given: dict[str, object]
 
 
 class Function:
-    """What configurations are made by. `cls` is the class of config that the function makes when it
-    is called with `arguments`; `takes` are its fields and the function's own parameters."""
+    """Makes configurations from a function. `cls` is the class of config that the function makes
+    when called with `arguments`."""
 
     def __init__(self, function: Callable[..., object], arguments: list[str]) -> None:
         self.function = function
@@ -44,8 +44,8 @@ class Function:
         self._held: dict[str, object] = {}
 
     def make(self, arguments: list[str]) -> Made:
-        """The config that `key=value`s make, as chz reads them. Raises what chz and the function
-        raise."""
+        """Makes the config from `key=value` arguments, as chz reads them. Raises the errors of chz
+        and of the function."""
         built, given = self._call(arguments)
         cls = _class_of(built, self.name)
         fields = chz.chz_fields(cls)
@@ -53,14 +53,14 @@ class Function:
         return Made(_applied(built, rest), given)
 
     def read(self, made: Made, key: str) -> tuple[object, str]:
-        """The object in which a key is to be looked up, and the key there."""
+        """Returns the object that holds a key, and the key in it."""
         if key.partition(".")[0] in chz.chz_fields(type(made.config)):
             return made.config, key
         return made.given, key
 
     def annotation(self, field: str) -> object:
-        """The type of a field, or of a parameter; for an object that the function sets, that of the
-        object, whose fields are what may be given."""
+        """Returns the type of a field or parameter. For an object that the function sets, that is
+        the object's class, whose fields may be given."""
         held = self._held.get(field)
         if chz.is_chz(held):
             return held.__class__
@@ -73,7 +73,7 @@ class Function:
             return typing.Any
 
     def defaults(self, arguments: list[str]) -> Mapping[str, object]:
-        """What the config holds when nothing else is given; nothing where it needs more."""
+        """Returns the config's values if nothing else is given; {} if it needs more."""
         try:
             config = self.make(arguments).config
         except Exception:  # noqa: BLE001  (it is told when configurations are checked)
@@ -94,12 +94,12 @@ class Function:
 
 
 def _first(argument: str) -> str:
-    """The field that a `key=value` is for."""
+    """Returns the field that a `key=value` is for."""
     return argument.partition("=")[0].partition(".")[0]
 
 
 def _class_of(built: object, name: str) -> type[object]:
-    """The class of config that it is, or makes."""
+    """Returns the class of a config, or of the config that a Blueprint makes."""
     if isinstance(built, chz.Blueprint):
         cls = typing.cast("chz.Blueprint[object]", built).target
         what = f"a Blueprint of {cls!r}"
@@ -111,8 +111,8 @@ def _class_of(built: object, name: str) -> type[object]:
 
 
 def _applied(built: object, arguments: list[str]) -> object:
-    """The config with the arguments over what the function has set. chz takes no argument for a
-    field of an object that a Blueprint holds whole: that one is then taken apart."""
+    """Returns the config with the arguments over the function's values. chz accepts no argument
+    for a field of an object that a Blueprint holds as a whole; such an object is taken apart."""
     if not isinstance(built, chz.Blueprint):
         return _over(built, arguments)
     blueprint = typing.cast("chz.Blueprint[object]", built)
@@ -138,8 +138,8 @@ def _over(config: object, arguments: list[str]) -> object:
 
 
 def consumer(module: ModuleType, cls: type[object]) -> Callable[[object], object]:
-    """The function that takes the config: the recipe's own `main`, else that of the module which
-    defines the config's class."""
+    """Returns the function that takes the config: `main` of the recipe's module, else of the
+    module that defines the config's class."""
     places = [module, sys.modules.get(cls.__module__)]
     for place in places:
         found = getattr(place, "main", None)
@@ -158,7 +158,7 @@ def _takes_one(function: Callable[..., object]) -> bool:
 
 
 def run(module: ModuleType, name: str, arguments: list[str]) -> None:
-    """Make the config, and have its `main` run it to the end."""
+    """Makes the config, and runs its `main` to the end."""
     config = Function(getattr(module, name), arguments).make(arguments).config
     ended = consumer(module, type(config))(config)
     if inspect.isawaitable(ended):

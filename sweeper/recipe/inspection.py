@@ -1,13 +1,13 @@
-"""The checking half of bootstrap.py, in the recipe's interpreter: find the recipe, import it, and
-have chz parse every configuration as the run will. Standard library and the recipe's chz only.
+"""The checking part of bootstrap.py, in the recipe's interpreter: finds the recipe, imports it,
+and lets chz parse every configuration as the run will. Standard library and the recipe's chz only.
 
-A request is {"reference", "cwd", "log_path_field", "metrics_dir", "configs": [...], "validate":
+A request is {"reference", "cwd", "log_path_field", "metrics_dir", "configs": {...}, "validate":
 bool}; with "deep" the fields of nested configs are described too. An answer is
 {"error": [kind, message]}, or {"recipe": {...}, "problems": [[index, key, message], ...]}: the
-index of a configuration and the key in it, null where none is at fault. Kinds of error:
-`recipe` (there is none such), `import`, `main` (it would do nothing), `class`, `log_path`.
+index of a configuration and the key in it, null if none is at fault. Kinds of error: `recipe` (it
+does not exist), `import`, `main` (running it would do nothing), `class`, `log_path`.
 
-The answer also has what the recipe itself says of its runs (recipe_hooks.py).
+The answer also has the recipe's own notes and estimates for its runs (recipe_hooks.py).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Refused(Exception):
 def answer(
     request: Asked, to_argv: ToArgv, written: Written, set_path: Callable[[Located], None]
 ) -> Answer:
-    """The answer to a request; the functions are bootstrap's, which the run uses too."""
+    """Answers a request. The functions are bootstrap's, which the run uses too."""
     try:
         recipe = locate(request)
         if not request["validate"]:
@@ -69,7 +69,7 @@ def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written)
     recipe["log_path_field"] = field
     recipe["behavior_field"] = "behavior_if_log_dir_exists" in takes
     recipe["takes"] = takes
-    # What the worker will fill in, with something of the kind it will be.
+    # The fields that the worker will fill in, with values of the right type.
     filled = {} if field is None else {field: os.path.join(request["cwd"], "log_path")}
     if recipe["behavior_field"]:
         filled["behavior_if_log_dir_exists"] = "resume"
@@ -86,7 +86,7 @@ def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written)
 def _source_of(
     request: Asked, recipe: Located, module: ModuleType, to_argv: ToArgv
 ) -> tuple[Class | Function, dict[str, Takes]]:
-    """What makes configurations of this recipe, and the fields that they have."""
+    """Returns the source of this recipe's configurations, and their fields."""
     import inspect
 
     deep = bool(request.get("deep"))
@@ -103,7 +103,7 @@ def _source_of(
     nothing: dict[str, object] = {}
     first = next(_given(request["configs"]), nothing)
     errors: list[Exception] = []
-    # Without values, where it has defaults: a wrong value is then told with its place.
+    # Without values first, if it has defaults: a wrong value is then reported with its place.
     folder: dict[str, object] = {
         request["log_path_field"] or "log_path": "log_path"
     }  # it may take that, too
@@ -123,14 +123,14 @@ def _source_of(
 
 
 def _given(configs: Packed) -> Iterator[dict[str, object]]:
-    """Configurations as they were packed."""
+    """Unpacks configurations."""
     for shape, *numbers in configs["rows"]:
         values = (configs["values"][number] for number in numbers)
         yield dict(zip(configs["shapes"][shape], values, strict=True))
 
 
 def _describe_function(source: Function, request: Asked, deep: bool) -> dict[str, Takes]:
-    """The same as of a class, with what the function sets as defaults, and its parameters."""
+    """Describes a class's fields with the function's values as defaults, and its parameters."""
     takes = describe(source.cls, deep=deep)
     field = request["log_path_field"] or "log_path"
     arguments = [f"{field}=log_path"] if field in takes else []
@@ -154,8 +154,8 @@ def _describe_function(source: Function, request: Asked, deep: bool) -> dict[str
 
 
 def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | None:
-    """The field that takes the run's folder; None for a recipe that has none, where
-    `launch.metrics_dir` says what it writes all the same."""
+    """Returns the field that takes the run's folder; None for a recipe without one, if
+    `launch.metrics_dir` says where it writes."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
         return None
@@ -169,7 +169,7 @@ def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | 
 
 
 def sibling(name: str) -> ModuleType:
-    """A module from this file's folder, which is not on the module path; always the same one."""
+    """Returns a module from this file's folder, which is not on the module path. Loads it once."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     return sys.modules.get(f"sweeper_{name}") or _from_file(f"sweeper_{name}", path)
 
@@ -185,10 +185,10 @@ def _from_file(name: str, path: str) -> ModuleType:
 
 
 def locate(request: Asked) -> Located:
-    """Where the recipe is; nothing of it is imported.
+    """Finds the recipe without importing it.
 
-    Forms of a reference, each with `:Class` or without: a short name (an entry point), a path of
-    a file (with a `/` or ending in `.py`), a module.
+    A reference, with or without `:Class`, is a short name (an entry point), a path of a file (with
+    a `/` or ending in `.py`), or a module.
     """
     reference = request["reference"]
     head, _, cls = reference.partition(":")
@@ -208,7 +208,7 @@ def locate(request: Asked) -> Located:
         return here
     named = entry_point(head)
     if named is not None:
-        # Not to be shadowed by a folder of the user's that has the name of its package.
+        # Must not be shadowed by a folder of the user's with the name of its package.
         module, _, attribute = named.partition(":")
         here["module"], here["config_class"] = module, cls or attribute or None
         here["on_path"] = False
@@ -227,8 +227,8 @@ def locate(request: Asked) -> Located:
 
 
 def entry_point(name: str) -> str | None:
-    """The entry point of a short name. What lies in plain files is read from there, in the order of
-    the module path: `importlib.metadata` takes longer over it than the recipe's import."""
+    """Returns the entry point of a short name. Reads plain files first, in the order of the module
+    path, since `importlib.metadata` takes longer than the recipe's import."""
     group = f"[{GROUP}]"
     for folder in sys.path:
         try:
@@ -252,17 +252,17 @@ def entry_point(name: str) -> str | None:
 
 
 def entry_points() -> dict[str, str]:
-    """Short names of recipes in this interpreter -> `module` or `module:Class`."""
+    """Returns short names of recipes in this interpreter -> `module` or `module:Class`."""
     from importlib import metadata
 
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
 
 
 def check_source(recipe: Located) -> None:
-    """Refuse a module that does nothing when it is run as `__main__`, since its run would succeed,
-    and one that starts a run as soon as it is imported: to plan must not be to run. By its source,
-    before it is imported. One without source, or that cannot be found or parsed, is left to the
-    import. Sees whether the name that the recipe gives is a function's, which is called instead."""
+    """Refuses a module that does nothing when run as `__main__`, since its run would succeed, and
+    one that starts a run when imported, since planning must not run anything. Reads the source
+    before the import. A module without source, or that cannot be found or parsed, is left to the
+    import. Also records whether the recipe names a function, which is then called instead."""
     try:
         source, main = _read_source(recipe)
         if source is None:
@@ -290,7 +290,7 @@ def check_source(recipe: Located) -> None:
 
 
 def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
-    """The source of what `python -m` or `python FILE` would run, and whether it is a
+    """Returns the source that `python -m` or `python FILE` would run, and whether it is a
     `__main__.py`."""
     if recipe["kind"] == "file":
         with open(recipe["file"], "rb") as file:
@@ -313,7 +313,7 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _starts(node: ast.AST) -> bool:
-    """Whether a statement of a module, when that is imported, calls what usually starts a run."""
+    """Whether a statement of a module calls, at import, what usually starts a run."""
     if isinstance(node, (*_NAMED, ast.Lambda)):
         return False
     if isinstance(node, (ast.If, ast.BoolOp)) and any(map(_is_guard, ast.walk(node))):
@@ -333,7 +333,7 @@ def _source(spec: ModuleSpec) -> str | None:
 
 
 def load(recipe: Located) -> ModuleType:
-    """Import the recipe's module, or its file under a name that hides no other module."""
+    """Imports the recipe's module, or its file under a name that hides no other module."""
     try:
         if recipe["kind"] == "file":
             stem = os.path.splitext(os.path.basename(recipe["file"]))[0]
@@ -342,7 +342,7 @@ def load(recipe: Located) -> ModuleType:
         spec = importlib.util.find_spec(name)
         package = spec is not None and spec.submodule_search_locations is not None
         if package and recipe["function"] is None:
-            name = f"{name}.__main__"  # what `python -m` runs of a package
+            name = f"{name}.__main__"  # what `python -m` runs for a package
         return importlib.import_module(name)
     except KeyboardInterrupt:
         raise
@@ -352,7 +352,8 @@ def load(recipe: Located) -> ModuleType:
 
 
 def config_class(module: ModuleType, name: str | None) -> type[object]:
-    """The class that is named, else `CLIConfig`, else the only chz class the module defines."""
+    """Returns the named class, else `CLIConfig`, else the only chz class that the module
+    defines."""
     try:
         import chz
     except ImportError:
@@ -385,8 +386,8 @@ def config_class(module: ModuleType, name: str | None) -> type[object]:
 def describe(
     cls: type[object], *, deep: bool = False, above: tuple[type[object], ...] = ()
 ) -> dict[str, Takes]:
-    """Field -> its type, its default when that is plain data, its doc, and whether it must be
-    given; with `deep`, for one that holds a config, the same of that one's as `fields`."""
+    """Maps each field to its type, its default if that is plain data, its doc, and whether it is
+    required. With `deep`, a field that holds a config has that config's fields as `fields`."""
     import chz
 
     takes: dict[str, Takes] = {}
@@ -395,8 +396,8 @@ def describe(
             about: Takes = {"type": type_name(field.x_type), "doc": ""}
         except Exception as error:  # noqa: BLE001  (evaluating it runs the recipe's code)
             raise Refused("class", f"the type of {name}: {type(error).__name__}: {error}") from None
-        # chz keeps these three to itself; a version that keeps them elsewhere costs the listing
-        # of defaults and docs, and nothing of the check.
+        # These three are private to chz. A version that stores them elsewhere loses only the list
+        # of defaults and docs; the check still works.
         default = getattr(field, "_default", None)
         factory = getattr(field, "_default_factory", None)
         about["doc"] = str(getattr(field, "_doc", ""))
@@ -412,7 +413,7 @@ def describe(
 
 
 def _nested(annotation: object) -> type[object] | None:
-    """The one chz class that an annotation allows, None where there is none or a choice."""
+    """Returns the single chz class that an annotation allows; None if there is none or several."""
     import chz
 
     members: list[object] = sibling("checking").members_of(annotation)
@@ -421,7 +422,7 @@ def _nested(annotation: object) -> type[object] | None:
 
 
 def type_name(annotation: object) -> str:
-    """A type as it is written: `float`, `str | None`, `list[int]`."""
+    """Returns a type as written: `float`, `str | None`, `list[int]`."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return annotation.__qualname__
     if typing.get_origin(annotation) is typing.Union:

@@ -1,25 +1,25 @@
-"""Counts what a recipe uses of the Tinker service, for any program that uses the SDK.
+"""Counts a recipe's use of the Tinker service, for any program that uses the SDK.
 
-It runs in the recipe's own process. Loaded by path; standard library only, and the SDK is the
+Runs in the recipe's own process. Loaded by path; standard library only, and the SDK is the
 recipe's own.
 
 The public methods of the SDK's clients are wrapped when the recipe imports `tinker`. A request
-counts when its answer is there, as the service counts it: what fails or is given up counts
-nothing. Each process writes its counts to a file of its own, `<pid>.json`, about once a second
-while they change, and at its end:
+counts when its answer arrives, as the service counts it: failed and abandoned requests count
+nothing. Each process writes its counts to its own file `<pid>.json`, about once a second while
+they change, and at its end:
 
     {"schema": 1, "unknown": "what of the SDK is not as expected" or null,
      "paused": "rate_limit" or "capacity" or null,
      "models": {"Qwen/Qwen3-8B": {"prefill": 0, "cached": 0, "sample": 0, "train": 0,
                                   "requests": 0, "steps": 0}}}
 
-`prefill` are tokens of prompts (and of forward passes without a backward pass), read once a
-request, whatever the number of samples; those of them that the service had read before, as it
-says, are `cached` instead; `sample` were drawn; `train` went through forward and backward. `steps`
-are the optimizer's. `paused` says why the service holds a client back now, which the SDK knows at
-once and prints after a quarter of an hour.
+`prefill` counts tokens of prompts (and of forward passes without a backward pass), once for each
+request, whatever the number of samples. Tokens that the service reports as read before count as
+`cached` instead. `sample` were sampled, `train` went through forward and backward. `steps` are the
+optimizer's. `paused` says why the service holds a client back now, which the SDK knows at once but
+prints only after a quarter of an hour.
 
-A mistake in here must never end a recipe: what goes wrong is told in `unknown`.
+A mistake in here must never end a recipe: errors are reported in `unknown`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 
-TYPE_CHECKING = False  # typing itself costs the start of every run some milliseconds
+TYPE_CHECKING = False  # importing typing slows the start of each run by milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
@@ -43,51 +43,51 @@ if TYPE_CHECKING:
     from tinker.types import Datum, GetInfoResponse, SampleResponse
 
     class Observer(Protocol):
-        """Who is told of a pause."""
+        """An object that the SDK notifies of a pause."""
 
         on_queue_state_change: Callable[..., object]
 
     class Client(Protocol):
-        """A client, which says by one of these what its model is."""
+        """A client, whose model one of these methods returns."""
 
         def get_base_model(self) -> str: ...
         def get_info(self) -> GetInfoResponse: ...
 
     class Promised(Protocol):
-        """What a client gives of a request."""
+        """A client's handle of a request."""
 
         def future(self) -> Future[object]: ...
 
     class Service(Protocol):
-        """Who makes the clients."""
+        """The factory of clients."""
 
         __init__: Callable[..., None]
         create_lora_training_client: Callable[..., object]
 
     Count = Callable[..., None]
-    """Counts, of a client, its answer and the tokens that it was asked with."""
+    """A function that counts, from a client, its answer and the tokens of its request."""
 
 KINDS = ("prefill", "cached", "sample", "train", "requests", "steps")
 _MODEL = "_sweeper_model"
-"""What a client's model is kept as, at the client."""
+"""The attribute of a client that caches its model."""
 UNKNOWN = "unknown"
-"""The model of a client that does not say what it is of."""
+"""The model of a client that does not say which it is."""
 _WRITE_SECONDS = 1.0
 _CLIENTS = {
     "TrainingClient": ("forward", "forward_backward", "forward_backward_custom", "optim_step"),
     "SamplingClient": ("sample", "compute_logprobs"),
     "ServiceClient": ("create_lora_training_client",),
 }
-"""What is wrapped, and must be there."""
+"""The methods that are wrapped. All must exist."""
 _PAUSES = {"paused_rate_limit": "rate_limit", "paused_capacity": "capacity"}
 _VOUCHED_SECONDS = 90.0
-"""For how long a pause counts that the SDK does not repeat: who waited may have given up."""
+"""How long a pause counts if the SDK does not repeat it: the waiting request may be abandoned."""
 
 
 def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None = None) -> None:
-    """Count from the import of `tinker` on, into files in `folder`, which is there. The service is
-    told `labels` as metadata of each session, beside the program's own. `then` is called when
-    something was counted first."""
+    """Starts counting when `tinker` is imported, into files in the existing `folder`. `labels` are
+    sent to the service as metadata of each session, in addition to the program's own. `then` is
+    called after the first count."""
     meter = Meter(folder, then)
     if "tinker" in sys.modules:
         wrap(sys.modules["tinker"], meter, labels)
@@ -96,7 +96,7 @@ def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None
 
 
 class Meter:
-    """The counts, by model. Any thread may add."""
+    """The counts, by model. Thread-safe."""
 
     def __init__(self, folder: str, then: Callable[[], None] | None = None) -> None:
         self._folder = folder
@@ -107,18 +107,18 @@ class Meter:
         atexit.register(self._write_last)
 
     def _begin(self) -> None:
-        """Nothing is counted yet, and no thread writes: as it is in a child that was forked."""
+        """Resets the counts and the writer thread, as needed in a forked child."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
-        # Of clients whose model is unknown.
+        # Counts of clients whose model is unknown.
         self._nameless: list[tuple[Client, dict[str, int]]] = []
-        self._pauses: dict[int, tuple[str, float]] = {}  # by who is told of them: why, and when
+        self._pauses: dict[int, tuple[str, float]] = {}  # by observer: why, and when
         self._changed = threading.Event()
         self._writer: threading.Thread | None = None
 
     def add(self, client: Client, **counts: int) -> None:
-        """Count for the model that `client` is of."""
+        """Adds to the counts of the client's model."""
         model = getattr(client, _MODEL, None)
         with self._lock:
             if model is None:
@@ -128,7 +128,7 @@ class Meter:
         self._wake()
 
     def pause(self, who: object, why: str | None) -> None:
-        """Note that the service holds a client back, or no more."""
+        """Records that the service holds a client back, or no longer does."""
         with self._lock:
             before = self._pauses.pop(id(who), None)
             if why is not None:
@@ -137,18 +137,18 @@ class Meter:
             self._wake()
 
     def _paused(self) -> str | None:
-        """Why a client is held back now."""
+        """Returns why a client is held back now."""
         since = time.monotonic() - _VOUCHED_SECONDS
         with self._lock:
             return next((why for why, told in self._pauses.values() if told > since), None)
 
     def note_unknown(self, what: str) -> None:
-        """Have it on record that something of the SDK is not as expected."""
+        """Records that something in the SDK is not as expected."""
         self.unknown = self.unknown or what
         self._wake()
 
     def write(self) -> None:
-        """Write what was counted until now; a folder that cannot be written is no matter here."""
+        """Writes the counts so far. Ignores a folder that cannot be written."""
         with self._writing:
             self._ask_models()
             paused = self._paused()
@@ -175,7 +175,7 @@ class Meter:
             known[kind] += count
 
     def _wake(self) -> None:
-        """Have the file written soon."""
+        """Makes the writer thread write the file soon."""
         self._changed.set()
         with self._lock:
             if self._writer is None:
@@ -197,8 +197,8 @@ class Meter:
             _safely(self, self.write)
 
     def _ask_models(self) -> None:
-        """Ask clients what their model is, where nothing has said it. Not in the SDK's own threads,
-        which would wait for themselves."""
+        """Asks clients for their models if they are still unknown. Not done in the SDK's own
+        threads, which would wait for themselves."""
         with self._lock:
             asked, self._nameless = self._nameless, []
         for client, counts in asked:
@@ -208,7 +208,7 @@ class Meter:
 
 
 def _model_of(client: Client) -> str | None:
-    """The base model of a client; None where it does not say."""
+    """Returns the base model of a client; None if it does not say."""
     try:
         model = getattr(client, _MODEL, None)
         if model is None:
@@ -223,7 +223,8 @@ def _model_of(client: Client) -> str | None:
 
 
 def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
-    """Wrap the clients of the SDK's module. What is not there is told, and left as it is."""
+    """Wraps the clients of the SDK's module. If methods are missing, reports that, and counts
+    nothing."""
     _wrap_observer(getattr(sdk, "SamplingClient", None), meter)
     logger = sys.modules.get(f"{getattr(sdk, '__name__', '')}.lib.queue_state_logger")
     _wrap_observer(getattr(logger, "QueueStateLogger", None), meter)
@@ -243,8 +244,8 @@ def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
 
 
 def _wrap_observer(observer: type[Observer] | None, meter: Meter) -> None:
-    """Wrap what the SDK tells of a pause: of a sampling client, or of its logger for the others.
-    Without it a pause is known by what the SDK prints."""
+    """Wraps the SDK's notification of a pause: of a sampling client, or of its logger for the
+    others. Without it, a pause is only known from what the SDK prints."""
     original = getattr(observer, "on_queue_state_change", None)
     if observer is None or original is None:
         return
@@ -268,7 +269,7 @@ def _wrap_training(client: type[Client], meter: Meter) -> None:
         return counted
 
     def custom(self: Client, _answer: SampleResponse, tokens: int) -> None:
-        # A forward pass, then one with its backward pass.
+        # A forward pass, followed by one with a backward pass.
         meter.add(self, prefill=tokens, train=tokens, requests=2)
 
     def stepped(self: Client, _answer: object, _tokens: int) -> None:
@@ -294,7 +295,7 @@ def _wrap_sampling(client: type[Client], meter: Meter) -> None:
         )
 
     def scored(self: Client, _answer: SampleResponse, tokens: int) -> None:
-        # The SDK draws one token, and tells nothing of what was read before.
+        # The SDK samples one token, and does not report cached tokens.
         meter.add(self, prefill=tokens, sample=1, requests=1)
 
     _wrap_call(client, "sample", meter, sampled, inside)
@@ -324,7 +325,7 @@ def _wrap_service(client: type[Service], meter: Meter, labels: dict[str, str]) -
 
 
 def _remember(found: object, model: str) -> None:
-    """Keep with a client, or with the one that a future will give, what its model is."""
+    """Stores the model with a client, or with the client that a future will return."""
     if hasattr(found, "forward_backward"):
         setattr(found, _MODEL, model)
     future: Callable[[], Future[object]] | None = getattr(found, "future", None)
@@ -344,9 +345,9 @@ def _wrap_call(
     count: Count,
     inside: threading.local,
 ) -> None:
-    """Wrap a method that gives a future: `count(self, answer, tokens)` is called when that has its
-    answer; `tokens` are those of the method's `data` or `prompt`, as they were when it was called.
-    What a method of the SDK asks of another one counts once, with the one that does the work."""
+    """Wraps a method that returns a future. `count(self, answer, tokens)` is called when the
+    answer arrives; `tokens` are those of the method's `data` or `prompt` at the time of the call.
+    If a method of the SDK calls another, only the inner one counts."""
     original = getattr(client, name)
 
     @functools.wraps(original)
@@ -389,8 +390,8 @@ def _is_data(first: object) -> TypeGuard[Sequence[Datum]]:
 
 
 def _tokens_of(first: object, meter: Meter) -> int | None:
-    """Tokens of a prompt, or of a list of data; 0 of what is neither, as an optimizer's parameters.
-    None where that cannot be said, which is told."""
+    """Returns the tokens of a prompt or of a list of data; 0 for other values, such as an
+    optimizer's parameters. Returns None if they cannot be counted, and reports that."""
     try:
         if _is_data(first):
             return sum(datum.model_input.length for datum in first)
@@ -401,15 +402,15 @@ def _tokens_of(first: object, meter: Meter) -> int | None:
 
 
 class _Finder:
-    """Finds one module as the others do, and calls `then` with it when it has been executed."""
+    """Finds one module as other finders do, and calls `then` with it after it was executed."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
         self._asking = False
 
     def find_spec(self, name: str, *_given: object) -> ModuleSpec | None:
-        """The module's own specification, with a loader that tells us. Who only asks whether the
-        module is there gets one too, and does not execute it."""
+        """Returns the module's own spec, with a loader that notifies us. A caller that only looks
+        the module up gets such a spec too, and does not execute it."""
         if name != self._name or self._asking:
             return None
         import importlib.util

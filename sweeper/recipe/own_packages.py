@@ -1,8 +1,8 @@
-"""The packages that an interpreter has of its own: the standard library, and those that are
-installed. Where they lie, which of them this process has imported, and the list that is kept of it.
+"""The interpreter's own packages: the standard library and the installed packages. Finds their
+folders and the modules of theirs that this process has imported, and keeps a list of these.
 
-The fork server (fork_server.py) imports what is listed, and each run adds to the list what it has
-imported itself. bootstrap.py loads this file by path. Standard library only.
+The fork server (fork_server.py) imports the listed modules, and each run adds the modules that it
+has imported. bootstrap.py loads this file by path. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["files_of_modules", "listed", "own_folders", "remember", "what_instal
 
 
 def remember(path: str) -> None:
-    """Write down what this process has imported of the interpreter's own packages, beside what the
-    list at `path` has already, in the order of import."""
+    """Adds the modules that this process has imported from the interpreter's own packages to the
+    list at `path`, in the order of import."""
     before = listed(path)
     known = set(before)
     new = [name for name, _ in _own_modules() if _is_called(name) and name not in known]
@@ -33,7 +33,7 @@ def remember(path: str) -> None:
 
 
 def listed(path: str) -> list[str]:
-    """The names of modules in the list at `path`; none where it cannot be read."""
+    """Returns the names of modules in the list at `path`; [] if it cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             return [name for name in json.load(file)["modules"] if isinstance(name, str)]
@@ -42,13 +42,13 @@ def listed(path: str) -> list[str]:
 
 
 def files_of_modules() -> set[str]:
-    """The files of all modules of the interpreter's own packages, whatever they call themselves."""
+    """Returns the files of all modules of the interpreter's own packages, under any name."""
     return {file for _, file in _own_modules()}
 
 
 def _own_modules() -> Iterator[tuple[str, str]]:
-    """Modules of the standard library and of the interpreter's installed packages, with their
-    files, in the order in which they were imported."""
+    """Yields imported modules of the standard library and of installed packages, with their files,
+    in the order of import."""
     folders = tuple(os.path.join(folder, "") for folder in own_folders())
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -57,14 +57,14 @@ def _own_modules() -> Iterator[tuple[str, str]]:
 
 
 def _is_called(name: str) -> bool:
-    """Whether a module can be imported by the name under which it is listed."""
+    """Whether a module can be imported by the name under which it is loaded."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return spec is not None and spec.name == name != "__main__"
 
 
 @functools.cache
 def own_folders() -> frozenset[str]:
-    """Where the standard library and the interpreter's packages lie."""
+    """Returns the folders of the standard library and of the interpreter's packages."""
     import site
     import sysconfig
 
@@ -78,7 +78,7 @@ def own_folders() -> frozenset[str]:
 
 
 def what_installs_change() -> set[str]:
-    """Files and folders that are not as they were when a package has come or gone."""
+    """Returns files and folders that change when a package is installed or removed."""
     found = {os.path.join(sys.prefix, "pyvenv.cfg")}
     for folder in own_folders():
         if "-packages" in folder and os.path.isdir(folder):

@@ -1,11 +1,11 @@
-"""One question to the recipe's interpreter: `bootstrap.py check` in a process of its own, of which
-nothing is left running.
+"""Sends one request to the recipe's interpreter: runs `bootstrap.py check` in a process of its
+own, and leaves nothing running.
 
-The process can be started before the question is known: it waits for a byte. Most recipes run in
-sweeper's own interpreter and in the current folder, so `sweeper plan` starts that one at once, and
-it gets ready while the grid is read (`ahead`).
+The process can be started before the request is known: it waits for a byte. Most recipes run in
+sweeper's own interpreter and in the current folder, so `sweeper plan` starts that process at once,
+and it gets ready while the grid is read (`ahead`).
 
-Loaded first of all, so: the standard library, and little of it.
+This module is loaded first, so it imports little, and only from the standard library.
 """
 
 import os
@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 
 from sweeper.command import BOOTSTRAP
 
-TYPE_CHECKING = False  # typing itself costs the start some milliseconds
+TYPE_CHECKING = False  # importing typing slows the start by milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO
@@ -28,28 +28,28 @@ __all__ = ["Answer", "Probe", "ahead", "probe"]
 
 
 _ready: "list[Probe]" = []
-"""The one that was started ahead, until somebody takes it."""
+"""The process started ahead, until it is used."""
 
 
 class Answer:
-    """How the process ended (negative: by which signal), what it answered, and what it, or the
-    recipe, printed."""
+    """The result: the exit code (negative: a signal), the output, and what the process or the
+    recipe printed."""
 
     def __init__(self, code: int, output: bytes, printed: str) -> None:
         self.code, self.output, self.printed = code, output, printed
 
 
 class Probe:
-    """The process, to be asked once or closed. Raises OSError or ValueError when it does not
+    """The process. It can be asked once, or closed. Raises OSError or ValueError if it does not
     start."""
 
     meanwhile: "Callable[[], object] | None" = None
-    """Called once the process has been asked, while it answers."""
+    """Called while the process answers."""
 
     def __init__(self, python: str, cwd: str, env: Mapping[str, str]) -> None:
         self.key = python, os.path.realpath(cwd), dict(env)
-        # Files and not pipes: what the import has started may hold their ends open for ever, and
-        # who does not read must not keep us waiting.
+        # Files instead of pipes: processes that the import starts may hold a pipe open forever,
+        # and a reader that does not read must not block us.
         self._files = [_temporary(), _temporary(), _temporary()]
         waits, self._go = os.pipe()
         try:
@@ -72,13 +72,14 @@ class Probe:
             os.close(waits)
 
     def ask(self, request: bytes, seconds: float) -> Answer:
-        """Ask, wait for the answer, and close. Raises TimeoutError after `seconds`."""
+        """Sends the request, waits for the answer, and closes. Raises TimeoutError after
+        `seconds`."""
         asked, answered, printed = self._files
         try:
             asked.write(request)
             asked.flush()
             asked.seek(0)
-            with suppress(BrokenPipeError):  # it has ended already: its code says how
+            with suppress(BrokenPipeError):  # it has already ended, and its code says how
                 os.write(self._go, b"!")
             if self.meanwhile is not None:
                 self.meanwhile()
@@ -92,7 +93,7 @@ class Probe:
             self.close()
 
     def close(self) -> None:
-        """End the process and forget the rest; may be done again."""
+        """Ends the process and frees the rest. May be called again."""
         self._kill()
         if self._go >= 0:
             os.close(self._go)
@@ -103,8 +104,8 @@ class Probe:
     def _kill(self) -> None:
         if self._child.returncode is not None:
             return
-        # Its session is its own, so the group is it and what the import has started. As long as it
-        # is not waited for, no other group has its number.
+        # It has its own session, so the group is it and what the import has started. No other
+        # group can get its number before it is waited for.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
@@ -112,9 +113,9 @@ class Probe:
 
 @contextmanager
 def ahead(meanwhile: "Callable[[], object] | None" = None) -> Generator[None]:
-    """Have the most likely process get ready; at the end of the block it is gone, asked or not.
-    `meanwhile` is called while it answers."""
-    with suppress(OSError, ValueError):  # whoever needs it tells what is wrong
+    """Starts the most likely process in advance, and ends it with the block. `meanwhile` is called
+    while it answers."""
+    with suppress(OSError, ValueError):  # the code that needs it reports the error
         started = Probe(sys.executable, os.getcwd(), os.environ)
         started.meanwhile = meanwhile
         _ready.append(started)
@@ -126,15 +127,15 @@ def ahead(meanwhile: "Callable[[], object] | None" = None) -> Generator[None]:
 
 
 def probe(python: str, cwd: str, env: Mapping[str, str]) -> Probe:
-    """The process that was started ahead, if it is such a one, else a new one."""
+    """Returns the process started ahead if it matches, else a new one."""
     if _ready and _ready[0].key == (python, os.path.realpath(cwd), dict(env)):
         return _ready.pop()
     return Probe(python, cwd, env)
 
 
 def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Wait until the child has ended; it is not reaped, so that its number stays its own. Raises
-    TimeoutError. `Popen.wait` would look only every 50 ms."""
+    """Waits until the child has ended, without reaping it, so that its number is not reused.
+    Raises TimeoutError. `Popen.wait` would poll only every 50 ms."""
     try:
         descriptor = os.pidfd_open(child.pid)
     except (AttributeError, OSError):  # another system, or a sandbox
@@ -152,7 +153,7 @@ def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 def _temporary() -> "IO[bytes]":
-    """A file without a name."""
+    """Opens a file without a name."""
     if hasattr(os, "memfd_create"):  # `tempfile` takes milliseconds to load
         return os.fdopen(os.memfd_create("sweeper"), "w+b")
     import tempfile

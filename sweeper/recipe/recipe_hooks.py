@@ -1,13 +1,13 @@
-"""What a recipe itself says of its runs, by functions of its module that get the values of one.
-Like inspection.py in the recipe's interpreter; standard library only.
+"""Calls the functions with which a recipe's module describes its runs. Each gets the values of one
+run. Runs in the recipe's interpreter, like inspection.py; standard library only.
 
     lacks(values)       lines about what this machine lacks for such a run
-    notes(values)       lines about what else people should know of it; a ValueError is a problem of
-                        the configuration, by the key that its message begins with
+    notes(values)       lines with other notes about it for people; a ValueError is a problem of
+                        the configuration, of the key that its message begins with
     estimate(values)    tokens that it will use of its service, by model and kind
 
-In the answer are "lacks", "notes" and "problems" of all configurations together; "estimates" are
-what was returned, each once, and its number there for each configuration.
+The answer has "lacks", "notes" and "problems" of all configurations together. "estimates" has the
+distinct results, and the number of its result for each configuration.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from sweeper.recipe.documents import Answer, Estimates, Told
 
     Estimate = Mapping[object, Mapping[str, float]]
-    """Of each model the tokens of each kind, as a recipe says them."""
+    """Tokens by model and kind, as a recipe returns them."""
 
 _KINDS = ("prefill", "cached", "sample", "train")
 _MOST = 20
-"""Lines of each kind."""
+"""The most lines of each kind."""
 _ESTIMATING = 2.0
-"""Seconds for which a recipe is asked what its runs will use; nothing is known of the others."""
+"""Seconds after which a recipe is no longer asked for estimates; the others stay unknown."""
 
 Config = dict[str, object]
 Configs = list[Config]
 
 
 def ask(module: ModuleType, configs: Configs) -> Answer:
-    """All that it says."""
+    """Returns the results of all hooks."""
     notes, problems = _notes(module, configs)
     estimates = _estimates(module, configs)
     return {"lacks": _lacks(module, configs), "notes": notes, "problems": problems,
@@ -44,7 +44,7 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
 
 
 def _lacks(module: ModuleType, configs: Configs) -> list[str]:
-    """What the recipe says that this machine lacks, of all configurations together."""
+    """Returns what this machine lacks according to the recipe, for all configurations together."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
     found: dict[str, None] = {}
     if not callable(function):
@@ -60,7 +60,8 @@ def _lacks(module: ModuleType, configs: Configs) -> list[str]:
 
 
 def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]:
-    """What the recipe tells of all configurations together, and what it finds wrong with them."""
+    """Returns the recipe's notes on all configurations together, and the problems that it
+    finds."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "notes", None)
     if not callable(function):
         return [], []
@@ -81,8 +82,8 @@ def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]
 
 
 def _estimates(module: ModuleType, configs: Configs) -> Estimates:
-    """What the recipe says that runs will use: `said`, each once, and `of` each configuration its
-    number there, null where it says nothing."""
+    """Returns the recipe's estimates: `said` has each distinct one, `of` the number of its
+    estimate for each configuration, null if there is none."""
     function: Callable[[Config], Estimate] | None = getattr(module, "estimate", None)
     if not callable(function):
         return {"said": [], "of": [None] * len(configs)}
@@ -101,7 +102,7 @@ def _estimates(module: ModuleType, configs: Configs) -> Estimates:
 
 
 def _tokens(found: Estimate) -> dict[str, dict[str, int]]:
-    """The counts that a recipe returned."""
+    """Returns a recipe's estimate as counts."""
     return {
         str(model): {kind: max(0, round(counts[kind])) for kind in _KINDS if kind in counts}
         for model, counts in found.items()

@@ -1,11 +1,10 @@
-"""A recipe: where it is, which config it takes, and the command that runs it.
+"""Finds a recipe and checks configurations for it.
 
 A reference is a short name (`sft`: an entry point of `sweeper.recipes`), a module
-(`package.module`), a file (`path/to/file.py`), each with `:Class`, with `:function` or without, or
-it is a command.
-What is found, and whether a configuration is right, is decided by the interpreter that will run
-it: one subprocess imports the recipe and has chz parse every configuration (`bootstrap.py`,
-`inspection.py`, `checking.py`).
+(`package.module`) or a file (`path/to/file.py`), each optionally with `:Class` or `:function`. A
+recipe may also be a command. The interpreter that will run the recipe finds it and checks the
+configurations: one subprocess imports the recipe and lets chz parse every configuration
+(`bootstrap.py`, `inspection.py`, `checking.py`).
 """
 
 import json
@@ -41,9 +40,9 @@ _REFERENCE = re.compile(r"(?:[A-Za-z_][\w-]*(?:\.[A-Za-z_]\w*)*)(?::[A-Za-z_]\w*
 
 
 class Problem(NamedTuple):
-    """What is wrong with configuration number `number`, by the value of `key` where one is to
-    blame; without a number it is wrong with all of them. With `lacking` it is this machine that
-    lacks something, which matters only to runs that execute here."""
+    """A problem of configuration number `number`, with the `key` whose value causes it, if one
+    does. Without a number it affects all configurations. With `lacking` this machine lacks
+    something, which matters only to runs that execute here."""
 
     number: int | None
     key: str | None
@@ -52,8 +51,8 @@ class Problem(NamedTuple):
 
 
 class Inspected(NamedTuple):
-    """The recipe, what is wrong with the configurations, what the recipe tells people of them, and
-    what it says that a run of each will use: nothing, or None for those of which it says nothing.
+    """The recipe, the problems of the configurations, the recipe's notes for people, and its
+    estimates of the use by each run: an empty sequence, or None for runs without an estimate.
     """
 
     recipe: Recipe
@@ -63,8 +62,8 @@ class Inspected(NamedTuple):
 
 
 class RunProcess(NamedTuple):
-    """The process that will run a recipe: its interpreter and its folder, both of which may be
-    relative to the current folder, and what is added to our environment."""
+    """The process that will run a recipe: its interpreter and its folder, whose paths may be
+    relative to the current folder, and variables added to our environment."""
 
     python: str | None = None
     cwd: str | None = None
@@ -72,8 +71,8 @@ class RunProcess(NamedTuple):
 
 
 class FilledFields(NamedTuple):
-    """The fields of a recipe that sweeper fills in: the run's folder (None: the usual one) and its
-    seed (None: it gets none). With `metrics_dir` a recipe need not have one for its folder."""
+    """The fields of a recipe that sweeper fills in: the run's folder (None: the usual field) and
+    its seed (None: no seed). With `metrics_dir` a recipe need not have a field for its folder."""
 
     log_path: str | None = None
     seed: str | None = "seed"
@@ -93,11 +92,12 @@ def inspect(
     validate: bool = True,
     deep: bool = False,
 ) -> Inspected:
-    """The recipe that `source` (a reference, or a command's template) names, and what is wrong with
-    the configurations, parsed as their runs will. All in one process, which is what costs the time.
+    """Finds the recipe that `source` (a reference, or a command's template) names, and checks the
+    configurations, parsed as their runs will parse them. Starts a single process, since that takes
+    most of the time.
 
-    Without `validate` the recipe is not imported, and taken to have the usual fields. With `deep`
-    the fields of nested configs are described too. Raises `RecipeError`.
+    Without `validate` the recipe is not imported, and assumed to have the usual fields. With
+    `deep` the fields of nested configs are described too. Raises `RecipeError`.
     """
     log_path_field, seed_field, metrics_dir = filled
     folder = os.path.abspath(os.path.expanduser(process.cwd or "."))
@@ -169,9 +169,9 @@ def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:
 
 
 def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
-    """Configurations with each value written once: `shapes` are lists of keys, `rows` the number
-    of a shape and then those of its `values`. The configurations of a sweep share their values, as
-    objects; they are alive as long as this takes, so their ids stand for them."""
+    """Packs configurations with each value written once: `shapes` are lists of keys, each of
+    `rows` has the number of a shape and then the numbers of its `values`. A sweep's configurations
+    share their value objects, which stay alive during this call, so their ids identify them."""
     shapes: dict[tuple[str, ...], int] = {}
     numbers: dict[int, int] = {}
     values: list[object] = []
@@ -190,9 +190,10 @@ def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
 
 
 def find_python(name: str | None) -> str:
-    """The absolute path of an interpreter: ours, a path, or a command looked up on PATH.
+    """Returns the absolute path of an interpreter: ours, a path, or a command looked up on PATH.
 
-    Links are not followed: a virtual environment is known by the link. Raises `RecipeError`.
+    Links are not followed, because the link identifies a virtual environment. Raises
+    `RecipeError`.
     """
     if name is None:
         return sys.executable
@@ -209,8 +210,8 @@ def find_python(name: str | None) -> str:
 
 
 def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
-    """Why a command's program cannot be started in `folder` with the environment `env`; None where
-    it can."""
+    """Returns why a command's program cannot be started in `folder` with the environment `env`;
+    None if it can."""
     if os.sep in program:
         path = os.path.join(folder, program)
         if not os.path.isfile(path):
@@ -239,7 +240,7 @@ def _check_command(
 
 
 def _ask(python: str, cwd: str, request: "Asked", env: Mapping[str, str]) -> "Answer":
-    """The answer of bootstrap.py, run by path in the recipe's interpreter."""
+    """Runs bootstrap.py by path in the recipe's interpreter, and returns its answer."""
     reference = request["reference"]
     try:
         asked = probe(python, cwd, env)
