@@ -58,13 +58,15 @@ def _written_out(found: "re.Match[str]") -> str:
 
 
 class Writer:
-    """Wraps a stream and writes text without terminal commands. Other attributes are the stream's."""
+    """Wraps a stream and writes text without terminal commands. Other attributes are the
+    stream's."""
 
     def __init__(self, below: TextIO) -> None:
         self.below = below
 
     def write(self, text: str) -> int:
-        """Write a text made harmless; characters that the stream's encoding lacks are written out."""
+        """Write a text made harmless; characters that the stream's encoding lacks are written
+        out."""
         shown = sanitize_lines(text)
         if not shown.isascii():
             encoding = self.below.encoding or "utf-8"

@@ -108,7 +108,8 @@ def in_colour() -> bool:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Put a text on one line of at most `most` characters: a command may be long and have several."""
+    """Put a text on one line of at most `most` characters: a command may be long and have
+    several."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."
 
@@ -126,7 +127,8 @@ def duration(seconds: float | None) -> str:
 
 
 def print_json(document: Mapping[str, object]) -> int:
-    """Print one JSON object; numbers that JSON does not support become text. Returns exit code 0."""
+    """Print one JSON object; numbers that JSON does not support become text. Returns exit code
+    0."""
     import json
 
     from sweeper.storage.documents import strict

@@ -64,7 +64,8 @@ class Reading:
         }
 
     def compare(self, a: Either, b: Either, metric: Metric = None) -> dict[str, object]:
-        """Compare two sweeps cell by cell, or two cells (sweep/cell) seed by seed, with intervals."""
+        """Compare two sweeps cell by cell, or two cells (sweep/cell) seed by seed, with
+        intervals."""
         from sweeper import analysis
 
         found = analysis.versus(self._workspace.registry, a, b, metric=metric)
@@ -81,8 +82,7 @@ class Reading:
         """Claim that one cell is better than another, or than a baseline. The claim is checked
         (seeds, an interval, the same data) and noted with the sweep, together with the result of
         the check. `holds` is true, false, or null if the runs do not show it: then say so, and do
-        not repeat the claim.
-        """
+        not repeat the claim."""
         from sweeper.agents.claims import check_claim
         from sweeper.annotations import Noted, mark
 
@@ -184,7 +184,8 @@ class Reading:
         untag: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
         star: bool | None = None,
     ) -> dict[str, object]:
-        """Write down what you expected, saw and conclude, for a sweep or a run; or read the notes."""
+        """Write down what you expected, saw and conclude, for a sweep or a run; or read the
+        notes."""
         from sweeper.annotations import Noted, mark
 
         noted = Noted(text, tag, untag, star)

@@ -82,8 +82,7 @@ class Running:
         """Start a grid and return at once; its runs go on without this server. Refused beyond the
         budget that a person has set. `tokens`, `usd`, `hours`: the most that the sweep may use
         (default: all that is left). Runs whose configuration and seed have succeeded in another
-        sweep are not run again: `reused` has their results.
-        """
+        sweep are not run again: `reused` has their results."""
         from sweeper.annotations import Noted, mark
 
         preview = self._workspace.preview(asked.grid, asked.overrides, again=asked.again)

@@ -68,8 +68,8 @@ def make_server(workspace: Workspace) -> "MCPServer[object]":
 
 def _tool(workspace: Workspace, function: Callable[..., object]) -> Tool:
     """Make a tool of a function: its errors become answers, its answers hold no secrets, and
-    unknown arguments are refused. The fields of an `asked` parameter become the tool's arguments.
-    """
+    unknown arguments are refused. The fields of an `asked` parameter become the tool's
+    arguments."""
     name = function.__name__
     made = Tool.from_function(
         _guarded(workspace, function),

@@ -125,7 +125,8 @@ class NewGradedSession(NewSession):
     ] = []  # noqa: RUF012
 
     def grading(self) -> Grading | None:
-        """Return the grader, if there is one. Raises `UsageError` for examples without a grader."""
+        """Return the grader, if there is one. Raises `UsageError` for examples without a
+        grader."""
         if self.grader is not None:
             shown = [(one.question, one.response, one.answer, one.score) for one in self.examples]
             return Grading(self.grader, shown)
@@ -167,8 +168,7 @@ class Training:
         of the sweep agent-NAME and counts as a launch. The settings are those of the recipe `rl`,
         and the same seed and data give the same values as that recipe. Your own grader is tried on
         its examples first. For several seeds call it again with another `seed` and all else the
-        same.
-        """
+        same."""
         return await self._open(ctx, asked, asked.spec("grpo")._replace(grading=asked.grading()))
 
     async def train_sft_step(
@@ -361,7 +361,7 @@ class Training:
                 try:
                     await asyncio.to_thread(sessions.ensure_running, live)
                 except UsageError:
-                    if sessions.answer(live, number) is None:  # the session ended without an answer
+                    if sessions.answer(live, number) is None:  # ended without an answer
                         raise
                 checked = time.monotonic()
             if now - reported >= _PROGRESS_SECONDS:

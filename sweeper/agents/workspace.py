@@ -138,7 +138,8 @@ class Workspace:
                 raise
 
     def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
-        """Raise `UsageError` if a sweep that is over could use more than is left when it goes on."""
+        """Raise `UsageError` if a sweep that is over could use more than is left when it goes
+        on."""
         recorded = [one for one in allowance.entries(self.store) if one.sweep == sweep]
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:
