@@ -210,9 +210,7 @@ it is the next best.
 
     @on(TabbedContent.TabActivated)
     def _tab_clicked(self, event: TabbedContent.TabActivated) -> None:
-        if (
-            event.pane.id == event.tabbed_content.active
-        ):  # ignore a late event of a tab that was left
+        if event.pane.id == event.tabbed_content.active:  # ignore late events
             self.action_panel(int((event.pane.id or "panel-0").rpartition("-")[2]))
 
     def action_next_panel(self, step: int) -> None:

@@ -46,7 +46,7 @@ class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
 
 
 class _Help(HelpPanel):
-    """Textual's panel of keys, with the help text of the screen above it."""
+    """Textual's panel of keys, with the screen's help text."""
 
     def compose(self) -> ComposeResult:
         yield Markdown(id="widget-help")
