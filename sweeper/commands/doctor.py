@@ -65,7 +65,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
     default = Launch().backend
     if backend is not None:
         looks += _of(_asked(backend, grid), root)
-    if backend != default:  # only a hint: the sweep uses another backend
+    if backend != default:  # only a hint: the default was not asked for
         looks[2:2] = [look._replace(needed=False) for look in backend_type(default).checks({})]
     return [_check(look) for look in looks]
 
@@ -93,7 +93,7 @@ def _of(asked: "TrialRequest", root: str) -> list[Look]:
     try:
         elsewhere = not backend.capabilities(options).files
     except UsageError:
-        elsewhere = True  # one of the backend's own checks reports this
+        elsewhere = True  # the checks report what is missing
     if elsewhere and launch.requirements is not None:
         file = launch.requirements
         found.append(Look("requirements", True, lambda: _requirements(file)))

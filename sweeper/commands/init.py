@@ -58,9 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.study:
         _write_study()
     out = arguments.out or f"{name}.yaml"
-    if out != "-" and os.path.lexists(
-        out
-    ):  # checked before the recipe is imported, which takes a while
+    if out != "-" and os.path.lexists(out):  # before the recipe's slow import
         raise UsageError(f"{out} is there already: choose another file with --out")
     recipe = inspect(reference, [], RunProcess(arguments.python), deep=True).recipe
     fields = fields_of(recipe)
