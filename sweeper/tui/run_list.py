@@ -72,7 +72,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         return max(1, self.size.height - 1)
 
     def see(self, view: SweepView) -> None:
-        """Take the sweep as it is now. The line with the cursor stays in sight."""
+        """Take the sweep as it is now. A cursor that was in sight stays in sight."""
         top = self.scroll_offset.y
         follow = top <= self.model.place < top + self._rows
         self.model.see(view)
