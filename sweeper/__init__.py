@@ -1,4 +1,4 @@
-"""Launch a grid of runs, lose none of them, and compare what they found.
+"""Launches a grid of runs, loses none of them, and compares their results.
 
     plan = sweeper.plan("grids/quickstart.yaml", overrides={"max_steps": 5})
     sweeper.launch(plan, root="sweeps", wait=False)
@@ -7,12 +7,12 @@
     sweeper.note("quickstart", "why", tag=["paper"], root="sweeps")
     registry = sweeper.Registry("sweeps")
 
-Names are loaded when they are first used, so that the command line and the workers start quickly.
+Names are loaded at their first use, so that the command line and the workers start quickly.
 """
 
 import importlib
 
-TYPE_CHECKING = False  # typing itself costs each start some milliseconds
+TYPE_CHECKING = False  # importing typing costs each start some milliseconds
 if TYPE_CHECKING:
     from sweeper.annotations import archive, delete, note, rename
     from sweeper.control import (
@@ -92,7 +92,7 @@ _HOMES = {
 
 
 def __dir__() -> list[str]:
-    """What there is, also what is loaded only when it is used."""
+    """Return all names, including those that are loaded at their first use."""
     return sorted({*globals(), *__all__})
 
 

@@ -1,4 +1,4 @@
-"""`python -m sweeper` is `sweeper`."""
+"""Runs the command line: `python -m sweeper` is `sweeper`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command line: which verb, and what becomes of its errors. The verbs are in `commands/`."""
+"""The command line: parses arguments, runs a verb from `commands/`, and reports its errors."""
 
 import argparse
 import gc
@@ -16,18 +16,18 @@ from sweeper.terminal import complain, warn
 __all__ = ["main", "parser"]
 
 _REPEATABLE = ("overrides", "runs", "sweeps")
-"""Arguments that may stand any number of times."""
+"""Arguments that may be given any number of times."""
 _GC_THRESHOLD = 50_000
-"""How many objects are made before Python looks for garbage. Its own number is so small that it
-looks dozens of times while modules load, which make none."""
+"""Allocations between garbage collections. Python's own threshold is so low that it collects
+dozens of times while modules load, which leaves no garbage."""
 _EPILOG = """\
 exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 4 not finished
 (launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line (without the program's name); gives the exit code."""
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+    """Run a command line (without the program's name) and return the exit code."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         from sweeper.commands.completion import complete
 
         complete(parser(os.environ.get("COMP_LINE", "").split()))
@@ -60,23 +60,23 @@ def _main(given: list[str]) -> int:
 
 
 def _run(given: list[str]) -> int:
-    if given[:1] == ["engine"]:  # it has a command line of its own
+    if given[:1] == ["engine"]:  # it parses its own command line
         return load("engine").run(argparse.Namespace(verb="engine", rest=given[1:]))
     if given[:1] != ["plan"]:
         arguments = _parse(given)
         return load(arguments.verb).run(arguments)
     from sweeper.recipe.probe import ahead
 
-    # The recipe's interpreter gets ready while the rest is loaded; what shows the plan is loaded
-    # while it answers.
+    # Start the recipe's interpreter while the other modules load, and load the plan's output
+    # module while it answers.
     with ahead(meanwhile=lambda: import_module("sweeper.commands.plan_text")):
         arguments = _parse(given)
         return load(arguments.verb).run(arguments)
 
 
 def _parse(given: list[str]) -> argparse.Namespace:
-    """The arguments. What may stand any number of times may stand behind flags as well, which
-    argparse does not offer for verbs: `launch grid.yaml --wait max_steps=5`."""
+    """Parse the arguments. Repeatable arguments may also follow flags, which argparse does not
+    support in subcommands: `launch grid.yaml --wait max_steps=5`."""
     top = parser(given)
     arguments, rest = top.parse_known_args(given)
     repeatable = next(
@@ -90,9 +90,9 @@ def _parse(given: list[str]) -> argparse.Namespace:
 
 
 def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The command line: all of it, or what reads the `given` arguments. Where those begin with a
-    verb, the others are left out, and else only the verbs among them get flags of their own: making
-    all costs each start some milliseconds."""
+    """Make the parser: the whole one, or the part that the `given` arguments need. If they begin
+    with a verb, the other verbs are left out; otherwise only the verbs among them get flags.
+    Making all of them costs each start some milliseconds."""
     top = argparse.ArgumentParser(
         prog="sweeper",
         description="Experiment sweeps for people who post-train language models.",
@@ -112,7 +112,7 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Prints the version; found out only when asked for."""
+    """Prints the version, which is looked up only when asked for."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -125,7 +125,7 @@ class _Version(argparse.Action):
 
 
 class _Completion(argparse.Action):
-    """Prints what a shell has to be told once, so that it completes what is typed."""
+    """Prints the code that a shell needs for completion."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, choices: Sequence[str]) -> None:
         super().__init__(

@@ -1,13 +1,13 @@
-"""Text that anybody may have written, made harmless for a terminal: here and nowhere else.
+"""Makes untrusted text harmless for a terminal. No other module does this.
 
-A run's name, a metric's key, a line of a log, a reason in a store come from whoever wrote them. To
-a terminal some characters in them are orders: set the title, fill the clipboard, hide what was said
-before, turn a text around. `guarded` puts writers before standard output and standard error through
-which no order passes, whoever prints; what prints a text of others within a line of ours
-calls `sanitize` besides, so that it stays one line. Orders of ours (colours, a screen that is drawn
-again) go to the stream below, by `raw`.
+Run names, metric keys, log lines and reasons in a store come from anybody. Some characters in them
+are commands to a terminal: set the title, fill the clipboard, hide earlier output, reverse the
+writing direction. `guarded` wraps standard output and standard error in writers that let no
+command pass, whoever prints. Code that prints untrusted text within a line of ours also calls
+`sanitize`, so that it stays one line. Our own commands (colours, redrawn screens) go to the
+wrapped stream, which `raw` returns.
 
-Standard library only, and little of it: a worker loads this for every job.
+Uses only a small part of the standard library: a worker loads this for every job.
 """
 
 import re
@@ -18,13 +18,13 @@ from typing import TextIO, cast
 
 __all__ = ["Writer", "guarded", "raw", "sanitize", "sanitize_json", "sanitize_lines"]
 
-# The patterns are texts: `re` compiles one when it is first used, and most programs never do.
-# What a terminal takes for an order, within a line: CSI, OSC and the like to their end, then
-# shorter ones. Those of a colour or a title say nothing to people and are left out.
+# The patterns are strings: `re` compiles one at its first use, and most programs never use any.
+# This one matches terminal commands within a line: CSI, OSC and the like to their end, then
+# shorter ones. They are removed, since a colour or a title means nothing to a reader.
 _ORDER = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]"
-# Other controls, those of C1 too; what changes the direction of writing, or cannot be seen; what
-# ends lines elsewhere; halves of characters, which no terminal's encoding has. Joiners stay:
-# languages and emoji are written with them.
+# Other control characters, C1 included; characters that change the writing direction or are
+# invisible; line ends of other systems; surrogates, which no terminal encoding has. Joiners stay:
+# languages and emoji need them.
 _UNSEEN = (
     "\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f"
@@ -34,22 +34,22 @@ _CONTROL_IN_LINES = f"[\x00-\x08\x0b-\x1f{_UNSEEN}]"
 
 
 def sanitize(text: str) -> str:
-    """A text in one line, without what it tells a terminal to do: colours and other orders are left
-    out, what else is no character of a text is written out (`\\n`, `\\x9b`, `\\u202e`)."""
+    """Make a text one harmless line: colours and other terminal commands are removed, other
+    control characters are written out (`\\n`, `\\x9b`, `\\u202e`)."""
     if text.isprintable():
         return text
     return re.sub(_CONTROL, _written_out, re.sub(_ORDER, "", text))
 
 
 def sanitize_lines(text: str) -> str:
-    """The same for a text of several lines, which it keeps."""
+    """Make a text harmless as `sanitize` does, but keep its line breaks."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
     return re.sub(_CONTROL_IN_LINES, _written_out, re.sub(_ORDER, "", text))
 
 
 def sanitize_json(text: str) -> str:
-    """The same for JSON as `json.dumps` has it, in which but one control is escaped already."""
+    """Make the output of `json.dumps` harmless. It leaves only one control character unescaped."""
     return text.replace("\x7f", "\\u007f")
 
 
@@ -58,13 +58,15 @@ def _written_out(found: "re.Match[str]") -> str:
 
 
 class Writer:
-    """Before a stream: writes lines of text, and no orders. Everything else is the stream's own."""
+    """Wraps a stream and writes text without terminal commands. Other attributes are the
+    stream's."""
 
     def __init__(self, below: TextIO) -> None:
         self.below = below
 
     def write(self, text: str) -> int:
-        """Write what is harmless of a text; what the stream's encoding has not is written out."""
+        """Write a text made harmless; characters that the stream's encoding lacks are written
+        out."""
         shown = sanitize_lines(text)
         if not shown.isascii():
             encoding = self.below.encoding or "utf-8"
@@ -73,7 +75,7 @@ class Writer:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write each."""
+        """Write each line."""
         for line in lines:
             self.write(line)
 
@@ -83,7 +85,7 @@ class Writer:
 
 @contextmanager
 def guarded() -> Generator[None]:
-    """While the block lasts nothing reaches the terminal but through a `Writer`."""
+    """Send all output through a `Writer` while the block lasts."""
     before = sys.stdout, sys.stderr
     # A stream may be None: then nobody reads it.
     sys.stdout, sys.stderr = (
@@ -97,5 +99,6 @@ def guarded() -> Generator[None]:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """The stream below its `Writer`: for orders of ours, among texts that are harmless already."""
+    """Return the stream below its `Writer`, for our own commands among texts that are harmless
+    already."""
     return stream.below if isinstance(stream, Writer) else stream

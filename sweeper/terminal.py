@@ -1,4 +1,4 @@
-"""What is shown on a terminal: values as people read them, tables that fit, JSON, warnings."""
+"""Formats output for a terminal: values, tables that fit, JSON, warnings."""
 
 import os
 import sys
@@ -24,8 +24,8 @@ __all__ = [
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: as wide as the terminal, as wide as it needs to be elsewhere. Numbers stand
-    to the right, None is a dash. What texts and titles tell a terminal to do is left out."""
+    """Print a table, fitted to the terminal's width, or unlimited elsewhere. Numbers are aligned
+    right, None is a dash. Terminal control sequences in texts and titles are removed."""
     columns = [sanitize(column) for column in columns]
     shown = [
         [sanitize(value) if isinstance(value, str) else value for value in row] for row in rows
@@ -35,7 +35,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     ]
     if sys.stdout.isatty():
         _print_fitted(columns, shown, numeric)
-    else:  # nothing has to fit, and what fits tables into a terminal takes its time
+    else:  # nothing has to fit, and fitting takes time
         _print_wide(columns, shown, numeric)
 
 
@@ -73,7 +73,7 @@ def _print_wide(
 
 
 def display_width(text: str) -> int:
-    """How many columns a terminal gives a text."""
+    """Return how many columns a text takes on a terminal."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -84,7 +84,7 @@ def display_width(text: str) -> int:
 
 
 def number(value: object) -> str:
-    """A value in a table: four significant digits for a float, a dash for None."""
+    """Format a value for a table: four significant digits for a float, a dash for None."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -95,26 +95,27 @@ def number(value: object) -> str:
 
 
 def setting(value: object) -> str:
-    """A value of a configuration, exactly as it was set and as a condition takes it."""
+    """Format a setting exactly as it was set, in the form that a condition accepts."""
     import json  # most verbs print none
 
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def in_colour() -> bool:
-    """Whether standard output is a terminal on which colours are welcome."""
+    """Return whether standard output is a terminal that may show colours."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and sys.stdout.isatty()
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """A text on one line, of at most so many characters: a command may be long and have several."""
+    """Put a text on one line of at most `most` characters: a command may be long and have
+    several."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def duration(seconds: float | None) -> str:
-    """`47s`, `3m20s`, `2h05m`; a dash for None."""
+    """Format a time as `47s`, `3m20s` or `2h05m`; None as a dash."""
     if seconds is None:
         return "-"
     whole = round(seconds)
@@ -126,7 +127,8 @@ def duration(seconds: float | None) -> str:
 
 
 def print_json(document: Mapping[str, object]) -> int:
-    """Print one JSON object; numbers that JSON cannot have become text. Gives exit code 0."""
+    """Print one JSON object; numbers that JSON does not support become text. Returns exit code
+    0."""
     import json
 
     from sweeper.storage.documents import strict
@@ -136,26 +138,26 @@ def print_json(document: Mapping[str, object]) -> int:
 
 
 def is_screen() -> bool:
-    """Whether a person sits at a terminal on which any place can be written to."""
+    """Return whether a person sits at a terminal with a movable cursor."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
-    # A stream may be None, or closed: then it is no terminal.
+    # A stream that is None or closed is no terminal.
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):  # pyright: ignore[reportUnnecessaryComparison]
         return False
     return os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def say(line: str = "", *, flush: bool = False) -> None:
-    """A line on standard output, whatever texts of others are in it."""
+    """Print a line on standard output, with control characters removed."""
     print(sanitize(line), flush=flush)
 
 
 def warn(sentence: str) -> None:
-    """A line on standard error."""
+    """Print a warning on standard error."""
     print(f"sweeper: {sanitize(sentence)}", file=sys.stderr)
 
 
 def complain(error: SweeperError) -> int:
-    """Say on standard error why a command ends; gives its exit code. A line, but one for each
+    """Print an error on standard error and return its exit code. Prints one line, or one for each
     problem of a grid."""
     problems = error.problems if isinstance(error, GridError) else (str(error),)
     print("sweeper: " + "\n".join(map(sanitize, problems)), file=sys.stderr)

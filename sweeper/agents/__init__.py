@@ -1,2 +1,2 @@
-"""What coding agents use: a server of the Model Context Protocol over the same functions as the
-verbs, and a skill that tells how research is done with them."""
+"""The interface for coding agents: a server of the Model Context Protocol over the functions that
+the verbs call, and a skill that explains research with sweeper."""

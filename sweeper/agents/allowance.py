@@ -1,12 +1,11 @@
-"""How much agents may launch in a root, as the person who started their server has said, and how
-much they have.
+"""Tracks how much agents may launch in a root, and how much they have launched.
 
-    .agents/<nanoseconds since 1970>-<random>.json     a launch, on record before it happens
+    .agents/<nanoseconds since 1970>-<random>.json     a launch, recorded before it starts
 
-All that agents have ever launched in the root counts, whichever server they used: one that is
-killed and started again gives them nothing more. Of a sweep that is not over counts what it may
-use, else what it has used. Two who launch at once both put theirs on record and then look: at worst
-both are refused.
+The person who starts the server sets the limits. Everything that agents have ever launched in the
+root counts, through any server: killing and restarting a server gives them nothing more. An
+unfinished sweep counts with what it may use, a finished one with what it has used. Of two
+concurrent launches, each records itself first and then checks: at worst both are refused.
 """
 
 import os
@@ -37,7 +36,7 @@ _FOLDER = ".agents"
 
 
 class Limits(NamedTuple):
-    """The most that agents may launch; None for what has no limit. `hours`: of all runs."""
+    """The most that agents may launch; None for no limit. `hours` is the sum over all runs."""
 
     runs: float | None = None
     tokens: float | None = None
@@ -46,12 +45,12 @@ class Limits(NamedTuple):
 
     @property
     def allows_any(self) -> bool:
-        """Whether a person has set any limit: without one nothing is launched."""
+        """Whether any limit is set: without one nothing is launched."""
         return any(limit is not None for limit in self)
 
 
 class Used(NamedTuple):
-    """What agents have launched: the runs, and what these have used or may still use."""
+    """The amount that agents have launched: the runs, and what they have used or may still use."""
 
     runs: int = 0
     tokens: float = 0.0
@@ -59,14 +58,14 @@ class Used(NamedTuple):
     hours: float = 0.0
 
     def left(self, limits: Limits) -> dict[str, float]:
-        """What is left of each limit that there is."""
+        """Return what is left of each limit that is set."""
         pairs = zip(LIMITS, limits, self, strict=True)
         return {name: max(0, most - now) for name, most, now in pairs if most is not None}
 
 
 class Entry(NamedTuple):
-    """A launch: the runs (ids) of a sweep that it started, and the budget that the sweep was given
-    with it, for all that it ever uses."""
+    """A launch: the ids of the runs that it started, and the budget of the sweep for its whole
+    life."""
 
     path: str
     sweep: str
@@ -75,7 +74,7 @@ class Entry(NamedTuple):
 
 
 def read_limits(text: str | None) -> Limits:
-    """What `--budget runs=50,usd=20` says. Raises `UsageError`."""
+    """Parse `--budget runs=50,usd=20`. Raises `UsageError`."""
     found: dict[str, float] = {}
     for part in filter(None, (text or "").split(",")):
         name, _, value = part.partition("=")
@@ -94,7 +93,7 @@ def read_limits(text: str | None) -> Limits:
 
 
 def reserve(store: Store, sweep: str, runs: Sequence[str], budget: Mapping[str, float]) -> Entry:
-    """Put a launch on record that is about to happen. Raises `StoreError`."""
+    """Record a launch before it starts. Raises `StoreError`."""
     path = f"{_FOLDER}/{time.time_ns():019}-{os.urandom(4).hex()}.json"
     about = {"by": user(), "time": timestamp(), "sweep": sweep, "runs": list(runs)}
     store.create(path, encode({"schema": SCHEMA, **about, "budget": dict(budget)}))
@@ -102,13 +101,13 @@ def reserve(store: Store, sweep: str, runs: Sequence[str], budget: Mapping[str, 
 
 
 def retract(store: Store, entry: Entry) -> None:
-    """Take it back: nothing was started. Raises `StoreError`."""
+    """Remove the record of a launch that started nothing. Raises `StoreError`."""
     store.remove([entry.path])
 
 
 def entries(store: Store) -> list[Entry]:
-    """All launches on record, oldest first. Raises `StoreError`: also where one is damaged, since
-    nobody knows then what is left."""
+    """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged record,
+    since the amount left is then unknown."""
     found: list[Entry] = []
     for path in sorted(store.names(_FOLDER)):
 
@@ -124,12 +123,12 @@ def entries(store: Store) -> list[Entry]:
         try:
             found.append(read_as(store, path, read))
         except NotFound:
-            continue  # just taken back
+            continue  # just removed
     return found
 
 
 def used(store: Store, recorded: Sequence[Entry]) -> Used:
-    """What these launches come to, beside each other. Raises `StoreError`."""
+    """Add up the usage of all these launches. Raises `StoreError`."""
     runs = {(entry.sweep, run) for entry in recorded for run in entry.runs}
     sums = {"tokens": 0.0, "usd": 0.0, "hours": 0.0}
     for sweep in dict.fromkeys(entry.sweep for entry in recorded):
@@ -142,7 +141,7 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
 
 
 def _spent(store: Store, sweep: str) -> tuple[dict[str, float], bool]:
-    """What a sweep has used, and whether it uses no more."""
+    """Return what a sweep has used, and whether it is finished."""
     from sweeper import prices
     from sweeper.results.costs import spent, together
     from sweeper.results.status import read_status

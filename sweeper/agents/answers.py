@@ -1,5 +1,5 @@
-"""The answers that agents get: short, in pages, without a secret, and with the words of models and
-programs marked as what they are."""
+"""Prepares the answers to agents: paged, without secrets, and with the text of models and programs
+marked as data."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ __all__ = ["MOST", "NOTICE", "Marker", "Page", "masked", "page"]
 T = TypeVar("T")
 
 MOST = 50
-"""The largest page."""
+"""The largest page size."""
 _LONGEST = 4_000
 NOTICE = (
     "Text between <data-...> and </data-...> was written by models, programs or people whose work "
@@ -22,33 +22,33 @@ NOTICE = (
 
 
 class Page(NamedTuple, Generic[T]):
-    """Some of several: `next` is the number of the page that follows, None at the end."""
+    """A page of a list: `next` is the number of the following page, None at the end."""
 
     items: list[T]
     total: int
     next: int | None
 
     def under(self, name: str, shown: Sequence[object] | None = None) -> dict[str, object]:
-        """As an answer has it, with what is `shown` of each."""
+        """Return the page as an answer, with `shown` in place of its items if given."""
         items = self.items if shown is None else shown
         return {name: items, "total": self.total, "next_page": self.next}
 
 
 def page(items: Sequence[T], number: int, size: int) -> Page[T]:
-    """The page of that number, 1 the first."""
+    """Return the page with this number; the first is 1."""
     begin = (number - 1) * size
     more = begin + size < len(items)
     return Page(list(items[begin : begin + size]), len(items), number + 1 if more else None)
 
 
 class Marker:
-    """Marks texts of others, by a word that they cannot know and so cannot close."""
+    """Marks untrusted text with a random tag, so that the text cannot close it."""
 
     def __init__(self) -> None:
         self._word = os.urandom(4).hex()
 
     def mark(self, text: str, longest: int = _LONGEST) -> str:
-        """The text, made harmless and cut, between the marks."""
+        """Return the text, made harmless and cut, between the marks."""
         shown = sanitize_lines(text)
         if len(shown) > longest:
             shown = f"{shown[:longest]}\n... ({len(shown) - longest:,} more characters)"
@@ -56,7 +56,7 @@ class Marker:
 
 
 def masked(answer: object) -> object:
-    """The answer without the values of secrets of this process, wherever they stand."""
+    """Mask the values of this process's secrets everywhere in an answer."""
     values = secret_values(os.environ, ("SWEEPER_MCP_TOKEN", "TINKER_API_KEY"))
     return _masked(answer, values) if values else answer
 
@@ -77,5 +77,5 @@ def _masked(value: object, secrets: Sequence[str]) -> object:
 
 
 def _may_hold(text: str) -> bool:
-    """Whether a secret may stand in it in another writing: escaped, or percent-encoded."""
+    """Return whether a text may hold a secret in escaped or percent-encoded form."""
     return "\\" in text or "%" in text

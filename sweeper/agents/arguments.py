@@ -1,4 +1,4 @@
-"""The arguments that several tools take: what they may be, and what an agent reads of them."""
+"""Arguments that several tools take: their limits, and the descriptions that agents read."""
 
 from typing import Annotated
 
@@ -52,13 +52,13 @@ Amount = Annotated[float | None, Field(ge=0, le=1e15)]
 
 
 class Arguments(ArgModelBase):
-    """The arguments of a tool that takes many. An agent gives them one by one, the tool gets them
+    """The arguments of a tool that takes many. An agent gives them one by one; the tool gets them
     as one object, `asked`."""
 
     def model_dump_one_level(self) -> dict[str, object]:
-        """What the tool is called with."""
+        """Return the keyword arguments that the tool is called with."""
         return {"asked": self}
 
     def given(self, *names: str) -> dict[str, float]:
-        """Those of the numbers `names` that are not None."""
+        """Return the numbers among `names` that are not None."""
         return self.model_dump(include=set(names), exclude_none=True)

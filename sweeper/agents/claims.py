@@ -1,4 +1,4 @@
-"""Whether a claim that something is better holds: by seeds, intervals, and the same data."""
+"""Checks a claim that one cell is better than another: seeds, intervals, and the same data."""
 
 import re
 from typing import TYPE_CHECKING
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 __all__ = ["check_claim"]
 
 _DATA = re.compile(r"(^|[._])(task|data|dataset|eval|test|bench\w*|suite|prompts?|grader|split)")
-"""Settings by which runs are judged on other data."""
+"""Matches settings that may change the data on which runs are judged."""
 
 
 def check_claim(
     registry: Registry, better: str, worse: str, metric: str | None
 ) -> dict[str, object]:
     """Check the claim that the cell `better` (sweep/cell) beats `worse`. The answer has `holds`
-    (None: cannot be told), `because`, and the figures. Raises `NotFound`, `UsageError`."""
+    (None if it cannot be decided), `because`, and the figures. Raises `NotFound`, `UsageError`."""
     from sweeper import analysis
 
     if "/" not in better or "/" not in worse:
@@ -46,7 +46,7 @@ def check_claim(
 
 
 def _judged(a: int, b: int, difference: "Estimate", minimize: bool) -> tuple[bool | None, str]:
-    """By the difference, `worse` less `better`, and its interval."""
+    """Judge by the difference, `worse` minus `better`, and its interval."""
     if not a or not b:
         return None, "one of them has no run that counts"
     if min(a, b) < 2:

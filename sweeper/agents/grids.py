@@ -1,4 +1,4 @@
-"""The grids that agents may plan and launch: files below one folder, none elsewhere."""
+"""Finds the grids that agents may plan and launch: only files below one folder."""
 
 import os
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _ENDINGS = (".yaml", ".yml")
 
 
 class Recorded(NamedTuple):
-    """A run that has succeeded already, with the very same values, in another sweep."""
+    """A run that has already succeeded with the same values in another sweep."""
 
     run: str
     sweep: str
@@ -27,8 +27,8 @@ class Recorded(NamedTuple):
 
 
 def find_grid(folder: str, name: str) -> str:
-    """The path of a grid by its path below the folder. Raises `UsageError` for one that is not
-    there, lies elsewhere, or extends a file that does."""
+    """Return the absolute path of a grid, given its path below the folder. Raises `UsageError` if
+    it is missing, lies outside, or extends a file outside."""
     at = path = find_below(folder, name, _ENDINGS, "grid")
     top = os.path.realpath(folder)
     for _ in range(MAX_EXTENDS + 1):
@@ -42,8 +42,8 @@ def find_grid(folder: str, name: str) -> str:
 
 
 def find_below(folder: str, name: str, endings: tuple[str, ...], what: str) -> str:
-    """The path of a file by its path below the folder. Raises `UsageError` for one that is not
-    there, or lies elsewhere."""
+    """Return the absolute path of a file, given its path below the folder. Raises `UsageError` if
+    it is missing or lies outside."""
     top = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
     if not path.startswith(top + os.sep) or "\0" in name:
@@ -63,7 +63,7 @@ def _extends(path: str) -> str | None:
 
 
 def grid_names(folder: str) -> list[str]:
-    """The grids below the folder, by their paths there."""
+    """Return the grids below the folder, as relative paths."""
     return _names(folder, _ENDINGS)
 
 
@@ -78,7 +78,7 @@ def _names(folder: str, endings: tuple[str, ...]) -> list[str]:
 
 
 def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
-    """The plan of a grid. Raises `UsageError` (`GridError` with all mistakes)."""
+    """Plan a grid. Raises `UsageError` (`GridError` with all mistakes)."""
     from sweeper.planner.plan import plan
 
     try:
@@ -89,8 +89,8 @@ def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
 
 
 def recorded_elsewhere(store: Store, plan: Plan) -> dict[str, Recorded]:
-    """Which of the plan's runs have succeeded in another sweep, by their ids: a run's id is made of
-    its recipe, its values and its seed. Runs that go on from others are not looked for."""
+    """Return the plan's runs that have succeeded in another sweep, by id. A run's id is made of
+    its recipe, values and seed. Runs that continue other runs are not looked up."""
     wanted = {run.id: run for run in plan.runs if not run.parents}
     found: dict[str, Recorded] = {}
     for sweep in find_sweeps(store):

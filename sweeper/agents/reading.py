@@ -1,5 +1,5 @@
-"""The tools by which agents see what came of it: each over the functions that the verb of its name
-calls. What a tool says of itself, and of its arguments, is what an agent reads."""
+"""The tools that read results. Each calls the functions of the verb of its name. Agents read the
+docstrings and argument descriptions of tools."""
 
 from typing import Annotated
 
@@ -14,8 +14,8 @@ __all__ = ["Reading"]
 
 
 class Reading:
-    """Tools that read what is recorded, and note what is thought of it. Each gives plain values and
-    raises `SweeperError`."""
+    """Tools that read the records and write notes. Each returns plain values and raises
+    `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -30,7 +30,7 @@ class Reading:
         number: Number = 1,
         size: Size = 20,
     ) -> dict[str, object]:
-        """A page of the runs of a sweep: state, value of its metric, settings, tags."""
+        """Return a page of the runs of a sweep: state, value of its metric, settings."""
         found = self._workspace.registry.sweep(sweep)
         chosen = page(pick(found.runs, selectors, None, where), number, size)
         kept = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
@@ -39,9 +39,9 @@ class Reading:
         return chosen.under("runs", [{k: one[k] for k in kept} for one in records])
 
     def verdict(self, sweep: Name, metric: Metric = None) -> dict[str, object]:
-        """What won in a sweep, by how much, and whether that can be believed: the text, the best
-        cells with their intervals over seeds, what is doubtful, what to run next (`sweep/stage` for
-        one of a sweep with stages). Also writes the report."""
+        """Say what won in a sweep, by how much, and whether that can be believed: the text, the
+        best cells with their intervals over seeds, doubts, and what to run next. For one stage of
+        a sweep with stages give `sweep/stage`. Also writes the report."""
         from sweeper import analysis
 
         report = analysis.analyze(self._workspace.registry, sweep, metric=metric, pictures=False)
@@ -64,7 +64,8 @@ class Reading:
         }
 
     def compare(self, a: Either, b: Either, metric: Metric = None) -> dict[str, object]:
-        """Two sweeps cell by cell, or two cells (sweep/cell) seed by seed, with intervals."""
+        """Compare two sweeps cell by cell, or two cells (sweep/cell) seed by seed, with
+        intervals."""
         from sweeper import analysis
 
         found = analysis.versus(self._workspace.registry, a, b, metric=metric)
@@ -79,8 +80,8 @@ class Reading:
         metric: Metric = None,
     ) -> dict[str, object]:
         """Claim that one cell is better than another, or than a baseline. The claim is checked
-        (seeds, an interval, the same data) and noted with the sweep together with what came of the
-        check. `holds` is true, false, or null where the runs do not show it: then say so, and do
+        (seeds, an interval, the same data) and noted with the sweep, together with the result of
+        the check. `holds` is true, false, or null if the runs do not show it: then say so, and do
         not repeat the claim."""
         from sweeper.agents.claims import check_claim
         from sweeper.annotations import Noted, mark
@@ -103,8 +104,8 @@ class Reading:
         number: Number = 1,
         size: Annotated[int, Field(ge=1, le=10)] = 3,
     ) -> dict[str, object]:
-        """What a run sampled while it trained: conversations with their rewards, a page at a time.
-        Read some of every run before you believe its metric."""
+        """Return what a run sampled while it trained: conversations with their rewards, a page at
+        a time. Read some of every run before you believe its metric."""
         from sweeper.metrics import as_float
         from sweeper.results.rollouts import Words, read
         from sweeper.results.tables.rollouts import summary_files
@@ -137,7 +138,7 @@ class Reading:
     def items(
         self, run: RunName, only_wrong: bool = True, number: Number = 1, size: Size = 10
     ) -> dict[str, object]:
-        """What a run answered at its last evaluations, question by question, with scores."""
+        """Return a run's answers in its last evaluations, question by question, with scores."""
         marker = Marker()
         rows = self._workspace.registry.item_rows(run)
         kept = [
@@ -159,14 +160,14 @@ class Reading:
     def logs(
         self, run: RunName, lines: Annotated[int, Field(ge=1, le=200)] = 40
     ) -> dict[str, object]:
-        """The last lines that a run printed, its errors among them."""
+        """Return the last lines that a run printed, including its errors."""
         found = self._workspace.registry.run(run)
         text = "\n".join(found.log_tail(lines))
         told = {"run": f"{found.sweep}/{found.name}", "state": found.state.value}
         return {"notice": NOTICE, **told, "log": Marker().mark(text, 20_000)}
 
     def checkpoints(self, run: RunName) -> dict[str, object]:
-        """The checkpoints that a run has recorded, the last first."""
+        """Return the checkpoints that a run has recorded, newest first."""
         found = self._workspace.registry.run(run)
         kept = ("attempt", "name", "batch", "epoch", "sampler_path", "state_path", "final")
         records = reversed(found.checkpoint_records())
@@ -183,8 +184,8 @@ class Reading:
         untag: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
         star: bool | None = None,
     ) -> dict[str, object]:
-        """Write down what you expected, saw and conclude, with the sweep or the run that it is
-        about; or read what is noted."""
+        """Write down what you expected, saw and conclude, for a sweep or a run; or read the
+        notes."""
         from sweeper.annotations import Noted, mark
 
         noted = Noted(text, tag, untag, star)

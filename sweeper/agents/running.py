@@ -1,5 +1,5 @@
-"""The tools by which agents plan, launch, watch and stop: each over the functions that the verb of
-its name calls. What a tool says of itself, and of its arguments, is what an agent reads."""
+"""The tools that plan, launch, watch and stop sweeps. Each calls the functions of the verb of its
+name. Agents read the docstrings and argument descriptions of tools."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.5
 
 
 class Launch(Arguments):
-    """What to launch, and what it may use."""
+    """The grid to launch, and the most it may use."""
 
     grid: Grid
     overrides: Overrides = []  # noqa: RUF012 - pydantic copies it
@@ -47,16 +47,16 @@ class Launch(Arguments):
 
 
 class Running:
-    """Tools that plan, launch, watch and stop. Each gives plain values and raises
+    """Tools that plan, launch, watch and stop. Each returns plain values and raises
     `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
     def plan(self, grid: Grid, overrides: Overrides = []) -> dict[str, object]:  # noqa: B006 - the protocol's default
-        """What a launch of a grid would start and about what it costs, what of it has been run
-        already, and what is left of the budget. Starts nothing. Mistakes in the grid are told with
-        their lines. A grid that is not there is answered with those that are."""
+        """Show what a launch of a grid would start and about what it costs, which runs are already
+        done, and what is left of the budget. Starts nothing. Mistakes in the grid are reported
+        with their lines. If the grid does not exist, the answer lists the grids that do."""
         preview = self._workspace.preview(grid, overrides, again=False)
         plan = preview.launch.plan
         names = [run.name for run in preview.starting]
@@ -80,7 +80,7 @@ class Running:
 
     def launch(self, asked: Launch) -> dict[str, object]:
         """Start a grid and return at once; its runs go on without this server. Refused beyond the
-        budget that a person has set. `tokens`, `usd`, `hours`: what the sweep may use at most
+        budget that a person has set. `tokens`, `usd`, `hours`: the most that the sweep may use
         (default: all that is left). Runs whose configuration and seed have succeeded in another
         sweep are not run again: `reused` has their results."""
         from sweeper.annotations import Noted, mark
@@ -98,7 +98,7 @@ class Running:
         return {**told, "budget_left": left}
 
     def _reused(self, preview: GridPreview) -> list[dict[str, object]]:
-        """What the runs reached that have been run in other sweeps."""
+        """Return the results of the runs that have succeeded in other sweeps."""
         found: list[dict[str, object]] = []
         sweeps: dict[str, dict[str, RecordedRun]] = {}
         for one in list(preview.reused.values())[:MOST]:
@@ -115,8 +115,8 @@ class Running:
         number: Number = 1,
         size: Size = 20,
     ) -> dict[str, object]:
-        """Where a sweep stands: its runs by state, what its launcher observes, whether it is over.
-        Without a sweep a page of all of them."""
+        """Return where a sweep stands: its runs by state, what its launcher observes, whether it
+        is over. Without a sweep, return a page of all sweeps."""
         if sweep is None:
             found = self._workspace.registry.sweep_records()
             newest = sorted(found, key=lambda one: one["created"] or "", reverse=True)
@@ -150,9 +150,9 @@ class Running:
             str, Field(max_length=200, description="`changed` of the last answer")
         ] = "",
     ) -> dict[str, object]:
-        """Wait until something has changed in a sweep since the answer whose `changed` is given (a
-        run began or ended, an alarm, the sweep is over), or the time is up. Never longer than 300
-        seconds: call it again. `timed_out` tells which it was."""
+        """Wait until a sweep has changed since the answer whose `changed` is given (a run began or
+        ended, an alarm, the sweep is over), or the time is up. Waits at most 300 seconds: call it
+        again. `timed_out` tells which it was."""
         deadline = time.monotonic() + seconds
         while True:
             begun = time.monotonic()
@@ -165,7 +165,7 @@ class Running:
             await asyncio.sleep(min(left, max(_LOOK_SECONDS, 10 * (time.monotonic() - begun))))
 
     def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, object]:
-        """What is wrong with the runs of a sweep, by what evidence, and what to do about it."""
+        """Return what is wrong with the runs of a sweep, the evidence, and what to do about it."""
         found = self._workspace.registry.sweep(sweep)
         marker = Marker()
         raised = [
@@ -176,8 +176,8 @@ class Running:
         return {"notice": NOTICE, **page(raised, number, size).under("alarms")}
 
     async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
-        """Stop runs of a sweep that an agent has launched, for good; []: all of them. Returns after
-        30 seconds at most, when some may still be stopping."""
+        """Stop runs of a sweep that an agent has launched, for good; []: all of them. Returns
+        after at most 30 seconds; some runs may then still be stopping."""
         from sweeper.control import Requested, cancel
 
         self._workspace.require_ours(sweep)
@@ -194,14 +194,14 @@ class Running:
         return {"sweep": sweep, "still_stopping": False, "runs": told}
 
     def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
-        """Start runs again that failed, of a sweep that an agent has launched; []: all that failed.
-        Each counts as one more run of the budget, and the sweep's own budget holds for them."""
+        """Start failed runs again, of a sweep that an agent has launched; []: all that failed.
+        Each counts as one more run of the budget, and the sweep's own budget applies to them."""
         done = self._workspace.retry(sweep, runs)
         return {"sweep": sweep, "runs": dict(Counter(one.why for one in done))}
 
 
 def _mark_of(sweep: Sweep) -> str:
-    """What changes whenever something has happened to a run, or an alarm was raised."""
+    """Return a hash that changes whenever a run has an event or an alarm is raised."""
     import hashlib
 
     from sweeper.monitor import names
@@ -212,6 +212,6 @@ def _mark_of(sweep: Sweep) -> str:
 
 
 def _forget(task: "asyncio.Task[object]") -> None:
-    """A cancel that goes on after its answer: what it says at its end nobody hears."""
+    """Ignore the outcome of a cancel that outlives its answer."""
     with contextlib.suppress(BaseException):
         task.exception()

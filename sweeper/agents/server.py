@@ -1,5 +1,5 @@
 """The server of the Model Context Protocol: its tools, resources and prompts, over stdio or over
-HTTP on this machine alone."""
+HTTP on this machine only."""
 
 import functools
 import hmac
@@ -32,7 +32,7 @@ _STARTING = frozenset({"launch", "retry"}) | _ORDERING
 _BEGINNING = frozenset({"init_sft", "init_grpo"})
 _CHANGING = _STARTING | _BEGINNING | {"cancel", "note", "record_result"}
 _LONGEST = 60_000
-"""Characters of a resource."""
+"""The most characters of a resource."""
 _ABOUT = f"""\
 Experiment sweeps for post-training language models. The order of the work: plan (what would
 run, what it costs), launch (within the budget that a person has set), wait, alarms, rollouts,
@@ -41,7 +41,7 @@ Believe the verdict, not a single run: seeds and intervals decide. {NOTICE}"""
 
 
 def every_tool(workspace: Workspace) -> list[Callable[..., object]]:
-    """The tools, in the order of the work."""
+    """Return the tools, in the order in which an agent uses them."""
     running, reading, training = Running(workspace), Reading(workspace), Training(workspace)
     return [
         *(running.plan, running.launch, running.status, running.wait, running.alarms),
@@ -54,7 +54,7 @@ def every_tool(workspace: Workspace) -> list[Callable[..., object]]:
 
 
 def make_server(workspace: Workspace) -> "MCPServer[object]":
-    """The server over one workspace."""
+    """Make the server of a workspace."""
     from sweeper import __version__
 
     tools = [_tool(workspace, function) for function in every_tool(workspace)]
@@ -67,8 +67,9 @@ def make_server(workspace: Workspace) -> "MCPServer[object]":
 
 
 def _tool(workspace: Workspace, function: Callable[..., object]) -> Tool:
-    """A function as a tool: its errors are answers, its answers hold no secret, and arguments that
-    it does not know are refused. What it takes as `asked`, an object, are the tool's arguments."""
+    """Make a tool of a function: its errors become answers, its answers hold no secrets, and
+    unknown arguments are refused. The fields of an `asked` parameter become the tool's
+    arguments."""
     name = function.__name__
     made = Tool.from_function(
         _guarded(workspace, function),
@@ -125,12 +126,12 @@ def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
 
     @server.resource("sweeper://grids", mime_type="text/plain")
     def grids() -> str:
-        """The grids that may be planned and launched, a path a line."""
+        """The grids that may be planned and launched, one path per line."""
         return resource(lambda: "\n".join(grid_names(workspace.grids)))
 
     @server.resource("sweeper://grids/{name}", mime_type="application/yaml")
     def grid(name: str) -> str:
-        """A grid, as it was written (its path with %2F for /)."""
+        """A grid as it was written. In its path write %2F for /."""
         return resource(lambda: _text(find_grid(workspace.grids, name)))
 
     @server.resource("sweeper://sweeps/{sweep}/grid", mime_type="application/yaml")
@@ -145,7 +146,7 @@ def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
 
     @server.resource("sweeper://sweeps/{sweep}/notes", mime_type="text/plain")
     def notes(sweep: str) -> str:
-        """What is noted of a sweep and of its runs."""
+        """The notes on a sweep and its runs."""
         return resource(lambda: _notes(workspace, sweep))
 
     del grids, grid, grid_of_sweep, report, notes
@@ -183,7 +184,7 @@ def _add_prompts(server: "MCPServer[object]") -> None:
 
     @server.prompt(title="Look into a sweep that went wrong")
     def diagnose(sweep: str) -> str:
-        """How to find out why runs of a sweep failed, or learnt nothing."""
+        """How to find out why runs of a sweep failed or learnt nothing."""
         return (
             f"Find out what is wrong with the sweep {sweep}. Ask `status`, then `alarms`; of runs "
             "that failed read `logs`; of some that ran `rollouts`, the best and the worst. Name "
@@ -195,12 +196,12 @@ def _add_prompts(server: "MCPServer[object]") -> None:
 
 
 def serve_stdio(workspace: Workspace) -> None:
-    """Serve whoever has started this process, until they hang up."""
+    """Serve the process that started this one, until it closes the connection."""
     make_server(workspace).run("stdio")
 
 
 def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int], None]) -> None:
-    """Serve on the loopback interface whoever shows the token. `ready` gets the port. Raises
+    """Serve clients that send the token, on the loopback interface. `ready` gets the port. Raises
     `EnvironmentFailure` for a port that is taken."""
     import uvicorn
 
@@ -217,14 +218,14 @@ def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int
         )
         app = make_server(workspace).streamable_http_app(transport_security=security)
         config = uvicorn.Config(_behind(app, token), log_level="error", lifespan="on")
-        listener.listen(128)  # who hears of the port may come before the server looks
+        listener.listen(128)  # a client told of the port may connect before uvicorn accepts
         ready(listener.getsockname()[1])
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
 
 
 def _behind(app: ASGIApp, token: str) -> ASGIApp:
-    """The app for who shows the token; others get 401."""
+    """Wrap the app so that requests without the token get 401."""
     expected = f"Bearer {token}".encode()
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -241,7 +242,7 @@ def _behind(app: ASGIApp, token: str) -> ASGIApp:
 
 
 def token_of(home: str, make: Callable[[], str]) -> tuple[str, str]:
-    """This user's token for HTTP, made once, and the private file that it lies in. Raises
+    """Return this user's token for HTTP, made once, and the private file that holds it. Raises
     `EnvironmentFailure`."""
     from sweeper.atomic import atomic_create
 

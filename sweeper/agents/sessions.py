@@ -1,9 +1,11 @@
-"""Training sessions: each a run of a sweep `agent-NAME`, which does one order after the other.
+"""Training sessions. Each is a run of a sweep `agent-NAME` that executes one order after the
+other.
 
-An order is a file in the sweep's folder, which the run answers by another (what lies where says
-`recipes/session.py`). The next is created, exclusively, when the last is answered: that is the lock
-of a session, which nobody holds who could die with it. All else is a sweep's: its launcher keeps
-the run alive and within its budget, and whoever reads sweeps reads sessions.
+An order is a file in the sweep's folder, and the run answers it with another file
+(`recipes/session.py` documents the layout). The next order is created, exclusively, once the last
+is answered. This serves as the session's lock, and no process that may die holds it. Everything
+else is an ordinary sweep: its launcher keeps the run alive and within its budget, and whatever
+reads sweeps reads sessions.
 """
 
 import hashlib
@@ -33,7 +35,7 @@ Kind = Literal["sft", "grpo"]
 Service = Literal["local", "tinker", "none"]
 
 FILES = ".agents-files"
-"""Below the root: graders and data of sessions, by their content."""
+"""The folder below the root for graders and data of sessions, named by their content."""
 _RECIPES = {"sft": "sweeper.recipes.session_sft", "grpo": "sweeper.recipes.session_rl"}
 _METRICS = {
     "sft": {"name": "test/nll", "goal": "minimize"},
@@ -58,22 +60,22 @@ _TRY_SECONDS = 120.0
 
 
 class Grading(NamedTuple):
-    """A grading function of an agent's: Python with `score(question, response, answer)`, and
-    examples of what it gives, as (question, response, answer, score)."""
+    """An agent's grading function: Python with `score(question, response, answer)`, and examples
+    of its results, as (question, response, answer, score)."""
 
     text: str
     examples: Sequence[tuple[str, str, str, float]]
 
     @property
     def file(self) -> bytes:
-        """As a file that the recipes call."""
+        """The file that the recipes load."""
         shown = "".join(f"    {example!r},\n" for example in map(tuple, self.examples))
         return f"{self.text.rstrip()}\n\n\nEXAMPLES = [\n{shown}]\n".encode()
 
 
 class Spec(NamedTuple):
-    """What a session is: `settings` are those of its recipe, `problems` (prompt and answer) or
-    `data` (a file below the folder of grids) what it trains on, else a task of its settings."""
+    """The definition of a session: `settings` are its recipe's. It trains on `problems` (prompt
+    and answer), on `data` (a file below the folder of grids), or on the task in its settings."""
 
     kind: Kind
     name: str
@@ -95,20 +97,20 @@ class Session(NamedTuple):
 
     @property
     def name(self) -> str:
-        """By which tools know it: the run's own reference."""
+        """The name that tools use: the run's reference."""
         return f"{self.run.sweep}/{self.run.name}"
 
 
 class Sessions:
-    """The sessions of a workspace's root. Raises `StoreError`."""
+    """The sessions in a workspace's root. Raises `StoreError`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace, self._store = workspace, workspace.store
 
     def open(self, spec: Spec, asked: Mapping[str, float]) -> Session:
-        """Start a session within the allowance, or find the one of that name and seed where it is
-        at work; one that has spent its budget goes on with what is asked for now. Raises
-        `UsageError`, and as `launch` does."""
+        """Start a session within the allowance, or find the existing one of that name and seed. A
+        session that has spent its budget goes on with the amounts asked for now. Raises
+        `UsageError`, and whatever `launch` raises."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is no name: small letters, digits, '.', '_' and '-'")
         if self._store.is_remote:
@@ -117,7 +119,7 @@ class Sessions:
                 "recorded can be copied elsewhere)"
             )
         before = self._recorded(f"agent-{spec.name}")
-        created: list[str] = []  # which a plan reads
+        created: list[str] = []  # files that the plan reads
         try:
             plan = _planned(spec, self._settings(spec, created), before)
             (mine,) = (run for run in plan.runs if run.seed == spec.seed)
@@ -137,7 +139,7 @@ class Sessions:
         self._workspace.launch(GridPreview(survey(plan, self._store), {}), asked)
 
     def left(self) -> dict[str, float]:
-        """What is left of the allowance."""
+        """Return what is left of the allowance."""
         return self._workspace.left()
 
     def _recorded(self, sweep: str) -> Plan | None:
@@ -149,8 +151,8 @@ class Sessions:
         return found
 
     def _settings(self, spec: Spec, created: list[str]) -> dict[str, object]:
-        """The recipe's settings. The files that they name are put into the root;
-        `created` gets those that were not there."""
+        """Return the recipe's settings. Files that they name are copied into the root; the new
+        ones are added to `created`."""
         for key in spec.settings:
             if key in _RESERVED:
                 raise UsageError(f"settings: {key} cannot be set: {_RESERVED[key]}")
@@ -179,8 +181,8 @@ class Sessions:
         return self._store.local_path(path) or path
 
     def address(self, checkpoint: str, own: RecordedRun | None = None) -> str:
-        """The address of weights: `tinker://...` itself, a checkpoint of `own` by its name, or the
-        last one of a run (sweep/run). Raises `NotFound`, `UsageError`."""
+        """Return the address of weights: `tinker://...` itself, a checkpoint of `own` by its name,
+        or the last one of a run (sweep/run). Raises `NotFound`, `UsageError`."""
         if checkpoint.startswith("tinker://"):
             return checkpoint
         if own is not None and "/" not in checkpoint:
@@ -197,7 +199,8 @@ class Sessions:
         return paths[-1]
 
     def find(self, reference: str) -> Session:
-        """A session by the name of its run. Raises `NotFound`, `UsageError` for what is none."""
+        """Find a session by the name of its run. Raises `NotFound`, and `UsageError` for a run
+        that is no session."""
         run = self._workspace.registry.run(reference)
         plan = read_plan(self._store, run.sweep)
         kinds: dict[str | None, Kind] = {_RECIPES["sft"]: "sft", _RECIPES["grpo"]: "grpo"}
@@ -208,8 +211,8 @@ class Sessions:
         return Session(run, kind, f"{run.sweep}/session/{run.id}")
 
     def ensure_running(self, session: Session) -> Session:
-        """How it is now; its launcher is started again where it is not over and has none. Raises
-        `UsageError` for one that is over."""
+        """Return the session as it is now, and start its launcher again if it needs one. Raises
+        `UsageError` for a session that is over."""
         now = self.find(session.name)
         if now.run.is_finished:
             why = f": {now.run.explained}" if now.run.explained else ""
@@ -230,19 +233,19 @@ class Sessions:
         return now
 
     def _held_reason(self, session: Session) -> str | None:
-        """Why the last launcher has ended, though the session is not over; None if it has not."""
+        """Return why the last launcher ended although the session is not over, or None."""
         if session.run.is_finished:
             return None
         found = read_status(Sweep(self._store, session.run.sweep))
         return None if found.launcher else found.held
 
     def last(self, session: Session) -> int:
-        """The number of the last order; 0 where there is none."""
+        """Return the number of the last order, or 0."""
         names = self._store.names(f"{session.folder}/orders")
         return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
 
     def order(self, session: Session, order: Mapping[str, object]) -> int | None:
-        """Order something, and give the order's number; None while another one is at work."""
+        """Create an order and return its number; None while another one is at work."""
         last = self.last(session)
         if last and self.answer(session, last) is None:
             return None
@@ -254,18 +257,18 @@ class Sessions:
         return last + 1
 
     def ordered(self, session: Session, number: int) -> dict[str, object]:
-        """What was ordered. Raises `NotFound`."""
+        """Return an order. Raises `NotFound`."""
         return _document(read_json(self._store, f"{session.folder}/orders/{number:06d}.json"))
 
     def answer(self, session: Session, number: int) -> dict[str, object] | None:
-        """What came of an order; None while that is not known."""
+        """Return the answer to an order, or None while there is none."""
         path = f"{session.folder}/answers/{number:06d}.json"
         with suppress(NotFound):
             return _document(read_json(self._store, path))
         return None
 
     def progress(self, session: Session) -> dict[str, object] | None:
-        """Where its program is; None before it has begun."""
+        """Return the progress of the session's program; None before it has begun."""
         with suppress(NotFound):
             return _document(read_json(self._store, f"{session.folder}/progress.json"))
         return None
@@ -276,8 +279,8 @@ def _document(found: Mapping[str, object]) -> dict[str, object]:
 
 
 def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) -> Plan:
-    """The plan of the session's sweep, with the seeds that it has already. Raises `UsageError`
-    where it has other settings (`GridError` for settings that are wrong)."""
+    """Plan the session's sweep, including the seeds that it already has. Raises `UsageError` if it
+    exists with other settings (`GridError` for settings that are wrong)."""
     from sweeper.planner.plan import plan
 
     seeds = {run.seed for run in before.runs if run.seed is not None} if before else set[int]()
@@ -300,7 +303,7 @@ def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) ->
 
 
 def _try_out(grading: Grading) -> None:
-    """Call a grading function on its examples, apart from this machine. Raises `UsageError`."""
+    """Call a grading function on its examples, in isolation. Raises `UsageError`."""
     scores = {score for *_, score in grading.examples}
     if len(scores) < 2:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""How research is done with sweeper, for coding agents: the skill and its text."""
+"""The skill that teaches coding agents to do research with sweeper."""
 
 from importlib import resources
 
@@ -20,13 +20,13 @@ ARC = """\
 
 
 def skill_text() -> str:
-    """The skill as agents read it."""
+    """Return the skill's text."""
     return _text("SKILL.md")
 
 
 def agents_text() -> str:
-    """What an agent has to know that works with sweeper, or on it: AGENTS.md of the repository, to
-    which a link leads here, and which lies here in a wheel."""
+    """Return the repository's AGENTS.md, which tells agents how to work with sweeper or on it. In
+    the repository this path is a link to it, in a wheel a copy."""
     return _text("AGENTS.md")
 
 

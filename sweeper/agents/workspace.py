@@ -1,4 +1,4 @@
-"""What the tools of agents work on: one root, one folder of grids, one allowance."""
+"""The workspace of the agents' tools: one root, one folder of grids, one allowance."""
 
 import secrets
 import threading
@@ -21,8 +21,8 @@ __all__ = ["GridPreview", "Workspace"]
 
 
 class GridPreview(NamedTuple):
-    """A grid beside what is on record: `launch` previews a launch of what has not been run,
-    `reused` has the runs that have, in other sweeps."""
+    """A grid compared with the records: `launch` previews a launch of the runs that are not done,
+    `reused` has the runs that succeeded in other sweeps."""
 
     launch: LaunchPreview
     reused: Mapping[str, Recorded]
@@ -34,7 +34,7 @@ class GridPreview(NamedTuple):
 
 
 class Workspace:
-    """`root` is where sweeps lie, `grids` the folder of grids. Only sweeps that agents have
+    """`root` is where sweeps are stored, `grids` the folder of grids. Only sweeps that agents have
     launched are launched again, cancelled or retried. Raises `StoreError`."""
 
     def __init__(self, root: str, grids: str, limits: Limits) -> None:
@@ -45,11 +45,11 @@ class Workspace:
 
     @property
     def registry(self) -> Registry:
-        """The root as it is now."""
+        """A registry of the root as it is now."""
         return Registry(self.root)
 
     def left(self) -> dict[str, float]:
-        """What is left of the allowance."""
+        """Return what is left of the allowance."""
         return allowance.used(self.store, allowance.entries(self.store)).left(self.limits)
 
     def require_ours(self, sweep: str) -> None:
@@ -79,9 +79,9 @@ class Workspace:
             return set()
 
     def launch(self, preview: GridPreview, asked: Mapping[str, float]) -> dict[str, float]:
-        """Launch what was previewed, within the allowance; `asked` are the tokens, dollars and
-        hours that it may use at most. Gives what is left then. Raises `UsageError` beyond the
-        allowance, and as `launch` does."""
+        """Launch what was previewed, within the allowance. `asked` has the most tokens, dollars
+        and hours that it may use. Returns what is left afterwards. Raises `UsageError` beyond the
+        allowance, and whatever `launch` raises."""
         from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 
         plan = preview.launch.plan
@@ -113,8 +113,8 @@ class Workspace:
         return self.left()
 
     def retry(self, sweep: str, runs: Sequence[str]) -> list[Requested]:
-        """Start runs again that failed, each of which counts as one more. Raises `UsageError`
-        beyond the allowance, and as `retry` does."""
+        """Start failed runs again; each counts as one more run. Raises `UsageError` beyond the
+        allowance, and whatever `retry` raises."""
         from sweeper.control import retry_runs, to_retry
 
         self.require_ours(sweep)
@@ -138,7 +138,8 @@ class Workspace:
                 raise
 
     def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
-        """Raise `UsageError` where a sweep that is over, and goes on, may use more than is left."""
+        """Raise `UsageError` if a sweep that is over could use more than is left when it goes
+        on."""
         recorded = [one for one in allowance.entries(self.store) if one.sweep == sweep]
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:
@@ -152,8 +153,8 @@ class Workspace:
     def _caps(
         self, preview: GridPreview, asked: Mapping[str, float], left: Mapping[str, float], new: int
     ) -> dict[str, float]:
-        """How much the launch may use of each limit that there is. Raises `UsageError` for more
-        than is left."""
+        """Return the most that the launch may use of each limit that is set. Raises `UsageError`
+        for more than is left."""
         if new > left.get("runs", new):
             raise UsageError(f"{new} runs are more than is left: {_listed(left)}")
         expected = preview.launch.estimate
@@ -163,7 +164,7 @@ class Workspace:
                 if name in asked:
                     caps[name] = asked[name]
                 continue
-            caps[name] = asked.get(name, left[name] if new else 0.0)  # to go on needs no more
+            caps[name] = asked.get(name, left[name] if new else 0.0)  # continuing needs no more
             if caps[name] > left[name] or (new and left[name] <= 0):
                 raise UsageError(f"{caps[name]:g} {name} are more than is left: {_listed(left)}")
         guess = None if expected is None else expected.document()
@@ -180,8 +181,8 @@ class Workspace:
     def _budget(
         self, plan: Plan, caps: Mapping[str, float], recorded: Sequence[allowance.Entry]
     ) -> dict[str, float]:
-        """The budget of the whole sweep: what it has used, or may while it is not over, and what is
-        added; no more than its grid says."""
+        """Return the budget of the whole sweep: what it has used, or may use while unfinished,
+        plus the new amount, limited by its grid's own budget."""
         mine = [one for one in recorded if one.sweep == plan.name]
         mine = mine or [allowance.Entry("", plan.name, (), {})]
         spent = allowance.used(self.store, mine)._asdict()
@@ -193,7 +194,7 @@ class Workspace:
         return total
 
     def _recheck(self) -> None:
-        """Raise `UsageError` where another launch has taken what was left meanwhile."""
+        """Raise `UsageError` if a concurrent launch has taken what was left."""
         used = allowance.used(self.store, allowance.entries(self.store))
         for name, most in self.limits._asdict().items():
             if most is not None and getattr(used, name) > most * (1 + 1e-9):
@@ -208,7 +209,7 @@ class Workspace:
             return False
 
     def answer(self, found: object) -> object:
-        """An answer without secrets."""
+        """Return an answer without secrets."""
         from sweeper.agents.answers import masked
         from sweeper.storage.documents import strict
 
@@ -216,5 +217,5 @@ class Workspace:
 
 
 def _listed(left: Mapping[str, float]) -> str:
-    """`runs 3, tokens 1000`."""
+    """Format as `runs 3, tokens 1000`."""
     return ", ".join(f"{name} {amount:g}" for name, amount in left.items())

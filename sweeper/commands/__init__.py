@@ -1,6 +1,6 @@
-"""The verbs of the command line, a file each. A file has `add_arguments`, and `run`, which does the
-work and returns the exit code. It is loaded when its verb is typed, so that other verbs do not pay
-for it."""
+"""The verbs of the command line, one file each. A file has `add_arguments`, and `run`, which does
+the work and returns the exit code. It is loaded when its verb is typed, so that it does not slow
+down other verbs."""
 
 import importlib
 from argparse import ArgumentParser, Namespace
@@ -47,18 +47,18 @@ VERBS = {
     "doctor": "is what a sweep needs there?",
     "init": "write a commented grid for a recipe, to start from",
 }
-"""What `sweeper --help` says of each."""
+"""The descriptions in `sweeper --help`."""
 
 
 class Verb(Protocol):
-    """The functions that the file of a verb has."""
+    """The functions in the file of a verb."""
 
     def add_arguments(self, verb: ArgumentParser) -> None:
         """Declare the verb's arguments."""
         ...
 
     def run(self, arguments: Namespace) -> int:
-        """Do what the verb says. Returns the exit code."""
+        """Run the verb. Returns the exit code."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""`sweeper alarms`: what is wrong with the runs of a sweep, by what evidence, and what to do."""
+"""`sweeper alarms`: prints the problems of a sweep's runs, the evidence, and what to do."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -50,13 +50,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, object]:
-    """An alarm for `--json`. `current`: it is about the newest attempt; `outcome`: of what
-    `on_alarm` set off."""
+    """Return an alarm for `--json`. `current`: it is about the newest attempt; `outcome`: the
+    result of its `on_alarm` actions."""
     return {**alarm.document(), "current": alarm.attempt == attempts, "outcome": outcome}
 
 
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:
-    """The outcome of what an alarm set off; None while it is not known."""
+    """Return the outcome of an alarm's actions; None while it is unknown."""
     try:
         outcome = read_action(sweep.store, sweep.layout, alarm).outcome
     except NotFound:
@@ -76,6 +76,6 @@ def _what(alarm: Alarm, outcome: str | None) -> str:
 
 
 def _advice(found: Sequence[Alarm]) -> list[str]:
-    """What to do about the alarms, once for each rule."""
+    """Return what to do about the alarms, once for each rule."""
     advice = {alarm.rule: alarm.advice for alarm in found if alarm.advice}
     return [f"{rule}: {text}" for rule, text in advice.items()]

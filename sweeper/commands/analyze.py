@@ -81,7 +81,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _of_all(registry: "Registry", name: str, reports: "dict[str, Report]", out: str | None) -> str:
-    """Write the page over all stages. Returns where it is."""
+    """Write the page over all stages. Returns its path."""
     from sweeper.analysis.pipeline import pipeline, write
 
     sweep = registry.sweep(name)
@@ -90,7 +90,7 @@ def _of_all(registry: "Registry", name: str, reports: "dict[str, Report]", out: 
 
 
 def _stages(registry: "Registry", names: Sequence[str]) -> list[str]:
-    """The stages of a sweep that have anything to compare."""
+    """Return the stages of a sweep that have begun and have a metric."""
     try:
         sweep = registry.sweep(names[0])
     except (NotFound, StoreError):
@@ -124,7 +124,7 @@ def _report(
 
 
 def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Kept | None":
-    """Write the notes, where there is a place for them."""
+    """Write the notes, if there is a folder for them."""
     from sweeper.analysis.notebook import FOLDER, keep
 
     folder = arguments.notes or (FOLDER if os.path.isdir(FOLDER) else None)
@@ -138,7 +138,7 @@ def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Kept
 
 
 def _cost(registry: "Registry", report: "Report") -> str | None:
-    """What the runs of a report used, in a sentence; None where nothing was counted."""
+    """Describe what the runs of a report used; None if nothing was counted."""
     from sweeper import prices
     from sweeper.results.costs import spent, together
 

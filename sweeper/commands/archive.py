@@ -1,4 +1,4 @@
-"""`sweeper archive`: puts a sweep away, so that it is left out where no sweep is named."""
+"""`sweeper archive`: archives sweeps, so that they are left out where no sweep is named."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -18,7 +18,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Put sweeps away, or take them back."""
+    """Archive sweeps, or undo that."""
     on = not arguments.undo
     changed = {name: archive(name, root=arguments.root, on=on) for name in arguments.sweeps}
     if arguments.json:

@@ -1,5 +1,5 @@
-"""Arguments that several verbs share. It imports nothing but argparse, since the command line loads
-it."""
+"""Arguments that several verbs share. This file imports only argparse, since every command line
+loads it."""
 
 from argparse import ArgumentParser
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 def root(verb: ArgumentParser) -> None:
-    """Add `--root`: where sweeps lie."""
+    """Add `--root`: where sweeps are stored."""
     verb.add_argument("--root", help="where sweeps lie (default: $SWEEPER_ROOT, else ./sweeps)")
 
 
@@ -29,7 +29,7 @@ def json(verb: ArgumentParser) -> None:
 
 
 def select(verb: ArgumentParser) -> None:
-    """Add `--state` and `--where`, which choose runs besides their names."""
+    """Add `--state` and `--where`, which select runs in addition to their names."""
     verb.add_argument("--state", action="append", help="only runs in this state; repeatable")
     verb.add_argument(
         "--where",
@@ -38,7 +38,7 @@ def select(verb: ArgumentParser) -> None:
 
 
 def some_runs(verb: ArgumentParser) -> None:
-    """Add the names of runs of any sweeps; without any, all are meant."""
+    """Add the names of runs of any sweeps; none means all."""
     verb.add_argument(
         "runs",
         nargs="*",
@@ -48,7 +48,7 @@ def some_runs(verb: ArgumentParser) -> None:
 
 
 def runs(verb: ArgumentParser) -> None:
-    """Add a sweep and the names of some of its runs; without any, all are meant."""
+    """Add a sweep and the names of some of its runs; none means all."""
     verb.add_argument("sweep", help="a sweep")
     verb.add_argument("runs", nargs="*", metavar="RUN", help="a name, its beginning, a glob, an id")
 
@@ -59,7 +59,7 @@ def run(verb: ArgumentParser) -> None:
 
 
 def grid(verb: ArgumentParser) -> None:
-    """Add a grid, and what replaces something in it."""
+    """Add a grid, and the overrides of its values."""
     verb.add_argument("grid", help="the grid, a YAML file")
     verb.add_argument(
         "overrides",
@@ -78,14 +78,14 @@ def grid(verb: ArgumentParser) -> None:
 
 
 def wait(verb: ArgumentParser) -> None:
-    """Add whether to wait for what is launched, and whose sweep may be executed."""
+    """Add the options to wait for the launched runs, and to trust their sweep."""
     trust(verb)
     verb.add_argument("--wait", action="store_true", help="be the launcher until all runs ended")
     verb.add_argument("--plain", action="store_true", help="with --wait: lines, not the live view")
 
 
 def trust(verb: ArgumentParser) -> None:
-    """Add whose sweep may be executed."""
+    """Add the option to execute the sweep of another user or machine."""
     verb.add_argument(
         "--trust",
         action="store_true",
@@ -94,7 +94,8 @@ def trust(verb: ArgumentParser) -> None:
 
 
 def with_root(sweep: str, root: str | None) -> str:
-    """A sweep, or a grid, as it is typed for another verb: with `--root` where that was given."""
+    """Return the arguments that name a sweep or a grid to another verb, including `--root` if it
+    was given."""
     return f"{sweep} --root {root}" if root else sweep
 
 

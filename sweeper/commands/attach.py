@@ -1,4 +1,4 @@
-"""`sweeper attach`: look at a sweep's tmux windows."""
+"""`sweeper attach`: shows a sweep's tmux windows."""
 
 import os
 import sys
@@ -36,11 +36,11 @@ def run(arguments: Namespace) -> int:
     sys.stdout.flush()
     command = ["tmux", "-L", socket_name()]
     environment = dict(os.environ)
-    if server.is_around_us():  # in a window of the same server: this client goes there
+    if server.is_around_us():  # in a window of the same server: switch this client
         command += ["switch-client", "-t", session]
     else:
         command += ["attach", "-t", session]
-        if environment.pop("TMUX", None):  # it would refuse to run in another tmux, which is fine
+        if environment.pop("TMUX", None):  # tmux refuses to nest if TMUX is set, but nesting works
             said = "in another tmux: type the prefix twice to reach this one (C-b C-b d leaves it)"
             command += [";", "display-message", "-d", "4000", said]
     os.execvpe(command[0], command, environment)

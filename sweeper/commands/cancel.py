@@ -1,4 +1,4 @@
-"""`sweeper cancel`: stop runs, and start them no more."""
+"""`sweeper cancel`: stops runs for good."""
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -24,7 +24,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Stop runs, and start them no more."""
+    """Stop runs for good, and print how many."""
     sweep = open_registry(arguments).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}

@@ -1,4 +1,5 @@
-"""`sweeper checkpoints`: what the service keeps of runs, what that costs, and less of it."""
+"""`sweeper checkpoints`: lists the checkpoints that the service keeps, and what they cost; deletes
+them or sets their expiry."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List checkpoints; then delete them, or say when they are to go."""
+    """List checkpoints; then delete them, or set when they expire."""
     keep = _keep(arguments.keep)
     ttl = _ttl(arguments.ttl)
     if arguments.delete and arguments.ttl is not None:
@@ -62,7 +63,7 @@ def run(arguments: Namespace) -> int:
         ]  # fmt: skip
         return print_json_answer({"schema": 1, "checkpoints": listed}, registry.problems)
     _show(found, spared)
-    never = arguments.ttl is not None and ttl is None  # which harms nobody
+    never = arguments.ttl is not None and ttl is None  # `never` deletes nothing
     meant = [one for _, _, one in found if never or one.path not in spared]
     if arguments.delete or arguments.ttl is not None:
         _act(service, meant, arguments, ttl)
@@ -110,7 +111,8 @@ def _show(found: Sequence[Found], spared: dict[str, str]) -> None:
 
 
 def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int | None) -> None:
-    """Delete, or set when they are deleted. Raises `UsageError` where nobody can be asked."""
+    """Delete checkpoints, or set their expiry. Raises `UsageError` if the user is needed and
+    absent."""
     if not meant:
         say("nothing to change: all of them are kept")
         return

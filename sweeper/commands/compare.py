@@ -1,5 +1,5 @@
-"""`sweeper compare`: two sweeps cell by cell, two cells seed by seed, or checkpoints by what they
-answer to the same prompts."""
+"""`sweeper compare`: compares two sweeps cell by cell, two cells seed by seed, or the answers of
+checkpoints to the same prompts."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -38,7 +38,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Two sweeps cell by cell, two cells seed by seed, or checkpoints side by side."""
+    """Compare two sweeps cell by cell, two cells seed by seed, or checkpoints side by side."""
     if arguments.checkpoints:
         from sweeper.commands.compare_checkpoints import run_checkpoints
 

@@ -1,7 +1,9 @@
-"""`sweeper compare --checkpoints`: what checkpoints answer to the same prompts, side by side.
+"""`sweeper compare --checkpoints`: shows the answers of checkpoints to the same prompts, side by
+side.
 
-Each is asked by the eval recipe, in a process of its own, whose answers are kept among what may be
-lost at any time: asked again with the same prompts, nothing is sampled; with more, what is new.
+The eval recipe samples each checkpoint in a process of its own. The answers go to the cache
+folder: a repeated comparison with the same prompts samples nothing, one with more prompts samples
+only the new ones.
 """
 
 import hashlib
@@ -33,7 +35,8 @@ _RECIPE = "sweeper.recipes.eval"
 
 
 class _Side(NamedTuple):
-    """Who is asked: a name to show, the base model, and the weights' address if there are any."""
+    """One of the compared models: a name to show, the base model, and the address of its weights,
+    if any."""
 
     name: str
     model: str | None
@@ -41,7 +44,7 @@ class _Side(NamedTuple):
 
 
 def run_checkpoints(arguments: Namespace) -> int:
-    """Ask, and print what differs."""
+    """Sample the checkpoints, and print how their answers differ."""
     if not arguments.prompts:
         raise UsageError("--prompts: the JSONL file of what to ask")
     if not os.path.isfile(arguments.prompts):
@@ -66,7 +69,8 @@ def run_checkpoints(arguments: Namespace) -> int:
 
 
 def _sides(arguments: Namespace) -> list[_Side]:
-    """Who is meant. A base model is that of the runs beside it, or the one that `--model` names."""
+    """Return the compared models. A base model is that of the given runs, or the one that
+    `--model` names."""
     given = [_Side(name, None, None) if name == BASE else _named(arguments, name)
              for name in arguments.checkpoints]  # fmt: skip
     models = {side.model for side in given if side.model}
@@ -83,7 +87,7 @@ def _sides(arguments: Namespace) -> list[_Side]:
 
 
 def _named(arguments: Namespace, name: str) -> _Side:
-    """A checkpoint by its address, or the last one of a run: by the run's name, or its folder."""
+    """Find a checkpoint by its address, or the last one of a run, by the run's name or folder."""
     if name.startswith("tinker://"):
         return _Side(name, None, name)
     if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):
@@ -96,8 +100,8 @@ def _named(arguments: Namespace, name: str) -> _Side:
 
 
 def _model_of(run: RecordedRun) -> str | None:
-    """The base model of a run, by what its program has written down of its configuration, which has
-    the defaults too."""
+    """Return the base model of a run, from the configuration that its program wrote, which
+    includes defaults."""
     for folder in reversed(run.folders()):
         rows = parse(run.read(f"{folder}/config.json").replace(b"\n", b" ") + b"\n").rows
         for row in rows:
@@ -113,10 +117,10 @@ def _address(record: Mapping[str, object]) -> str | None:
 
 
 def _ask(sides: Sequence[_Side], arguments: Namespace) -> dict[str, list[Answer]]:
-    """Have every side asked, all at once. Returns the answers of each by its name."""
+    """Sample all models at the same time. Returns the answers of each by its name."""
     environment = os.environ | _service()
     folders = {side.name: _folder(side, arguments) for side in sides}
-    asked = list({folders[side.name]: side for side in sides}.values())  # the same ones only once
+    asked = list({folders[side.name]: side for side in sides}.values())  # identical ones only once
     running = [
         subprocess.Popen(
             [sys.executable, "-m", _RECIPE, *_settings(side, folders[side.name], arguments)],
@@ -137,7 +141,8 @@ def _ask(sides: Sequence[_Side], arguments: Namespace) -> dict[str, list[Answer]
 
 
 def _service() -> dict[str, str]:
-    """Variables that lead to the service: those that are set, else this user's engine."""
+    """Return the variables that lead to the service: none if they are set, else those of this
+    user's engine."""
     from sweeper.engine import lifecycle
 
     if os.environ.get("TINKER_BASE_URL") or os.environ.get("TINKER_API_KEY"):
@@ -163,7 +168,7 @@ def _settings(side: _Side, folder: str, arguments: Namespace) -> list[str]:
 
 
 def _folder(side: _Side, arguments: Namespace) -> str:
-    """Where a side's answers to these prompts are kept."""
+    """Return the cache folder for a model's answers to these prompts."""
     told = [side.model, side.address, os.path.abspath(arguments.prompts),
             arguments.temperature, arguments.max_tokens]  # fmt: skip
     digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]

@@ -1,6 +1,5 @@
-"""What a shell offers when Tab is pressed. argcomplete takes verbs and flags from the parser
-itself; grids, keys, sweeps and runs come from here. Loaded only when a shell asks, and by
-`--completion`.
+"""Shell completion. argcomplete takes verbs and flags from the parser; grids, keys, sweeps and
+runs come from this file. Loaded only when a shell asks, and by `--completion`.
 
     eval "$(sweeper --completion bash)"
 """
@@ -21,12 +20,12 @@ __all__ = ["Offers", "complete", "shell_code"]
 
 
 def shell_code(shell: str) -> str:
-    """The code that a shell evaluates once: bash, zsh or fish."""
+    """Return the code that a shell (bash, zsh or fish) evaluates once."""
     return shellcode(["sweeper"], shell=shell)
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that asks by its environment, and end the process."""
+    """Answer the shell's request in the environment, and end the process."""
     autocomplete(parser, always_complete_options=False, default_completer=Offers())
 
 
@@ -41,13 +40,12 @@ class Offers(BaseCompleter):
         parser: argparse.ArgumentParser,
         parsed_args: Namespace,
     ) -> list[str]:
-        """The values on offer; none where looking for them fails, since the user is still
-        typing."""
+        """Return the values on offer. Errors give none, since the user is still typing."""
         del parser
         find = _OFFERS.get(action.dest)
         try:
             found: Iterable[str] = () if find is None else find(prefix, parsed_args)
-            # What a shell shows and puts on its line, a terminal obeys.
+            # A shell would print control characters to the terminal.
             return [text for text in found if text == sanitize(text)]
         except (SweeperError, OSError, KeyError, TypeError):
             return []
@@ -59,8 +57,8 @@ def _grids(prefix: str, given: Namespace) -> Iterable[str]:
 
 
 def _keys(prefix: str, given: Namespace) -> Iterable[str]:
-    """The keys that the grid gives, and those of its section `launch`. The recipe's other fields
-    are left out: that would import the recipe, which may take long."""
+    """Return the keys that the grid sets, and those of its section `launch`. The recipe's other
+    fields are left out: they need an import of the recipe, which may take long."""
     from sweeper.grid import load_grid
     from sweeper.grid.launch import SECTION, backend_fields
 
@@ -80,7 +78,7 @@ def _sweeps(prefix: str, given: Namespace) -> Iterable[str]:
 
 
 def _runs(prefix: str, given: Namespace) -> Iterable[str]:
-    """`sweep/`, and after that the names of its runs."""
+    """Return `sweep/`, and after the slash the names of its runs."""
     from sweeper.storage.sweeps import read_plan
 
     sweep, slash, _ = prefix.partition("/")
@@ -91,7 +89,7 @@ def _runs(prefix: str, given: Namespace) -> Iterable[str]:
 
 
 def _names(prefix: str, given: Namespace) -> Iterable[str]:
-    """The same, but the names alone if a sweep was typed before them."""
+    """Return run names as `_runs` does, but without the sweep if one was typed before them."""
     from sweeper.storage.sweeps import read_plan
 
     sweep: str | None = getattr(given, "sweep", None)
@@ -134,12 +132,12 @@ def _folders(prefix: str, given: Namespace) -> Iterable[str]:
 
 
 def _subjects(prefix: str, given: Namespace) -> Iterable[str]:
-    """Sweeps and, behind a slash, their runs."""
+    """Return sweeps and, after a slash, their runs."""
     return [*_sweeps(prefix, given), *_runs(prefix, given)]
 
 
 def _tags(prefix: str, given: Namespace) -> Iterable[str]:
-    """The tags that there are."""
+    """Return all tags in use."""
     from sweeper.storage.marks import read_marks
 
     store = open_store(given.root or default_root())
@@ -168,4 +166,4 @@ _OFFERS: dict[str, Callable[[str, Namespace], Iterable[str]]] = {
     "target": _subjects,
     "untag": _tags,
 }
-"""What is offered, by the argument's name in the parser."""
+"""The functions that find values, by the argument's name in the parser."""

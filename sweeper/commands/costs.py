@@ -1,4 +1,4 @@
-"""`sweeper costs`: what sweeps used of their service, and what that costs."""
+"""`sweeper costs`: prints what sweeps used of their service, and what that costs."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -18,7 +18,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper costs`."""
+    """Declare the arguments of `sweeper costs`."""
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
@@ -37,7 +37,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """A line a cell, run, day or model; then the sum."""
+    """Print a line for each cell, run, day, model, stage or chain; then the sum."""
     table = prices.load()
     registry = open_registry(arguments)
     runs = chosen(registry, arguments, archived=True)
@@ -102,7 +102,7 @@ def _dollars(one: Spent) -> str:
 
 
 def _told(found: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.Prices) -> list[str]:
-    """What the figures are, and what is not in them."""
+    """Explain the figures, and what they leave out."""
     lines = [f"\ndollars by {table.told} ({table.path}); `sweeper prices` shows them"]
     if whole.amount.unpriced:
         lines.append(f"no price is known of {', '.join(whole.amount.unpriced)}")

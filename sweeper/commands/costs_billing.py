@@ -1,4 +1,4 @@
-"""`sweeper costs --billing`: what runs have counted beside what the service has billed."""
+"""`sweeper costs --billing`: compares what runs have counted with what the service has billed."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from sweeper.terminal import print_table
 __all__ = ["show"]
 
 _FRESH = timedelta(hours=6)
-"""How late billing may be."""
+"""The longest delay of billing."""
 
 
 def show(
     found: Sequence[tuple[RecordedRun, Spent]], registry: Registry, arguments: Namespace
 ) -> int:
-    """A line a run or cell, then the sum and what explains the difference."""
+    """Print a line for each run or cell, then the sum and what explains the difference."""
     if arguments.by not in ("run", "cell"):
         raise UsageError("--billing goes with --by run or --by cell")
     times = [time for run, _ in found for time in (run.times["started"], run.times["ended"])]

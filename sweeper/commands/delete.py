@@ -1,4 +1,4 @@
-"""`sweeper delete`: removes a sweep and all that it recorded, after asking."""
+"""`sweeper delete`: removes a sweep and all its records, after asking."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -19,7 +19,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Remove a sweep. Raises `UsageError` where nobody can be asked."""
+    """Remove a sweep. Raises `UsageError` if the user is needed and absent."""
     sweep = arguments.sweep
     runs, size = size_of(sweep, root=arguments.root)
     what = f"{sweep}: {runs} runs that have begun, {size / 1e6:,.1f} MB"

@@ -1,4 +1,4 @@
-"""`sweeper diff`: how runs differ, in what was set and in what they reached."""
+"""`sweeper diff`: shows how runs differ in their settings and results."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -30,7 +30,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print how runs differ: a row a key, a column a run."""
+    """Print how runs differ: a row for each key, a column for each run."""
     registry = open_registry(arguments)
     runs = _as_typed(chosen(registry, arguments), arguments.runs)
     if len(runs) < 2:
@@ -61,13 +61,14 @@ def run(arguments: Namespace) -> int:
 
 
 def _as_typed(runs: list[RecordedRun], selectors: Sequence[str]) -> list[RecordedRun]:
-    """Put the runs in the order in which they were asked for."""
+    """Put the runs in the order in which they were named."""
     typed = [run for selector in selectors for run in named(runs, selector)]
     return list({id(run): run for run in typed}.values()) or runs
 
 
 def _rows(values: Sequence[Mapping[str, object]], everything: bool) -> list[list[object]]:
-    """The rows: a key and each run's value. Only rows that differ, unless all are wanted."""
+    """Return the rows: a key and each run's value. Only rows that differ, unless `everything` is
+    set."""
     rows: list[list[object]] = []
     for key in dict.fromkeys(key for each in values for key in each):
         found = [each.get(key, _MISSING) for each in values]

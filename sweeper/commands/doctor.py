@@ -1,5 +1,5 @@
-"""`sweeper doctor`: checks that what a sweep needs is there, and says how to get it if not. With
-`--try` it tries a backend with a job."""
+"""`sweeper doctor`: checks the requirements of a sweep, and says how to meet them. With `--try` it
+tests a backend with a job."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ _TRIAL_SECONDS = 600.0
 
 
 class Check(NamedTuple):
-    """The result of one check. `needed` tells a fault from a hint."""
+    """The result of one check. `needed`: a failure is a fault, not just a hint."""
 
     name: str
     good: bool
@@ -65,14 +65,14 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
     default = Launch().backend
     if backend is not None:
         looks += _of(_asked(backend, grid), root)
-    if backend != default:  # a hint: it is there for those who want it
+    if backend != default:  # only a hint: the default was not asked for
         looks[2:2] = [look._replace(needed=False) for look in backend_type(default).checks({})]
     return [_check(look) for look in looks]
 
 
 def _asked(name: str, grid: str | None) -> "TrialRequest":
-    """What runs of the grid at `grid` would ask of a backend; without one what the configuration
-    file does."""
+    """Return what runs of the grid at `grid` would ask of a backend; without a grid, take the
+    options of the configuration file."""
     from sweeper.trial import TrialRequest
 
     backend = backend_type(name)
@@ -86,14 +86,14 @@ def _asked(name: str, grid: str | None) -> "TrialRequest":
 
 
 def _of(asked: "TrialRequest", root: str) -> list[Look]:
-    """The checks that a backend declares."""
+    """Return the checks that a backend declares."""
     name, launch, service, secrets = asked
     backend, options = backend_type(name), options_of(launch, name)
     found = list(backend.checks(options))
     try:
         elsewhere = not backend.capabilities(options).files
     except UsageError:
-        elsewhere = True  # what they lack is told by the same word
+        elsewhere = True  # the checks report what is missing
     if elsewhere and launch.requirements is not None:
         file = launch.requirements
         found.append(Look("requirements", True, lambda: _requirements(file)))
@@ -104,7 +104,7 @@ def _of(asked: "TrialRequest", root: str) -> list[Look]:
 
 
 def _requirements(name: str) -> str:
-    """Check the file that jobs take along."""
+    """Check the requirements file that jobs take along."""
     from sweeper.provenance.requirements import outside, read
 
     path = os.path.abspath(os.path.expanduser(name))
@@ -115,7 +115,7 @@ def _requirements(name: str) -> str:
 
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:
-    """Check what a launch would refuse first."""
+    """Check what a launch checks first, and would refuse."""
     from sweeper.launcher.manifest import secret_names
     from sweeper.launcher.preflight import admit
 
@@ -136,7 +136,7 @@ def _python() -> str:
 
 
 def _store(root: str) -> str:
-    """Check that the store creates files exclusively, on which everything rests."""
+    """Check that the store creates files exclusively, which everything relies on."""
     store = open_store(root)
     if store.is_remote:
         from sweeper.launcher.remote_recovery import check
@@ -160,8 +160,8 @@ def _store(root: str) -> str:
 
 
 def _home() -> str:
-    """Check the home: runs get their environment from it, and write into it where the store is
-    elsewhere."""
+    """Check the home folder: runs get their environment from it, and write into it if the store is
+    remote."""
     from sweeper.engine import lifecycle
 
     lifecycle.check_home()
@@ -193,7 +193,7 @@ def _fork_server() -> str:
 
 
 def _mcp() -> str:
-    """What `sweeper mcp` needs."""
+    """Check the package that `sweeper mcp` needs."""
     try:
         return f"mcp {version('mcp')}"
     except PackageNotFoundError:
@@ -201,7 +201,7 @@ def _mcp() -> str:
 
 
 def _notify() -> str:
-    """Who is told of sweeps whose grids do not say."""
+    """Check the receivers of messages about sweeps whose grids name none."""
     found = configured()
     if found is None:
         return "nobody is told of sweeps, unless their grids say so"
@@ -248,7 +248,7 @@ def _output(*command: str) -> str:
 
 
 def _try(asked: "TrialRequest", root: str, arguments: Namespace) -> tuple[list["Step"], str | None]:
-    """Try the backend with a job, and show each step. Returns the steps, and what is wrong."""
+    """Test the backend with a job, and show each step. Returns the steps, and the error if any."""
     from sweeper.trial import try_out
 
     steps: list[Step] = []
@@ -296,7 +296,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Say whether what a sweep needs is there."""
+    """Print whether a sweep's requirements are met."""
     root, name = arguments.root or default_root(), arguments.backend
     if arguments.tried and name is None:
         name = load_grid(arguments.grid).launch.places[0] if arguments.grid else Launch().backend

@@ -1,4 +1,4 @@
-"""`sweeper engine`: the local Tinker-compatible service."""
+"""`sweeper engine`: runs the local Tinker-compatible service."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -11,7 +11,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Serve, look for, or stop the local engine."""
+    """Serve, query, or stop the local engine."""
     from sweeper.engine.__main__ import main
     from sweeper.scheduler.environment import sweeps_using
 

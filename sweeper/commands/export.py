@@ -19,13 +19,13 @@ from sweeper.terminal import say, warn
 __all__ = ["add_arguments", "run"]
 
 _FORMULA = "^[\\s\\pZ\\pC]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]"
-"""Matches texts that a spreadsheet would compute: they may start other programs, or fetch an
+"""Matches texts that a spreadsheet would evaluate: they may start programs, or fetch an
 address."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 class _Column(Protocol):
-    """A column of an Arrow table, which has no types itself."""
+    """A column of an Arrow table: pyarrow has no type annotations."""
 
     type: object
 
@@ -64,7 +64,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write what was recorded where other tools read it."""
+    """Write records in the format of other tools."""
     registry = open_registry(arguments)
     runs = chosen(registry, arguments)
     if not runs:
@@ -85,8 +85,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
-    """Write a file, or nothing. In a CSV a missing value is an empty field and NaN is `nan`; a text
-    that a spreadsheet would compute is made one that it shows, unless `raw`."""
+    """Write a file completely, or not at all. In a CSV a missing value is an empty field and NaN
+    is `nan`. Unless `raw`, texts that a spreadsheet would evaluate are changed so that it only
+    shows them."""
     arrow = importlib.import_module("pyarrow")
     with replacing(path) as temporary:
         if kind == "parquet":
@@ -97,7 +98,7 @@ def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
 
 
 def _plain(arrow: ModuleType, table: _Table) -> _Table:
-    """Convert a table to columns that CSV can have."""
+    """Convert a table to columns that CSV supports."""
     columns = [
         column.cast("string") if arrow.types.is_dictionary(column.type) else column
         for column in table.columns
@@ -106,8 +107,8 @@ def _plain(arrow: ModuleType, table: _Table) -> _Table:
 
 
 def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
-    """Put an apostrophe before each text that is a formula to a spreadsheet, by which it knows a
-    text. Numbers stay, also where they stand as text."""
+    """Put an apostrophe before each text that a spreadsheet takes for a formula, so that it is
+    shown as text. Numbers stay, including those stored as text."""
     compute = importlib.import_module("pyarrow.compute")
 
     def shown(column: _Column) -> _Column:
@@ -125,8 +126,8 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
 
 
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
-    """Write a W&B run for each run, with its id and name, configuration and rows. Returns the
-    number of rows. Offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise."""
+    """Write a W&B run for each run, with its id, name, configuration and rows. Returns the number
+    of rows. Offline (`wandb sync` sends it later) unless WANDB_MODE says otherwise."""
     wandb = importlib.import_module("wandb")
     mode = os.environ.get("WANDB_MODE", "offline")
     if folder is not None:
@@ -152,7 +153,8 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
             made.log(*_row(row))
             count += 1
         if run.metric is not None and rows:
-            # W&B's own is the last that was logged: rows without a step come after all others.
+            # W&B's own value is the last one logged, and rows without a step come after all
+            # others.
             point = run.value(run.metric)
             if point is not None:
                 made.summary[run.metric["name"]] = point.value
@@ -162,8 +164,8 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
 
 
 def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
-    """What W&B logs of a row, and its step. W&B's steps are whole numbers, so any other is a value
-    like the rest. Rows come with steps ascending, as W&B wants them."""
+    """Return what W&B logs of a row, and its step. W&B's steps are whole numbers, so any other is
+    logged as a value. Rows come in ascending order of steps, as W&B needs them."""
     values = {key: value for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):

@@ -2,19 +2,19 @@
 
     caches that nobody has used lately
     copies of code on this machine (`<home>/snapshots`) that no sweep of this root names
-    what jobs on this machine made of `launch.requirements` (`<home>/built`, `<home>/sources`), and
-      have not used lately
-    temporary files of writers that are dead
-    on a remote store, parts of files that are there as a whole as well
-    copies on this machine (`<home>/spool`) of what is in such a store; what is not there yet stays
-    what a backend has kept for its jobs, of runs that are over
-    what dead launchers left on this machine: environments (`<home>/environments`) of sweeps of
-      which nothing runs, and logs (`<home>/launchers`)
+    builds of `launch.requirements` by jobs on this machine (`<home>/built`, `<home>/sources`) that
+      were not used lately
+    temporary files of dead writers
+    on a remote store, parts of files that are also there as a whole
+    copies on this machine (`<home>/spool`) of files in such a store; files not uploaded yet stay
+    files that a backend has kept for jobs of runs that are over
+    files of dead launchers on this machine: environments (`<home>/environments`) of sweeps with
+      nothing running, and logs (`<home>/launchers`)
     with `--attempts`: rollouts and transcripts of succeeded runs, of iterations that a later
-      attempt has written again, so that no reader looks at them any more
+      attempt has written again, so that no reader uses them any more
 
-Nothing else is removed: no plan, event, metric, checkpoint or log. What was used on this machine in
-the last `--days` stays, since its user may not be known here.
+Nothing else is removed: no plan, event, metric, checkpoint or log. Files that were used on this
+machine in the last `--days` stay, since their user may be unknown here.
 """
 
 import contextlib
@@ -56,8 +56,9 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
 class Waste(NamedTuple):
-    """Something to remove: a file or folder, why, and its bytes; with `store` and the path there if
-    it is a file of a store, with `used`, the time of its last use, if jobs make it under a lock."""
+    """Something to remove: a file or folder, the reason, and its bytes. A file of a store has
+    `store` and `inside`, its path there. `used` is the time of the last use of a folder that jobs
+    make under a lock."""
 
     path: str
     why: str
@@ -129,16 +130,16 @@ def run(arguments: Namespace) -> int:
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """Caches that were not used lately. Only time tells: a root that is not there may be on a disk
-    that is not mounted."""
+    """Yield caches that were not used lately. Only their age counts: a missing root may be on a
+    disk that is not mounted."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
 
 
 def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterator[Waste]:
-    """Copies of code that no sweep names. None if a sweep cannot be read or there is none: what is
-    away may name them."""
+    """Yield copies of code that no sweep names. Yields none if a sweep cannot be read or there is
+    none: missing sweeps may name them."""
     named: set[str] = set()
     names = registry.sweep_names()
     for name in names:
@@ -153,13 +154,13 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
     if problems.unread or not names:
         return
     for folder in _folders(os.path.join(paths.home(), "snapshots"), depth=1):
-        digest = os.path.basename(folder).partition("-")[0]  # what follows tells clones apart
+        digest = os.path.basename(folder).partition("-")[0]  # the rest distinguishes clones
         if digest not in named and _newest(folder) < before:
             yield Waste(folder, "code that no sweep here names", _size(folder))
 
 
 def _built(before: float) -> Iterator[Waste]:
-    """What jobs made here, of which each job that uses it sets the time."""
+    """Yield old builds of jobs on this machine. Each job that uses one updates its time."""
     for folder in (*_folders(paths.built(), depth=1), *_folders(paths.sources(), depth=1)):
         with contextlib.suppress(FileNotFoundError):
             used = _last_use(folder)
@@ -173,8 +174,8 @@ def _last_use(folder: str) -> float:
 
 
 def _remove_built(waste: Waste) -> None:
-    """Remove what a job made, unless one uses it or makes it anew meanwhile. The lock's file stays:
-    a job may be waiting for it."""
+    """Remove a build, unless a job uses or rebuilds it meanwhile. The lock file stays: a job may
+    be waiting for it."""
     with contextlib.suppress(OSError), open(f"{waste.path}.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _last_use(waste.path) == waste.used:
@@ -182,8 +183,8 @@ def _remove_built(waste: Waste) -> None:
 
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
-    """What dead launchers left. What belongs to sweeps that are not there stays, and is added to
-    `away`."""
+    """Yield files of dead launchers. Files of sweeps whose folder is missing stay, and are added
+    to `away`."""
     from sweeper.scheduler.environment import unused_files
 
     def tell(path: str, folder: str) -> None:
@@ -195,7 +196,7 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
     old: dict[str, int] = {}
     with contextlib.suppress(OSError), os.scandir(os.path.join(paths.home(), "launchers")) as logs:
         old = {log.path: log.stat().st_size for log in logs if log.stat().st_mtime < before}
-    # A launcher that has nothing to say for long is at work all the same.
+    # A launcher may be at work without logging anything for long.
     for path in sorted(old.keys() - (_logs_in_use(registry) if old else set())):
         yield Waste(path, "the log of a launcher that is no more", old[path])
 
@@ -209,7 +210,7 @@ def _logs_in_use(registry: Registry) -> set[str]:
 
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
-    """Temporary files of dead writers on this machine, or so old that any writer is dead."""
+    """Yield temporary files of dead writers on this machine, or so old that any writer is dead."""
     top = open_store(root).local_path("")
     if top is None:
         return
@@ -250,13 +251,13 @@ def _superseded(run: RecordedRun) -> Iterator[Waste]:
 def _of_each(
     runs: Iterable[RecordedRun], find: Callable[[RecordedRun], Iterator[Waste]]
 ) -> Iterator[Waste]:
-    """What a run's earlier attempts left; nothing for a run that cannot be read."""
+    """Yield what `find` yields for each run; nothing for a run that cannot be read."""
     for run in runs:
         yield from run.readable(lambda run=run: list(find(run)), [])
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
-    """Parts that lie beside the whole file, since whoever should have removed them died."""
+    """Yield parts whose whole file exists: the process that should have removed them died."""
     if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():
@@ -299,8 +300,8 @@ def _in(store: Store, path: str, why: str, size: int) -> Waste:
 
 
 def _is_beyond_a_link(waste: Waste) -> bool:
-    """Whether a file lies beyond a link within a sweep's folder: then it is not the sweep's, and
-    stays."""
+    """Return whether a file is behind a link within a sweep's folder. Then it is not the sweep's,
+    and stays."""
     if waste.store is None or waste.store.is_remote:
         return False
     sweep = waste.inside.partition("/")[0]
@@ -313,8 +314,8 @@ def _is_beyond_a_link(waste: Waste) -> bool:
 
 
 def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
-    """Copies of sweeps on remote stores that nobody has used lately; and the copies that are not in
-    the store yet."""
+    """Return the copies of remote sweeps that nobody has used lately, and those not uploaded
+    yet."""
     from sweeper.worker.spool import abandoned, spools
 
     waste: list[Waste] = []
@@ -331,7 +332,7 @@ def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
 
 
 def _folders(top: str, depth: int) -> list[str]:
-    """The folders at this depth below `top`."""
+    """Return the folders at this depth below `top`."""
     found = [top]
     for _ in range(depth):
         inner: list[str] = []
@@ -354,12 +355,12 @@ def _size(top: str) -> int:
 
 
 def _newest(top: str) -> float:
-    """When anything in a folder was last changed or read."""
+    """Return when anything in a folder was last changed or read."""
     return max((max(s.st_mtime, s.st_atime, s.st_ctime) for s in _files(top)), default=0.0)
 
 
 def _touched(folder: str) -> float:
-    """When a spooled sweep was last used; a worker that begins has made no file there yet."""
+    """Return when a spooled sweep was last used; a starting worker has made no file there yet."""
     return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
 
 

@@ -1,7 +1,7 @@
 """`sweeper init`: writes a commented grid for a recipe, to start from.
 
-It plans as it stands, unless the recipe needs a value that nobody can guess. The recipe's own
-interpreter says its fields with their types, defaults and docs.
+The grid can be planned unchanged, unless the recipe needs a value that cannot be guessed. The
+recipe's own interpreter reports its fields with their types, defaults and docs.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.study:
         _write_study()
     out = arguments.out or f"{name}.yaml"
-    if out != "-" and os.path.lexists(out):  # before the recipe is imported, which takes a while
+    if out != "-" and os.path.lexists(out):  # before the recipe's slow import
         raise UsageError(f"{out} is there already: choose another file with --out")
     recipe = inspect(reference, [], RunProcess(arguments.python), deep=True).recipe
     fields = fields_of(recipe)
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_study() -> None:
-    """Write the plan of a study, unless there is one: what is written in it stays."""
+    """Write the plan of a study, unless there is one."""
     from sweeper.analysis.criterion import TEMPLATE
     from sweeper.analysis.notebook import FOLDER, PLAN
 
@@ -97,8 +97,8 @@ def _write_study() -> None:
 
 
 def _create(path: str, text: str) -> None:
-    """Write a new file, whole or not at all. Raises `FileExistsError`, `EnvironmentFailure` where
-    the disk takes nothing, and `UsageError` where the path is to blame."""
+    """Write a new file, completely or not at all. Raises `FileExistsError`, `EnvironmentFailure`
+    if the disk is full, and `UsageError` if the path is wrong."""
     try:
         atomic_create(path, text.encode())
     except FileExistsError:
@@ -109,8 +109,8 @@ def _create(path: str, text: str) -> None:
 
 
 def _name(reference: str) -> str:
-    """Name the sweep: `pkg.train:Config` -> train, `path/to/toy.py` -> toy; `sweep` if that cannot
-    name one."""
+    """Derive the sweep's name: `pkg.train:Config` -> train, `path/to/toy.py` -> toy; `sweep` if
+    the result is no valid name."""
     head = reference.partition(":")[0]
     if head.endswith(".py") or "/" in head:
         name = os.path.splitext(os.path.basename(head))[0]

@@ -17,8 +17,8 @@ _PLACEHOLDERS: Mapping[str, object] = {"str": "FILL ME IN", "int": 1, "float": 0
 
 
 class Field(NamedTuple):
-    """A field of a recipe's config by its dotted key. `default` is YAML, None where there is no
-    plain one; `choices` are the values of a Literal."""
+    """A field of a recipe's config by its dotted key. `default` is YAML, None if there is no plain
+    one; `choices` are the values of a Literal."""
 
     key: str
     type: str
@@ -30,8 +30,8 @@ class Field(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """What a starter grid sets: an axis, and what the recipe needs. `lacks` are sentences about
-    what else it needs."""
+    """The settings of a starter grid: an axis, and the values that the recipe needs. `lacks` has
+    sentences about what else it needs."""
 
     axis: tuple[str, list[object]] | None
     needed: dict[str, object]
@@ -39,7 +39,7 @@ class Guess(NamedTuple):
 
 
 def fields_of(recipe: Recipe) -> list[Field]:
-    """The fields that a grid can set, without those that sweeper sets itself."""
+    """Return the fields that a grid can set, without those that sweeper sets itself."""
     ours = frozenset({recipe.log_path_field or "log_path", "behavior_if_log_dir_exists"})
     return list(_fields(recipe.takes, ours))
 
@@ -50,8 +50,8 @@ def _fields(
     above: str = "",
     needed: bool = True,
 ) -> Iterator[Field]:
-    """Yield the fields without `ours`, those of nested configs by dotted keys. What a nested
-    config needs is required where that config is (`needed`)."""
+    """Yield the fields without `ours`, those of nested configs by dotted keys. A required field of
+    a nested config is required only if the config is (`needed`)."""
     for name, about in takes.items():
         key = f"{above}{name}"
         if key in ours:
@@ -71,7 +71,7 @@ def _fields(
 
 
 def guess_settings(reference: str, fields: list[Field], python: str | None) -> Guess:
-    """Guess what to set; each value is tried on the recipe."""
+    """Guess which values to set; each is tried on the recipe."""
     needed: dict[str, object] = {}
     for field in fields:
         if field.required and field.key != seed_field(fields):
@@ -105,7 +105,7 @@ def _in_order(fields: list[Field]) -> list[Field]:
 
 
 def _values(field: Field) -> list[object]:
-    """Values of a field worth comparing, its default among them; none for a field without any."""
+    """Return values of a field worth comparing, including its default; [] if there are none."""
     value = field.value
     if len(field.choices) > 1:
         return list(field.choices)
@@ -119,7 +119,7 @@ def _values(field: Field) -> list[object]:
 
 
 def _choices(annotation: str) -> tuple[object, ...]:
-    """The values of `Literal['a', 'b']`, read as data; none for another type."""
+    """Return the values of `Literal['a', 'b']`, read as data; () for another type."""
     from ast import literal_eval
 
     match = _CHOICES.search(annotation)
@@ -133,7 +133,7 @@ def _choices(annotation: str) -> tuple[object, ...]:
 
 
 def seed_field(fields: list[Field]) -> str | None:
-    """The field that takes the seed."""
+    """Return the field that takes the seed."""
     integers = [field.key for field in fields if field.type in ("int", "int | None")]
     if "seed" in integers:
         return "seed"
@@ -141,7 +141,7 @@ def seed_field(fields: list[Field]) -> str | None:
 
 
 def as_yaml(value: object) -> str:
-    """Write a value as YAML, strings without quotes where they need none."""
+    """Write a value as YAML, with quotes only where a string needs them."""
     if isinstance(value, str) and _PLAIN.match(value) and scalar(value) == value:
         return value
     if isinstance(value, float) and 0 < abs(value) < 1e-2:

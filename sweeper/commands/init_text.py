@@ -1,4 +1,4 @@
-"""The text of a starter grid: YAML with comments."""
+"""Makes the text of a starter grid: YAML with comments."""
 
 import os
 import textwrap
@@ -13,8 +13,8 @@ from sweeper.recipe.reference import Recipe
 __all__ = ["SCHEMA", "grid_text"]
 
 SCHEMA = "grid.schema.json"
-"""If the schema lies here (`sweeper init --schema > grid.schema.json`), the grid names it for
-editors."""
+"""If the schema is in this file (`sweeper init --schema > grid.schema.json`), the grid names it
+for editors."""
 
 _WIDTH = 100
 _COLUMN = 34
@@ -37,7 +37,7 @@ def grid_text(
     given: Mapping[str, str | None],
     out: str,
 ) -> str:
-    """Write the grid as YAML with comments; `given` are values for its section `launch`."""
+    """Write the grid as YAML with comments; `given` has values for its section `launch`."""
     launch = {"max_parallel": 4} | {k: v for k, v in given.items() if v is not None}
     lines = [*_lines(name, recipe, fields, guess, out), *_launch(launch), ""]
     return "\n".join(lines)
@@ -114,7 +114,7 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
 
 
 def _launch(given: Mapping[str, object]) -> Iterator[str]:
-    """Write the section `launch`: the backend and what is given, the rest as comments; and the
+    """Write the section `launch`: the backend and the given values, the rest as comments; and the
     backend's own section."""
     from sweeper.backends import backend_names, backend_type
     from sweeper.grid.launch import SECTION, field_of
@@ -134,7 +134,8 @@ def _launch(given: Mapping[str, object]) -> Iterator[str]:
 
 
 def _option(option: Option, value: object, about: str, indent: str) -> Iterator[str]:
-    """Write a declared field with its value; else as a comment with its default or an example."""
+    """Write a declared field with its value; without one, as a comment with its default or an
+    example."""
     shown = value if value is not None else option.default
     shown = next(iter(option.examples), None) if shown is None else shown
     text = "..." if shown is None else as_yaml(shown)
@@ -143,7 +144,7 @@ def _option(option: Option, value: object, about: str, indent: str) -> Iterator[
 
 
 def _comment(field: Field) -> Iterator[str]:
-    """Write a field as a comment, folded where it is long: `# lora_rank: 16 # int: rank of the
+    """Write a field as a comment, folded if it is long: `# lora_rank: 16 # int: rank of the
     adapter`."""
     value = field.default
     if value is None:
@@ -156,7 +157,7 @@ def _comment(field: Field) -> Iterator[str]:
 
 
 def _folded(head: str, about: str) -> Iterator[str]:
-    """Write a line with a comment beside it, on as many lines as that takes."""
+    """Write a line with a comment to its right, folded over several lines if needed."""
     width = max(40, _WIDTH - max(len(head) + 2, _COLUMN) - 2)
     first, *rest = textwrap.wrap(about, width, break_long_words=False) or [""]
     yield f"{head:<{_COLUMN - 2}}  # {first}"
@@ -165,8 +166,8 @@ def _folded(head: str, about: str) -> Iterator[str]:
 
 
 def _schema_below(out: str) -> str | None:
-    """The path from the grid to the JSON Schema, if both lie below the current folder: an editor
-    then finds it on every machine that has the folder. Never an address on the network."""
+    """Return the path from the grid to the JSON Schema, if both are below the current folder: an
+    editor then finds it on every machine that has the folder. Never a network address."""
     grid = os.path.realpath(out)
     if (
         out == "-"

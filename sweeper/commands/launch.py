@@ -1,4 +1,4 @@
-"""`sweeper launch`: start a grid, or go on with it."""
+"""`sweeper launch`: starts a grid, or continues it."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Start a grid, or go on with it."""
+    """Start a grid, or continue it."""
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
     from sweeper.launcher.launch_preview import gone_baselines
@@ -81,7 +81,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _wait_for(planned: "Plan", root: str, where: str) -> int:
-    """Wait for the launcher that goes on with the plan. Returns the exit code of the sweep."""
+    """Wait for the launcher that continues the plan. Returns the exit code of the sweep."""
     from sweeper.control import wait
 
     warn("the launcher at work goes on with it: waiting until it ends")
@@ -96,7 +96,7 @@ def _wait_for(planned: "Plan", root: str, where: str) -> int:
 
 
 def _tell_verdict(planned: "Plan", root: str) -> None:
-    """End with what won, where that is a question: several cells, and a metric."""
+    """Print the verdict, if there are several cells and a metric."""
     judged = planned.metric is not None or any(stage.metric for stage in planned.stages)
     if not judged or len({run.cell for run in planned.runs}) < 2:
         return
@@ -109,8 +109,8 @@ def _tell_verdict(planned: "Plan", root: str) -> None:
 
 
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:
-    """What an earlier launch has left to do (`: 2 to start, 16 succeeded`; "" without one), and
-    whether that is nothing at all."""
+    """Describe what an earlier launch has left to do (`: 2 to start, 16 succeeded`; "" without
+    one), and return whether nothing is left."""
     from sweeper.launcher.estimate import sentence
     from sweeper.launcher.launch_preview import counts, survey
     from sweeper.model.states import OPEN
@@ -124,13 +124,13 @@ def _before(planned: "Plan", root: str) -> tuple[str, bool]:
 
 
 def _left_alone(root: str, planned: "Plan") -> int:
-    """How many runs have failed before and have no retry left."""
+    """Count the runs that have failed and have no retry left."""
     from sweeper.storage.sweeps import read_events
 
     try:
         events = read_events(open_store(root), planned.name)
     except NotFound:
-        return 0  # it was never launched
+        return 0  # never launched
     return sum(
         fold(events[run.id]).state is State.FAILED
         and is_finished(events[run.id], planned.retries_of(run.stage))
@@ -140,7 +140,7 @@ def _left_alone(root: str, planned: "Plan") -> int:
 
 
 def _tell_failed(count: int, where: str) -> None:
-    """Say that a launch does not start failed runs again, as users easily expect."""
+    """Say that a launch does not restart failed runs, since users easily expect it to."""
     if count:
         warn(
             f"{count} failed: `sweeper logs {where} --state failed` shows what they printed, "

@@ -1,9 +1,9 @@
 """Shows a sweep during `launch --wait` and `retry --wait`: with the live view on a terminal, else
 as lines.
 
-The view is a process of its own (`sweeper watch`) that reads the store like any other, so it never
-holds up the launcher. When it is closed or breaks, the launcher goes on with a bar in its place.
-Ctrl-C in it interrupts the launcher, as it does without it.
+The view is a process of its own (`sweeper watch`) that reads the store, so it never holds up the
+launcher. When it is closed or breaks, the launcher goes on with a progress bar instead. Ctrl-C in
+the view interrupts the launcher.
 """
 
 import os
@@ -25,7 +25,7 @@ __all__ = ["showing"]
 _INTERRUPTED = 130
 _LEAVE_SECONDS = 5.0
 _RESTORE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?2004l\x1b[0m"
-"""Leaves the alternate screen, shows the cursor, ends reports of the mouse and of pastes."""
+"""Leaves the alternate screen, shows the cursor, ends mouse and paste reports."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ class _View:
         self._last = summary
         if self._process is None:
             if summary.finished:
-                return  # there is nothing to watch
+                return  # nothing to watch
             sys.stdout.flush()
             self._process = subprocess.Popen(self._command)
             self._waiting = threading.Thread(target=self._wait, daemon=True)
@@ -72,7 +72,7 @@ class _View:
             self._plain(summary)
 
     def _wait(self) -> None:
-        """Wait until the view is closed, and act on why."""
+        """Wait until the view is closed, and react to its exit code."""
         assert self._process is not None  # noqa: S101 - it has just been started
         code = self._process.wait()
         if self._closing:
@@ -100,7 +100,7 @@ class _View:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            if process.returncode:  # it had no time to do that itself
+            if process.returncode:  # it had no time to restore the terminal itself
                 self._restore()
         if last is None:
             return

@@ -1,4 +1,4 @@
-"""Prints lines of logs: as text, with the run's name before each, or as JSON."""
+"""Prints log lines: as text, with the run's name before each, or as JSON."""
 
 import itertools
 import json
@@ -17,17 +17,17 @@ __all__ = ["LinePrinter", "RunKey", "run_key", "text_of"]
 _BATCH = 500
 
 RunKey = tuple[str, str, str]
-"""What tells runs of any sweeps apart: root, sweep, id."""
+"""Identifies a run among several sweeps: root, sweep, id."""
 
 
 def run_key(run: RecordedRun) -> RunKey:
-    """The key of a run."""
+    """Return the key of a run."""
     return run.root, run.sweep, run.id
 
 
 class LinePrinter:
-    """Prints lines: with their run's name before them, in its colour, if there is more than one
-    run; only those in which `pattern` is found."""
+    """Prints the lines that match `pattern`. With more than one run, each line begins with its
+    run's name, in its colour."""
 
     def __init__(self, pattern: re.Pattern[str] | None, as_json: bool) -> None:
         self._pattern = pattern
@@ -49,16 +49,16 @@ class LinePrinter:
         self._width = max(map(len, self._names.values()), default=0)
 
     def matching(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """The lines that are to be shown."""
+        """Return the lines that match."""
         pattern = self._pattern
         return (line for line in lines if pattern is None or pattern.search(text_of(line.data)))
 
     def print_lines(self, lines: Iterable[Line]) -> None:
-        """Print lines."""
+        """Print lines in batches."""
         found = iter(lines)
         while texts := [self._format(line) for line in itertools.islice(found, _BATCH)]:
             self.count += len(texts)
-            raw(sys.stdout).write("".join(texts))  # which may have colours of ours
+            raw(sys.stdout).write("".join(texts))  # may have our own colours
 
     def _format(self, line: Line) -> str:
         run = line.run
@@ -75,7 +75,7 @@ class LinePrinter:
 
 
 def text_of(data: bytes) -> str:
-    """A line as a terminal shows it in the end: what follows a carriage return overwrites what was
-    before it."""
+    """Return a line as a terminal finally shows it: text after a carriage return overwrites the
+    text before it."""
     data = data.rstrip(b"\r")
     return sanitize(data[data.rfind(b"\r") + 1 :].decode("utf-8", "replace"))

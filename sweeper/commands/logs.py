@@ -1,9 +1,9 @@
-"""`sweeper logs`: shows what runs print, one or many at once, from whatever backend.
+"""`sweeper logs`: shows the output of one or many runs, from any backend.
 
 The lines come from the store. If a run has left none there, because its job waits or never started
-it, the backend is asked for what it has kept. Following many runs costs one look at each log's
-stamp, twice a second on a disk; which runs there are and their states are read less often, and
-never for more than a twentieth of the time.
+it, the backend is asked for its own copy. Following many runs costs one look at each log's stamp,
+twice a second on a disk. The list of runs and their states is read less often, and takes at most a
+twentieth of the time.
 """
 
 import re
@@ -35,14 +35,14 @@ __all__ = ["add_arguments", "run"]
 _POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
 _LOOK_SECONDS = 1.0
 _SHARE = 20
-"""Looking which runs there are takes at most one part in so many of the time."""
+"""Reading the list of runs takes at most one part in this many of the time."""
 
 _ROUNDS = 8
 _STANDS_SECONDS = 2.0
-"""How long a line without an end is waited for; it may be a question, or a bar that has stopped."""
+"""How long to wait for the end of a line; it may be a question, or a stopped progress bar."""
 
 _IDLE_SECONDS = 3.0
-"""How long nothing must be at work before it is over: one launcher may hand over to the next."""
+"""How long nothing must be at work before the end: a launcher may be replaced by the next."""
 
 _OVER = ENDED | {Event.LOST}
 
@@ -59,7 +59,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print what runs printed; with `--follow` also what they print until all have ended."""
+    """Print the output of runs; with `--follow`, continue until all have ended."""
     selectors: Sequence[str] = arguments.runs
     if not selectors and not arguments.state and not arguments.where:
         raise UsageError("which runs? Name a sweep or runs, or choose by --state or --where")
@@ -82,7 +82,7 @@ def run(arguments: Namespace) -> int:
 
 
 class _Reader:
-    """The chosen runs, and how far their logs have been read."""
+    """Reads the logs of the chosen runs, and remembers how far."""
 
     def __init__(self, arguments: Namespace, printer: LinePrinter) -> None:
         self._arguments = arguments
@@ -97,7 +97,7 @@ class _Reader:
 
     @property
     def problems(self) -> Problems:
-        """What could not be read."""
+        """The read errors."""
         return self._registry.problems
 
     def print_all(self) -> None:
@@ -146,7 +146,7 @@ class _Reader:
             self._warn_of_silence()
 
     def _is_over(self) -> bool:
-        """Whether nothing more will be printed, as far as can be told."""
+        """Return whether nothing more will be printed, as far as can be known."""
         if not self._tails:
             return not self._at_work()
         if all(_is_finished(run) for run in self._candidates):
@@ -162,20 +162,20 @@ class _Reader:
         return _REMOTE_SECONDS if remote else _POLL_SECONDS
 
     def _look(self) -> None:
-        """Read which runs there are by now, and their states."""
+        """Update the list of runs and their states."""
         wanted = self._arguments
         first = not self._candidates
         try:
             if not first:
                 self._forget_removed()
             known = {run_key(run) for run in self._candidates}
-            # What names no sweep any more would name others that begin alike.
+            # The names of a removed sweep would match others with the same prefix.
             names = sorted({sweep for _, sweep, _ in known}) if self._removed else wanted.runs
             found = self._registry.choose(names, None, wanted.where)
         except (NotFound, StoreError):
             if first or not self._candidates:
                 raise
-            return  # somebody is removing them, or the store does not answer: as it was
+            return  # somebody is removing them, or the store does not answer: keep the old list
         if self._removed:
             found = [run for run in found if run_key(run) in known]
         self._candidates = found
@@ -191,7 +191,7 @@ class _Reader:
         self._printer.add_runs(tail.run for tail in self._tails.values())
 
     def _forget_removed(self) -> None:
-        """Follow no sweep whose plan is no more. Raises `NotFound` when none is left."""
+        """Drop the sweeps whose plan was removed. Raises `NotFound` when none is left."""
         sweeps = {(run.root, run.sweep): run for run in self._candidates}
         gone = {
             place
@@ -208,12 +208,12 @@ class _Reader:
             raise NotFound(f"{names}: removed meanwhile")
 
     def _files(self) -> dict[tuple[str, str], Files]:
-        """Look at the logs' folders anew: on a remote store that is one listing."""
+        """List the logs' folders anew: on a remote store that is one listing."""
         runs = {files_of(tail.run): tail.run for tail in self._tails.values()}
         return {place: Files(run.store, place[1]) for place, run in runs.items()}
 
     def _print_new(self) -> bool:
-        """Print what was added to all logs since the last time. Returns whether that was all."""
+        """Print the additions to all logs. Returns whether that was all."""
         files = self._files()
         busy = list(self._tails.values())
         for _ in range(_ROUNDS):
@@ -222,7 +222,7 @@ class _Reader:
         for tail in self._tails.values():
             if tail in busy:
                 continue  # it prints faster than we do
-            # All of an attempt was printed before it was said to have ended.
+            # An attempt's output is complete before its end is recorded.
             if tail.attempt < tail.run.attempts:
                 self._print_end(tail)
                 tail.next()
@@ -234,13 +234,13 @@ class _Reader:
         return not busy
 
     def _print_some(self, tail: Tail, files: dict[tuple[str, str], Files]) -> bool:
-        """Print some of what was added. Returns whether there was anything."""
+        """Print some of the additions. Returns whether there were any."""
         before = tail.offset
         self._printer.print_lines(self._printer.matching(tail.read(files[files_of(tail.run)])))
         return tail.offset != before
 
     def _ends(self, tail: Tail) -> bool:
-        """Whether a log's attempt is over while there is more to come of the run."""
+        """Return whether a log's attempt is over and still has lines to print."""
         run, attempt = tail.run, tail.attempt
         if not tail.pending and (not tail.silent or (run_key(run), attempt) in self._asked):
             return False
@@ -252,7 +252,7 @@ class _Reader:
         self._printer.print_lines(self._printer.matching([*tail.finish(), *self._kept(tail)]))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
-        """Print the last lines that are there already, and continue after them."""
+        """Print the last existing lines, and continue after them."""
         count: int = self._arguments.lines
         if self._arguments.grep is None:
             tail.back(files, count)
@@ -263,8 +263,7 @@ class _Reader:
         self._printer.print_lines(lines)
 
     def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
-        """What the newest attempt with any output has printed: all, or as much of the end as may be
-        wanted."""
+        """Yield the output of the newest attempt with any: all of it, or enough of its end."""
         if self._arguments.lines is not None and self._arguments.grep is None:
             tail.back(files, self._arguments.lines)
         for found in _chunks(tail, files):
@@ -273,7 +272,7 @@ class _Reader:
         yield from self._kept(tail)
 
     def _kept(self, tail: Tail) -> Iterator[Line]:
-        """What the backend has kept of an attempt of which the store has nothing. It is asked
+        """Yield the backend's own copy of an attempt that has left nothing in the store. Asks only
         once."""
         run, asked = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.silent or not run.attempts or asked in self._asked:
@@ -288,7 +287,7 @@ class _Reader:
             yield Line(run, tail.attempt, line.encode("utf-8", "replace"))
 
     def _at_work(self) -> bool:
-        """Whether a job may be at work, or a launcher that may start one."""
+        """Return whether a job may be at work, or a launcher that may start one."""
         from sweeper.storage.lock import is_held
 
         if any(run.state in OPEN for run in self._candidates):
@@ -308,7 +307,7 @@ class _Reader:
             warn(f"{len(runs)} runs, and none has printed anything")
 
     def _nobody(self) -> str:
-        """Say that no run is chosen; a selector that fits none would have been a mistake."""
+        """Say that no run matches. A name that matches none was already reported as a mistake."""
         states, where = self._arguments.state, self._arguments.where
         wanted = [f"is {' or '.join(states)}"] if states else []
         wanted += [f"fits --where {where!r}"] if where else []
@@ -316,13 +315,13 @@ class _Reader:
 
 
 class _Backends:
-    """The backends of sweeps, opened when needed; one that cannot be opened is told once."""
+    """The backends of sweeps, opened when needed. One that cannot be opened is reported once."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str, str], Backend | None] = {}
 
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
-        """The lines that the backend has kept of an attempt."""
+        """Yield the lines that the backend has kept of an attempt."""
         from sweeper.backends import open_backend, options_of
         from sweeper.storage.layout import token
 
@@ -345,7 +344,7 @@ class _Backends:
 
 
 def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:
-    """Yield all that there is of a log now, piece by piece."""
+    """Yield the present contents of a log, piece by piece."""
     before = -1
     while tail.offset != before:
         before = tail.offset

@@ -1,4 +1,4 @@
-"""`sweeper ls`: runs and what they reached."""
+"""`sweeper ls`: lists runs and their results."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Set
@@ -24,7 +24,7 @@ from sweeper.terminal import duration, print_table, say
 __all__ = ["add_arguments", "run"]
 
 _LOOKED_AT = 20
-"""How many runs are read whole to suggest metrics instead of one that nobody has."""
+"""How many runs are read completely to suggest metrics instead of an unknown one."""
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def _by(key: str, runs: list[RecordedRun], problems: Problems, *, as_json: bool)
 
 
 class _Record(RunRecord):
-    """A run with its marks, and the last values of the metrics that were asked for."""
+    """A run with its marks, and the last values of the requested metrics."""
 
     tags: list[str]
     starred: bool
@@ -117,7 +117,7 @@ def _last(run: RecordedRun, key: str) -> float | None:
 
 
 def _refuse(key: str, runs: list[RecordedRun]) -> None:
-    """Raise `NotFound` for a key that none of the runs has recorded, where one has recorded any."""
+    """Raise `NotFound` for a key that no run has recorded, if any run has recorded others."""
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
     known = {name for history in histories for name in last_values(history.rows)}
     if known and key not in known:
@@ -125,6 +125,6 @@ def _refuse(key: str, runs: list[RecordedRun]) -> None:
 
 
 def _hint(key: str, known: Set[str]) -> str:
-    """Suggest the known key that is most like a wrong one, or list all of them."""
+    """Suggest the known key that is most similar to a wrong one, or list all of them."""
     near = get_close_matches(key, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(known))}"

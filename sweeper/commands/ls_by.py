@@ -1,5 +1,5 @@
-"""`sweeper ls SWEEP --by KEY`: one table of what became of which runs, with a row for each value of
-a key and a column for each stage, or sweep."""
+"""`sweeper ls SWEEP --by KEY`: prints one table of the states of runs, with a row for each value
+of a key and a column for each stage or sweep."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,8 +18,7 @@ _Cell = Counter[str]
 def print_by(
     runs: Sequence[RecordedRun], key: str, problems: Sequence[str], *, as_json: bool
 ) -> None:
-    """Print the table: in each place the states of its runs, and below it why runs have failed.
-    Retired runs have no place in it."""
+    """Print the table of states, and below it why runs have failed. Retired runs are left out."""
     kept = _placed([run for run in runs if not run.retired])
     names = list(dict.fromkeys(column for column, _ in kept))
     rows: dict[str, dict[str, _Cell]] = {}
@@ -44,7 +43,7 @@ def print_by(
 
 
 def _states(cell: _Cell | None) -> str | None:
-    """The states of a place's runs: with counts, where there are several."""
+    """Format the states of a table cell's runs, with counts if there are several."""
     if cell is None:
         return None
     if cell.total() == 1:
@@ -53,7 +52,7 @@ def _states(cell: _Cell | None) -> str | None:
 
 
 def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
-    """Each run with its column: its stage, with the sweep in front where there are several."""
+    """Return each run with its column: its stage, prefixed by the sweep if there are several."""
     several = len({run.sweep for run in runs}) > 1
     found: list[tuple[str, RecordedRun]] = []
     for run in runs:

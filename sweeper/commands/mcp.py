@@ -1,4 +1,4 @@
-"""`sweeper mcp`: lets coding agents plan, launch, watch and judge sweeps, by the Model Context
+"""`sweeper mcp`: lets coding agents plan, launch, watch and judge sweeps, over the Model Context
 Protocol."""
 
 import os
@@ -38,7 +38,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Serve until whoever asks hangs up, or for ever over HTTP."""
+    """Serve until the client closes the connection, or for ever over HTTP."""
     limits = read_limits(arguments.budget)
     if not os.path.isdir(arguments.grids):
         raise UsageError(f"--grids {arguments.grids}: is no folder")

@@ -1,4 +1,4 @@
-"""A colour for each run's name: the same whenever and beside whichever others it is shown."""
+"""Gives each run's name a colour that stays the same, whichever other runs are shown."""
 
 import os
 
@@ -9,7 +9,7 @@ from sweeper.storage.sweeps import read_plan
 __all__ = ["BASIC", "MANY", "Colours", "assign"]
 
 BASIC = ("31", "32", "33", "34", "35", "36", "91", "92", "93", "94", "95", "96")
-"""The colours of every terminal that has any."""
+"""The colours of every colour terminal."""
 
 MANY = tuple(
     f"38;5;{number}"
@@ -18,12 +18,12 @@ MANY = tuple(
         *(29, 175, 63, 142, 73, 197, 97, 178, 65, 205, 39, 131, 107, 170, 61, 208, 36, 139),
     )
 )
-"""The colours of a terminal with 256 that can be read on black and on white."""
+"""Colours of a 256-colour terminal that are readable on black and on white."""
 
 
 def assign(runs: list[str], palette: tuple[str, ...]) -> dict[str, str]:
-    """Choose a colour for each id by the id; if it is taken, the next that is not. With more ids
-    than colours they are used again."""
+    """Choose a colour for each id from the id; if it is taken, the next free one. With more ids
+    than colours they are reused."""
     colours: dict[str, str] = {}
     taken: set[int] = set()
     for run in runs:
@@ -38,7 +38,7 @@ def assign(runs: list[str], palette: tuple[str, ...]) -> dict[str, str]:
 
 
 class Colours:
-    """Colours for the runs of any sweeps."""
+    """The colours of the runs of any sweeps."""
 
     def __init__(self) -> None:
         many = "256" in os.environ.get("TERM", "") or bool(os.environ.get("COLORTERM"))
@@ -46,10 +46,10 @@ class Colours:
         self._known: dict[tuple[str, str], dict[str, str]] = {}
 
     def paint(self, text: str, run: RecordedRun) -> str:
-        """The text in the run's colour."""
+        """Return the text in the run's colour."""
         place = (run.root, run.sweep)
         if run.id not in self._known.setdefault(place, {}):
-            # By all runs of the sweep, not by those that are shown just now.
+            # Assigned over all runs of the sweep, not only those shown now.
             found = assign(_ids(run), self._palette)
             self._known[place] = {**found, **self._known[place]}
         return f"\x1b[{self._known[place][run.id]}m{text}\x1b[0m"
@@ -58,6 +58,6 @@ class Colours:
 def _ids(run: RecordedRun) -> list[str]:
     try:
         ids = [planned.id for planned in read_plan(run.store, run.sweep).runs]
-    except SweeperError:  # a folder that is of no sweep
+    except SweeperError:  # a folder that belongs to no sweep
         ids = []
     return ids if run.id in ids else [*ids, run.id]

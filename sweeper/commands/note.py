@@ -1,4 +1,4 @@
-"""`sweeper note`: notes, tags and stars of a sweep or a run."""
+"""`sweeper note`: writes and shows notes, tags and stars of a sweep or a run."""
 
 import os
 import shlex
@@ -35,7 +35,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write a note, tags, a star; print what holds then."""
+    """Write a note, tags, a star; then print all that is noted."""
     subject = find_subject(arguments.target, arguments.root)
     text = _text(arguments, subject.name)
     found = note(
@@ -57,8 +57,8 @@ def run(arguments: Namespace) -> int:
 
 
 def tell_marks(name: str, found: Marks) -> None:
-    """Print what is noted of a sweep or a run: a line with its star and its tags, then each note
-    below who wrote it."""
+    """Print the notes on a sweep or a run: a line with its star and tags, then each note below its
+    author."""
     star = " *" if found.starred else ""
     say(f"{name}{star}" + (f"  [{', '.join(found.tags)}]" if found.tags else ""))
     for one in found.notes:
@@ -68,7 +68,8 @@ def tell_marks(name: str, found: Marks) -> None:
 
 
 def _text(arguments: Namespace, name: str) -> str | None:
-    """The text that is given, by whichever way. Raises `UsageError`, `EnvironmentFailure`."""
+    """Return the text from the argument, the file or the editor. Raises `UsageError`,
+    `EnvironmentFailure`."""
     ways = [arguments.text is not None, arguments.file is not None, arguments.edit]
     if sum(ways) > 1:
         raise UsageError("a text, --file, --edit: one of them")
@@ -86,7 +87,7 @@ def _text(arguments: Namespace, name: str) -> str | None:
 
 
 def _edited(name: str) -> str | None:
-    """What a person writes in an editor; None for nothing."""
+    """Let the user write in an editor and return the text; None if it is empty."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
         raise EnvironmentFailure("--edit: $VISUAL or $EDITOR names no editor")

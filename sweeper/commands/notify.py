@@ -1,5 +1,4 @@
-"""`sweeper notify`: tells people of a sweep what they have not been told yet, or tries the ways in
-which they are told."""
+"""`sweeper notify`: sends a sweep's messages that were not delivered yet, or a test message."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -28,7 +27,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Send what is not sent; print what became of each message."""
+    """Send the undelivered messages; print the outcome of each message."""
     root = arguments.root or default_root()
     sweep = Registry(root).sweep(arguments.sweep)
     notify = notify_of(sweep.plan)

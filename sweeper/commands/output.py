@@ -1,5 +1,5 @@
-"""What several verbs print alike: JSON with what could not be read, questions, pages, texts
-with several lines."""
+"""Output shared by several verbs: JSON with read errors, questions, pages, texts of several
+lines."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -22,26 +22,25 @@ T = TypeVar("T")
 
 
 def print_json_answer(document: Mapping[str, object], problems: Problems) -> int:
-    """Print one JSON object, with what could not be read under `problems`. Returns the exit
-    code."""
+    """Print one JSON object, with read errors under `problems`. Returns the exit code."""
     print_json({**document, "problems": problems})
     return tell_problems(problems, told=True)
 
 
 def confirmed(question: str) -> bool:
-    """Ask the person at the terminal. Anything but `y` or `yes` is a no."""
+    """Ask the user. Anything but `y` or `yes` is a no."""
     print(f"{question} [y/N] ", end="", flush=True)
     return input().strip().lower() in ("y", "yes")
 
 
 def page_of(items: Sequence[T], arguments: Namespace) -> Sequence[T]:
-    """The items on the page that `--limit` and `--page` choose."""
+    """Return the items on the page that `--limit` and `--page` choose."""
     size = _page_size(items, arguments)
     return items[(arguments.page - 1) * size : arguments.page * size]
 
 
 def print_page_footer(items: Sequence[object], noun: str, arguments: Namespace) -> None:
-    """Print how many of the items the page has, and which page it is if there are several."""
+    """Print how many of the items the page has, and its number if there are several."""
     pages = -(-len(items) // _page_size(items, arguments))
     shown = len(page_of(items, arguments))
     place = f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else ""
@@ -53,7 +52,7 @@ def _page_size(items: Sequence[object], arguments: Namespace) -> int:
 
 
 def print_text(title: str, text: str) -> None:
-    """Print a text of any number of lines: the first behind its title, the others indented."""
+    """Print a text of any number of lines: the first after its title, the others indented."""
     first, *more = sanitize_lines(text).splitlines() or [""]
     say(f"{title}: {first}")
     for line in more:
@@ -61,6 +60,6 @@ def print_text(title: str, text: str) -> None:
 
 
 def excerpt(text: str, most: int) -> str:
-    """The first `most` characters of a text, on one line."""
+    """Return the first `most` characters of a text, on one line."""
     line = " ".join(sanitize_lines(text).split())
     return line[:most] + "..." * (len(line) > most)

@@ -1,4 +1,4 @@
-"""`sweeper parallel`: have more or fewer jobs of a sweep at once."""
+"""`sweeper parallel`: changes how many jobs of a sweep run at once."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -17,7 +17,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Ask for so many jobs at once."""
+    """Request so many jobs at once."""
     done = parallel(arguments.sweep, arguments.jobs, root=arguments.root)
     when = "" if done.launcher else "; no launcher is at work: it counts for the next"
     say(f"{done.sweep}: at most {arguments.jobs} at once{when}")

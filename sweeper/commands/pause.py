@@ -1,4 +1,4 @@
-"""`sweeper pause`: start nothing new of a sweep for a while."""
+"""`sweeper pause`: starts nothing new of a sweep for a while."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -19,7 +19,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Ask for the pause."""
+    """Request the pause."""
     done = pause(arguments.sweep, root=arguments.root, runs=arguments.runs)
     runs = "what runs is stopped" if arguments.runs else "what runs goes on"
     also = "" if done.launcher else "; no launcher is at work"

@@ -1,5 +1,5 @@
-"""`sweeper plan`: prints what a launch would start. What shows that is not loaded at the top: it is
-loaded while the recipe's interpreter checks the plan."""
+"""`sweeper plan`: prints what a launch would start. The output module is not imported at the top:
+it loads while the recipe's interpreter checks the plan."""
 
 import argparse
 import sys
@@ -34,7 +34,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what `launch` would start, and what is there already."""
+    """Print what `launch` would start, and what exists already."""
     if arguments.manifest and arguments.json:
         raise UsageError("--manifest and --json do not go together: take one of them out")
     planned = planned_by(arguments)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _manifest(found: "LaunchPreview", store: Store) -> int:
-    from sweeper.launcher.submissions import manifests, text  # which loads much
+    from sweeper.launcher.submissions import manifests, text  # slow to load
 
     for manifest in manifests(found, store):
         sys.stdout.writelines(f"{sanitize(line)}\n" for line in text(manifest))

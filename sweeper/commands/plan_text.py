@@ -1,6 +1,6 @@
-"""The texts of `sweeper plan`: a launch as previewed, in a short and in a full form. It formats
-them itself: loading what draws tables would take longer than planning. They are as wide as the
-terminal, elsewhere as wide as they need to be."""
+"""The texts of `sweeper plan`: the preview of a launch, in a short and in a full form. This module
+formats its own tables, since loading a table library would take longer than planning. The texts
+are as wide as the terminal, and unlimited elsewhere."""
 
 import os
 import sys
@@ -30,12 +30,12 @@ from sweeper.terminal import display_width, shortened
 __all__ = ["cut", "full", "short", "table", "terminal_width"]
 
 _SHOWN = 40
-"""How many runs are listed unless all are asked for."""
+"""The number of runs listed without `--full`."""
 _LISTED = 12
 """An axis with more numbers is shown as their range."""
 _GAP = "  "
 _LEAST = 8
-"""The fewest characters that a column is cut to."""
+"""The least width to which a column is cut."""
 
 
 def short(found: LaunchPreview) -> Iterator[str]:
@@ -76,7 +76,7 @@ def short(found: LaunchPreview) -> Iterator[str]:
 
 
 def full(found: LaunchPreview, store: Store) -> Iterator[str]:
-    """Yield the full form: all that a launch would submit, every value as it will be given."""
+    """Yield the full form: everything that a launch would submit, with the final values."""
     plan, recipe = found.plan, found.plan.recipe
     launch = plan.launch
     yield _head(plan)
@@ -116,7 +116,7 @@ def full(found: LaunchPreview, store: Store) -> Iterator[str]:
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal; None if the output is none."""
+    """Return the columns of the terminal; None if the output is no terminal."""
     if not sys.stdout.isatty():
         return None
     try:
@@ -128,7 +128,7 @@ def terminal_width() -> int | None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
 ) -> Iterator[str]:
-    """The lines of a table. If it is wider than `width`, column `gives` is cut."""
+    """Yield the lines of a table. If it is wider than `width`, column `gives` is cut."""
     rows = [[sanitize(cell) for cell in row] for row in rows]
     widths = [max(map(display_width, cells)) for cells in zip(columns, *rows, strict=True)]
     if width is not None:
@@ -143,8 +143,8 @@ def table(
 
 
 def cut(text: str, width: int) -> str:
-    """Cut a text to `width` columns. Its beginning and its end stay, where a run's name has its
-    seed."""
+    """Cut a text to `width` columns. Its beginning and its end stay, since a run's name ends with
+    its seed."""
     if display_width(text) <= width:
         return text
     end = (width - 3) // 3
@@ -159,7 +159,7 @@ def _clipped(text: str, width: int | None) -> Iterator[str]:
 
 
 def _act(preview: RunPreview, over: Collection[str]) -> str:
-    """What a launch does with a run; `over` are those that have succeeded."""
+    """Return what a launch does with a run; `over` are those that have succeeded."""
     if preview.attempt and not all(parent in over for parent in preview.run.parents):
         return "later"
     return {0: "leave", 1: "start"}.get(preview.attempt, f"attempt {preview.attempt}")
@@ -175,14 +175,14 @@ def _head(plan: Plan) -> str:
 
 
 def _key_of(part: Plan, plan: Plan) -> str:
-    """What heads the keys of a table: the stage's name, where there are stages."""
+    """Return the title of the key column: the stage's name, if there are stages."""
     stage = next((run.stage for run in part.runs), None)
     return f"{stage}: key" if plan.stages and stage else "key"
 
 
 def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Each key that varies: how many values it has, and which. Taken from the runs themselves, so
-    that it holds for axes that are zipped, sampled, conditional or cut by `exclude` alike."""
+    """Yield each key that varies, the number of its values, and the values. Taken from the runs
+    themselves, so that it is right for zipped, sampled, conditional and excluded axes alike."""
     seen: dict[str, dict[str, object]] = {key: {} for key in plan.axes}
     present: Counter[str] = Counter()
     texts: dict[int, str] = {}

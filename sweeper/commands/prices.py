@@ -1,4 +1,4 @@
-"""`sweeper prices`: what tokens cost, by model, and where that is known from."""
+"""`sweeper prices`: prints what tokens cost, by model, and the source of the prices."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -19,7 +19,7 @@ _LARGEST = 10_000_000
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """What may stand behind `sweeper prices`."""
+    """Declare the arguments of `sweeper prices`."""
     shared.json(verb)
     verb.add_argument(
         "--refresh",
@@ -32,7 +32,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Show the table; before that, replace it."""
+    """Replace the table if asked to, and print it."""
     if arguments.reset and arguments.refresh:
         raise UsageError("--refresh and --reset: one of them")
     if arguments.reset:
@@ -68,7 +68,7 @@ def _forget() -> None:
 
 
 def _refresh(source: str) -> None:
-    """Keep the table that is there as the user's own, once it has been read without a mistake."""
+    """Store the table at `source` as the user's own, once it has been read without a mistake."""
     data, today = _fetched(source), datetime.now(UTC).date().isoformat()
     table = prices.read(data, source, today)
     path = prices.users_file()
@@ -81,7 +81,7 @@ def _refresh(source: str) -> None:
 
 
 def _dated(data: bytes, source: str, today: str) -> bytes:
-    """The table with its date and its source, where it says none."""
+    """Return the table with its date and its source added if they are missing."""
     import json
 
     document = cast(dict[str, object], prices.with_rows(json.loads(data)))

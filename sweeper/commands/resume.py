@@ -1,4 +1,4 @@
-"""`sweeper resume`: go on with a sweep that is paused, or has lost its launcher."""
+"""`sweeper resume`: continues a sweep that is paused, or has lost its launcher."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -17,7 +17,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Ask that it go on, and start a launcher where none is at work."""
+    """Request that the sweep continue, and start a launcher if none is at work."""
     from sweeper.commands.trust_prompt import agreeing
 
     done = resume(arguments.sweep, root=arguments.root, agree=agreeing(arguments), tell=warn)

@@ -1,4 +1,4 @@
-"""`sweeper retry`: start runs again."""
+"""`sweeper retry`: starts runs again."""
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -63,7 +63,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _tell_none(sweep: Sweep) -> None:
-    """Say what there is to do where nothing is to be started again."""
+    """Suggest what to do when there is nothing to start again."""
     waiting = sum(not (run.is_finished or run.retired or run.state in OPEN) for run in sweep.runs)
     warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
     if waiting and not read_status(sweep).launcher:

@@ -1,4 +1,4 @@
-"""`sweeper rollouts`: shows what a run sampled, a trajectory at a time."""
+"""`sweeper rollouts`: shows a run's rollouts, one trajectory at a time."""
 
 from argparse import ArgumentParser, Namespace
 from typing import cast
@@ -84,7 +84,7 @@ def run(arguments: Namespace) -> int:
     kept = [one for one in found if _wanted(one, words, arguments)]
     if arguments.best or arguments.worst:
         sign = -1.0 if arguments.best else 1.0
-        # One without a reward is neither best nor worst: after the others.
+        # A trajectory without a reward is neither best nor worst: it comes last.
         kept.sort(key=lambda one: (_reward(one) is None, sign * (_reward(one) or 0.0)))
     if exported:
         export(run, kept, arguments.export, arguments.otlp)
@@ -108,7 +108,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _only_items(run: RecordedRun) -> bool:
-    """Whether a run has left answers to items, and no rollout summaries."""
+    """Return whether a run has left answers to items, and no rollout summaries."""
     return not summary_files(run.files, run.folders()) and bool(item_files(files_of(run).items()))
 
 
@@ -154,7 +154,7 @@ def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
 
 
 def _tags(one: Found) -> list[str]:
-    """The tags of a trajectory, and what they are without an organisation's name before them."""
+    """Return the tags of a trajectory, and also each without the organisation's name before it."""
     tags: object = one.record.get("tags")
     found = [str(tag) for tag in cast("list[object]", tags)] if isinstance(tags, list) else []
     return [*found, *(tag.rpartition("/")[2] for tag in found)]
@@ -167,7 +167,8 @@ def _line(one: Found, words: Words) -> list[object]:
 
 
 def _last_said(one: Found, told: Told) -> str:
-    """The text of a trajectory for a table: the model's last answer, else what was logged last."""
+    """Return the text of a trajectory for a table: the model's last answer, else the last entry
+    logged."""
     logged = turns_logged(one.record)
     if told.whose == "group":
         return "(its group's: --full)"
@@ -186,7 +187,7 @@ def _document(one: Found, told: Told) -> dict[str, object]:
 
 
 def _print_conversation(one: Found, told: Told) -> None:
-    """Print a conversation and what was measured, in one form wherever the words are from."""
+    """Print a conversation and its measurements, in the same form for every source."""
     numbers = one.numbers
     head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"
     reward = f"reward {numbers.get('total_reward')}, {numbers.get('ac_len')} tokens"

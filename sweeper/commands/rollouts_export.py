@@ -1,4 +1,4 @@
-"""`sweeper rollouts --export` and `--otlp`: the trajectories that were chosen, as traces."""
+"""`sweeper rollouts --export` and `--otlp`: exports the chosen trajectories as traces."""
 
 import json
 import os
@@ -23,9 +23,9 @@ _SECONDS = 30.0
 def export(
     run: RecordedRun, found: Sequence[Found], path: str | None, collector: str | None
 ) -> None:
-    """Write a line of JSON a step to a file ("-": standard output), send spans to a collector.
-    Raises `UsageError` for a path or an address that is none, `EnvironmentFailure` where the
-    collector does not take them."""
+    """Write a line of JSON per step to a file ("-": standard output), or send spans to a
+    collector. Raises `UsageError` for an invalid path or address, `EnvironmentFailure` if the
+    collector does not accept them."""
     now = time.time()
     about = {"sweep": run.sweep, "run": run.name, "run_id": run.id}
     traces = [trace_of(one.record, about | {"name": one.file.name}, now) for one in found]
@@ -54,7 +54,7 @@ def _write(path: str, traces: Sequence[Trace]) -> None:
 
 
 def _address(collector: str) -> str:
-    """With the path that OTLP has for traces, where none is given."""
+    """Return the collector's address; without a path, add OTLP's path for traces."""
     parts = urllib.parse.urlsplit(collector)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise UsageError(f"--otlp {collector}: say http://HOST:4318")
@@ -77,7 +77,8 @@ def _send(url: str, body: Mapping[str, object]) -> None:
 
 
 def _headers() -> dict[str, str]:
-    """What OpenTelemetry's own exporters send too: $OTEL_EXPORTER_OTLP_HEADERS, `k=v,k=v`."""
+    """Return the headers in $OTEL_EXPORTER_OTLP_HEADERS, `k=v,k=v`, as OpenTelemetry's own
+    exporters do."""
     given = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
     pairs = (part.partition("=") for part in given.split(",") if "=" in part)
     return {key.strip(): urllib.parse.unquote(value.strip()) for key, _, value in pairs}

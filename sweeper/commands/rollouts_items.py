@@ -1,4 +1,4 @@
-"""`sweeper rollouts` of an evaluation: what a run answered, item by item."""
+"""`sweeper rollouts` of an evaluation: shows a run's answers, item by item."""
 
 import math
 from argparse import Namespace
@@ -50,8 +50,8 @@ def show_items(registry: Registry, run: RecordedRun, arguments: Namespace) -> in
 def show_against(
     registry: Registry, run: RecordedRun, other: RecordedRun, arguments: Namespace
 ) -> int:
-    """Print the items that a run solves by every answer and another by none: of each an answer of
-    both. Items are the same by task and content."""
+    """Print the items that one run solves with every answer and another with none, with an answer
+    of both. Items are the same if their task and content are."""
     solved, failed = (_by_item(registry, one, arguments) for one in (run, other))
     pairs = [
         (mine[0], theirs[0])
@@ -85,7 +85,7 @@ def show_against(
 def _by_item(
     registry: Registry, run: RecordedRun, arguments: Namespace
 ) -> dict[tuple[str, str], list[ItemRow]]:
-    """A run's answers that were judged, by task and item."""
+    """Return a run's judged answers, by task and item."""
     rows = registry.item_rows(run)
     if not rows:
         raise NotFound(f"{run.sweep}/{run.name} has left no answers to items")

@@ -12,20 +12,20 @@ __all__ = ["chosen", "newest", "open_named", "open_registry"]
 
 
 def open_registry(arguments: Namespace, *, cache: bool = True) -> Registry:
-    """Open the registry of the root that was asked for."""
+    """Open the registry of the requested root."""
     return Registry(arguments.root or default_root(), cache=cache)
 
 
 def chosen(
     registry: Registry, arguments: Namespace, *, archived: bool = False
 ) -> list[RecordedRun]:
-    """The runs that the arguments `runs`, `state` and `where` choose; where no sweep is named those
-    of archived ones only with `archived`."""
+    """Return the runs that the arguments `runs`, `state` and `where` choose. If no sweep is named,
+    runs of archived sweeps are included only with `archived`."""
     return registry.choose(arguments.runs, arguments.state, arguments.where, archived=archived)
 
 
 def newest(registry: Registry) -> str:
-    """The sweep that was made last. Raises `NotFound` where there is none."""
+    """Return the newest sweep. Raises `NotFound` if there is none."""
     found = registry.sweep_records()
     if not found:
         raise NotFound(f"no sweep in {', '.join(registry.roots)}")
@@ -33,8 +33,8 @@ def newest(registry: Registry) -> str:
 
 
 def open_named(root: str | None, given: list[str]) -> tuple[Registry, list[str]]:
-    """Open a registry that has all of the sweeps, and give their names: a sweep may be given as its
-    folder."""
+    """Open a registry that has all of the sweeps, and return their names. A sweep may be given as
+    its folder."""
     roots: list[str] = []
     names: list[str] = []
     for name in given:
@@ -44,7 +44,7 @@ def open_named(root: str | None, given: list[str]) -> tuple[Registry, list[str]]
             found = open_store(above).exists(f"{last}/sweep.json")
         else:
             found = os.path.isfile(os.path.join(folder, "sweep.json"))
-        # Else a name, or the path of a folder with runs of anyone's.
+        # Otherwise it is a name, or the path of any folder with runs.
         roots.append((above or "/") if found else root or default_root())
         names.append(last if found else name)
     return Registry(*dict.fromkeys(roots)), names

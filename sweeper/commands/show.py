@@ -45,7 +45,7 @@ class _File(TypedDict):
 
 
 class _Document(TypedDict):
-    """What `--json` prints of a run, beside the version and what could not be read."""
+    """The `--json` output for a run, without the version and the read errors."""
 
     run: _Run
     provenance: dict[str, object]
@@ -68,7 +68,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print what was planned for a run, what happened, and what is left of it."""
+    """Print what was planned for a run, what happened, and what it left."""
     registry = open_registry(arguments)
     run = registry.run(arguments.run)
     (noted,) = marks_by_run([run])
@@ -115,12 +115,12 @@ def run(arguments: Namespace) -> int:
 
 
 def _step_of(checkpoint: Mapping[str, object]) -> object:
-    """Where in the training a checkpoint was made: its batch, which may count anew in every
+    """Return the training position of a checkpoint: its batch, which may restart in every
     epoch."""
     batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
     if not epoch:
         return batch
-    if not batch:  # the last of them is made so
+    if not batch:  # the last checkpoint has no batch
         return f"after {epoch} epoch{'' if epoch == 1 else 's'}"
     return f"epoch {epoch}, {batch}"
 
@@ -133,7 +133,7 @@ def _section(title: str, columns: tuple[str, ...], rows: Iterable[Sequence[objec
 
 
 def _facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """What is known of where a run came from, a line each; `--json` has it whole."""
+    """Yield the provenance of a run, one fact per line, shortened; `--json` has it in full."""
     for key, value in dotted(provenance):
         if value is None or value in ([], {}):
             continue

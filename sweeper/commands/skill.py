@@ -1,4 +1,4 @@
-"""`sweeper skill`: how research is done with sweeper, in the form that coding agents read."""
+"""`sweeper skill`: prints or installs the skill that teaches coding agents to use sweeper."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the skill, or write it where agents look."""
+    """Print the skill, or write it into the folder where agents find it."""
     text = agents_text() if arguments.agents_md else skill_text()
     if arguments.agents_md and arguments.install is not None:
         raise UsageError("--agents-md prints: what is installed is the skill")

@@ -1,4 +1,4 @@
-"""`sweeper sql`: answers a query about everything that was recorded."""
+"""`sweeper sql`: answers an SQL query about all records."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -26,7 +26,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the answer, a line a row."""
+    """Print the answer, one line per row."""
     registry = open_registry(arguments)
     runs = registry.choose(arguments.run or (), arguments.state, arguments.where)
     columns, rows = registry.sql_rows(arguments.query, runs)
@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _plain(value: object) -> object:
-    """Convert a value of SQL to JSON: times and decimals become text."""
+    """Convert an SQL value to JSON: times and decimals become text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""`sweeper status`: prints where sweeps, or the runs of one, stand."""
+"""`sweeper status`: prints the states of all sweeps, or of the runs of one."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -31,7 +31,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print where sweeps, or the runs of one, stand."""
+    """Print the states of all sweeps, or of the runs of one."""
     if arguments.sweep is None:
         for option in ("follow", "state", "where"):
             if getattr(arguments, option):
@@ -42,7 +42,8 @@ def run(arguments: Namespace) -> int:
 
         return follow(arguments)
     root = arguments.root or default_root()
-    # What has ended long ago is remembered where it is far away; here it is read sooner than that.
+    # For a remote root, ended runs come from the cache; on a local disk reading them anew is
+    # faster.
     registry = Registry(root, cache="://" in root)
     sweep = registry.sweep(arguments.sweep)
     seen = read_status(sweep)

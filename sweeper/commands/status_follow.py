@@ -1,8 +1,8 @@
 """`sweeper status --follow`: shows a sweep until nothing is at work on it any more.
 
-On a terminal the table is drawn again and again; elsewhere there is a line for each thing that
-happens. With `--json` there is an object a line: the first has everything, a later one only the
-runs and alarms that are new in it.
+On a terminal the table is redrawn again and again; elsewhere each event prints a line. With
+`--json` each line is an object: the first has everything, later ones only changed runs and new
+alarms.
 """
 
 import io
@@ -36,15 +36,16 @@ __all__ = ["Change", "changes", "describe", "fitted", "follow"]
 
 _SECONDS, _REMOTE_SECONDS = 1.0, 3.0
 _SHARE = 20
-"""Looking takes at most one part in so many of the time."""
+"""Polling takes at most one part in this many of the time."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BELOW = 8
-"""How many lines of the terminal are kept for what stands below the table."""
+"""Lines of the terminal that are reserved for the text below the table."""
 
 
 class RunStatus(TypedDict):
-    """What is told of a run: its state, attempts, reason, and what the launcher observes."""
+    """The reported status of a run: its state, attempts, reason, and the launcher's
+    observation."""
 
     state: str
     attempts: int
@@ -53,7 +54,7 @@ class RunStatus(TypedDict):
 
 
 class _Screen(io.StringIO):
-    """Collects what goes to the terminal and writes it all at once, so that nothing flickers."""
+    """Collects terminal output and writes it all at once, to avoid flicker."""
 
     def isatty(self) -> bool:
         return True
@@ -78,7 +79,7 @@ def follow(arguments: Namespace) -> int:
                 reporter.report(sweep, seen)
         except StoreError as error:
             if not began:
-                raise  # it never worked: say so at once
+                raise  # it never worked: fail at once
             if str(error) != trouble:
                 trouble = str(error)
                 warn(f"{trouble}; trying again")
@@ -99,15 +100,15 @@ def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
     width, height = shutil.get_terminal_size()
     with redirect_stdout(cast(io.StringIO, Writer(screen))):
         print_status(sweep, seen, arguments, max(3, min(50, height - _BELOW)))
-    # The cursor ends up below: with a line more the terminal would scroll.
+    # The cursor ends up below: with one more line the terminal would scroll.
     lines = fitted(screen.getvalue().splitlines(), width, max(1, height - 1))
     text = "".join(f"{line}\x1b[K\n" for line in lines)
     raw(sys.stdout).write(f"\x1b[H{text}\x1b[J")
 
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Fit what `print_status` has printed into so many lines: of the table, which ends at the first
-    empty line, what has room above the rest; an alarm gets one line."""
+    """Fit the output of `print_status` into so many lines. The table ends at the first empty line
+    and is cut to make room for the rest; an alarm gets one line."""
     from rich.cells import chop_cells
 
     shown: list[str] = []
@@ -128,8 +129,8 @@ def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
 
 
 class Change:
-    """What has changed since the look before: runs with what was told of them then (None: they are
-    new), and sentences about the sweep."""
+    """The changes since the last poll: runs with their earlier status (None: they are new), and
+    sentences about the sweep."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, RunStatus | None, RunStatus]] = []
@@ -145,7 +146,8 @@ def changes(
     seen: dict[str, object],
     now: dict[str, object],
 ) -> Change:
-    """Compare what was told of runs, and what the launcher had published, with the present."""
+    """Compare the earlier status of the runs and the earlier publication of the launcher with the
+    present ones."""
     found = Change()
     for run, status in after.items():
         if before.get(run) != status:
@@ -165,7 +167,7 @@ def changes(
 
 
 class _Reporter:
-    """Prints what is new since the look before, and remembers what has been printed."""
+    """Prints what is new since the last poll, and remembers what has been printed."""
 
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
@@ -200,8 +202,7 @@ class _Reporter:
         self._began, self._printed, self._published = True, statuses, seen
 
     def _wanted(self, runs: Sequence["RecordedRun"]) -> list["RecordedRun"]:
-        """The runs that are asked for. One that was in a state that is asked for stays among
-        them."""
+        """Return the chosen runs. A run that was in a chosen state once remains chosen."""
         states = self._arguments.state
         chosen = pick(runs, (), None, self._arguments.where)
         if not states:

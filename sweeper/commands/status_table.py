@@ -1,4 +1,4 @@
-"""Prints where the runs of a sweep stand, as a table, and what there is to say of the sweep."""
+"""Prints the states of a sweep's runs as a table, and then facts about the sweep."""
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _SHOWN = 50
 _REASON = 80
-"""The most characters of the reason of a failure in the table."""
+"""The most characters of a failure's reason in the table."""
 
 
 def counted(states: Mapping[str, int]) -> str:
@@ -45,7 +45,7 @@ def print_status(
     most: int = _SHOWN,
     problems: Sequence[str] = (),
 ) -> None:
-    """Print where a sweep stands; of more than `most` runs only those that matter most."""
+    """Print where a sweep stands; of more than `most` runs only the most important ones."""
     observed = seen.observed
     runs = pick(sweep.runs, (), arguments.state, arguments.where)
     alarms = alarms_of(sweep, runs)
@@ -79,7 +79,7 @@ def print_status(
 
 
 def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping[str, str]) -> None:
-    """Print a line for each run; a table for each stage."""
+    """Print a line for each run; with stages, a table for each."""
     if not sweep.plan.stages:
         _print_table(sweep, runs, observed, sweep.metric)
         return
@@ -126,7 +126,7 @@ def _print_table(
 
 
 def _print_sweep(sweep: "Sweep", seen: Status) -> None:
-    """Print how many runs are in which state, and what holds the sweep up."""
+    """Print how many runs are in each state, and what holds the sweep up."""
     say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
     if seen.unreachable:
         say(f"the launcher waits: {seen.unreachable}")
@@ -144,8 +144,8 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
 
 
 def _costs(seen: Status, told: Callable[[SweepUsage, prices.Prices], T]) -> T | None:
-    """What a sweep uses, in some form; None where nothing was counted."""
-    with suppress(UsageError):  # a price table that cannot be read: `sweeper prices` tells of it
+    """Describe the usage of a sweep with `told`; None if nothing was counted."""
+    with suppress(UsageError):  # an unreadable price table, which `sweeper prices` reports
         return None if seen.usage is None else told(seen.usage, prices.load())
     return None
 
@@ -162,15 +162,15 @@ def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
 
 
 def alarm_line(alarm: "Alarm", more: int = 0) -> str:
-    """`alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the learning rate`."""
+    """Format as `alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the learning rate`."""
     others = f" and {more} more" if more else ""
     said = f"alarm: {alarm.name}{others}: {alarm.rule}: {alarm.message}"
     return sanitize(said + (f"; {alarm.advice}" if alarm.advice else ""))
 
 
 def _interest(run: "RecordedRun") -> int:
-    """The order in which runs matter: first what is at work, then what went wrong, what waits, what
-    is done."""
+    """Return the order in which runs matter: first those at work, then those that went wrong, then
+    those that wait, then those that are done."""
     from sweeper.model.states import OPEN, State
 
     if run.state in OPEN:
@@ -179,8 +179,8 @@ def _interest(run: "RecordedRun") -> int:
 
 
 def _seconds(sweep: "Sweep", run: "RecordedRun", record: RunRecord) -> float | None:
-    """How long a run took, or had taken at its worker's last beat. By the workers' own monotonic
-    clocks: the time of day differs between hosts, and is set at times."""
+    """Return how long a run took, or had taken at its worker's last heartbeat. Measured by the
+    workers' own monotonic clocks: the time of day differs between hosts, and is sometimes set."""
     from sweeper.storage.heartbeats import read_heartbeat
 
     if record["state"] != "running":

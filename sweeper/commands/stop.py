@@ -1,4 +1,4 @@
-"""`sweeper stop`: end the launcher of a sweep, and none of its runs."""
+"""`sweeper stop`: ends the launcher of a sweep, but none of its runs."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -16,7 +16,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Ask the launcher to end, and wait until it has."""
+    """Ask the launcher to end, and wait until it has ended."""
     done = stop(arguments.sweep, root=arguments.root, tell=warn)
     if not done.changed:
         say(f"{done.sweep}: no launcher is at work")

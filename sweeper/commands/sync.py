@@ -1,4 +1,4 @@
-"""`sweeper sync`: brings what dead workers left on this machine into its store."""
+"""`sweeper sync`: uploads what dead workers left on this machine to its store."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -21,7 +21,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Sync what dead workers left on this machine, of every sweep or of one."""
+    """Upload what dead workers left on this machine, of every sweep or of one."""
     from sweeper.worker import spool
 
     done: list[dict[str, object]] = []

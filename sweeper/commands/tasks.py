@@ -1,4 +1,4 @@
-"""`sweeper tasks`: is a folder of tasks for a model that works in a shell without mistakes?"""
+"""`sweeper tasks`: checks a folder of tasks for a model that works in a shell."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -30,7 +30,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Check the tasks. Returns 2 where one has a mistake."""
+    """Check the tasks. Returns 2 if one has a mistake."""
     if arguments.at_once < 1:
         raise UsageError("--at-once is 1 or more")
     kind = None if arguments.read_only else str(arguments.environment)

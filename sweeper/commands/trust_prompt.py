@@ -13,7 +13,7 @@ __all__ = ["agreeing"]
 
 def agreeing(arguments: Namespace) -> Agree:
     """Make the function that shows what would be executed and returns the answer: yes with
-    `--trust`, else the user's. Without a terminal nobody is asked."""
+    `--trust`, else the user's. Without a terminal the answer is no."""
 
     def agree(lines: Sequence[str]) -> bool:
         for line in lines:

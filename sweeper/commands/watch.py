@@ -1,4 +1,5 @@
-"""`sweeper watch`: opens the view of a sweep, or prints lines where there is no terminal for it."""
+"""`sweeper watch`: opens the live view of a sweep, or prints lines if there is no terminal for
+it."""
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
 
@@ -23,7 +24,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         action="store_true",
         help="leave when the sweep has ended: ten minutes after the last key, soon without any",
     )
-    # By `launch --wait`, which shows this view and may end before it: its process.
+    # Set by `launch --wait`, which shows this view and may end before it: its process id.
     verb.add_argument("--guest", type=int, help=SUPPRESS)
 
 
@@ -47,7 +48,7 @@ def _newest(root: str) -> str:
     try:
         return newest(registry)
     finally:
-        tell_problems(registry.problems)  # one of those may be newer
+        tell_problems(registry.problems)  # an unreadable sweep may be newer
 
 
 def _lines(name: str, root: str, *, follow: bool = True) -> int:

@@ -1,1 +1,1 @@
-"""`sweeper watch`: a sweep on the whole screen, live, with keys to steer it."""
+"""`sweeper watch`: a live full-screen view of a sweep, with keys to steer it."""

@@ -1,12 +1,12 @@
-"""What keys do to a sweep: cancel, retry, go to a run's tmux pane. Each function returns a sentence
-to show, and raises as the verb of its name does."""
+"""The actions that keys run on a sweep: cancel, retry, go to a run's tmux pane. Each function
+returns a sentence to show, and raises what the verb of its name raises."""
 
 import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# At the top: libtmux looks at standard output when it is loaded, which Textual replaces.
+# At the top: libtmux looks at standard output while it loads, and Textual replaces it later.
 from sweeper.backends.tmux.backend import TmuxServer, socket_name
 from sweeper.control import Requested, cancel_runs, retry_runs
 from sweeper.errors import NotFound
@@ -37,7 +37,8 @@ def _counted(done: Sequence[Requested]) -> str:
 
 
 class Pane(NamedTuple):
-    """A run's pane: tmux's ids of its session, window and itself, and the socket of its server."""
+    """A run's pane: tmux's ids of the session, the window and the pane, and the server's
+    socket."""
 
     session: str
     window: str
@@ -62,8 +63,8 @@ def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
 
 
 def go_there(pane: Pane) -> list[str] | None:
-    """Bring the pane to the front of its session. Returns None when the user sees it now; else the
-    command that shows it, for a user outside of tmux; "" for one in another tmux."""
+    """Bring the pane to the front of its session. Returns None when the user sees it now. Returns
+    the command that shows it for a user outside of tmux, and [] for one in another tmux server."""
     server = TmuxServer()
     server.source([f"select-window -t {pane.window}", f"select-pane -t {pane.id}"])
     socket, _, rest = os.environ.get("TMUX", "").partition(",")

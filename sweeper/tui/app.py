@@ -1,5 +1,5 @@
-"""The Textual app of `sweeper watch`: it looks at the store in a thread, shows on its screens what
-was found, and does what keys ask for."""
+"""The Textual app of `sweeper watch`: polls the store in a thread, updates its screens, and runs
+the actions of keys."""
 
 import asyncio
 import os
@@ -39,9 +39,9 @@ _REMOTE_SECONDS = 5.0
 _ENDED_SECONDS = 5.0
 _LOADING_SECONDS = 0.02
 LINGER_SECONDS = 600.0
-"""How long a view that closes by itself waits after the sweep's end and the last key."""
+"""How long a view that closes by itself stays open after the sweep's end and the last key."""
 UNTOUCHED_SECONDS = 10.0
-"""How long it waits if no key was ever pressed: then probably nobody looks at it."""
+"""How long it stays open if no key was ever pressed: then probably nobody looks at it."""
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
@@ -54,9 +54,9 @@ def _describe(error: Exception) -> str:
 
 
 class WatchApp(App[int]):
-    """Watches the sweep that `poller` looks at, and returns the exit code. `guest` is the process
-    that shows this view: when it has gone, the view closes. `leaves`: it closes some time after the
-    sweep's end and the last key."""
+    """Shows the sweep that `poller` polls, and returns the exit code. `guest` is the process that
+    started this view: the view closes when that process has gone. With `leaves` the view closes
+    some time after the sweep's end and the last key."""
 
     TITLE = "sweeper watch"
     CSS_PATH = "watch.tcss"
@@ -77,7 +77,7 @@ class WatchApp(App[int]):
         every: float | None = None,
     ) -> None:
         super().__init__(ansi_color=True)
-        self.theme = "ansi-dark"  # the terminal's own colours, whatever they are
+        self.theme = "ansi-dark"  # the terminal's own colours
         self.animation_level = "none"
         self._poller, self._guest, self._leaves = poller, guest, leaves
         remote = poller.sweep.store.is_remote
@@ -107,10 +107,10 @@ class WatchApp(App[int]):
                 break  # not the main thread, as in a test: its owner ends us
         self._look()
 
-    # Looking
+    # Polling
 
     def _look(self) -> None:
-        """Look at the sweep in a thread, since a store may be slow and keys must not wait."""
+        """Poll the sweep in a thread, since a store may be slow and keys must not wait."""
         if self._looking:
             self._look_again = True
             return
@@ -131,7 +131,7 @@ class WatchApp(App[int]):
         self._call_on_app(self._take_result, view, data, problem)
 
     def _call_on_app(self, do: Callable[..., None], *found: object) -> None:
-        """Call something of the view's from a thread; the view may be closed by now."""
+        """Call a method of the app from a thread; the app may be closed by now."""
         with suppress(RuntimeError):
             self._own_loop.call_soon_threadsafe(self.call_later, do, *found)
 
@@ -153,8 +153,7 @@ class WatchApp(App[int]):
         return self._reader.read(best_run(rivals, run.id))
 
     def _take_result(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
-        """Show what a look has found, and see that there is a next look whatever goes wrong
-        here."""
+        """Show the result of a poll, and schedule the next one even if this fails."""
         self._looking = False
         try:
             if problem:
@@ -181,7 +180,7 @@ class WatchApp(App[int]):
             screen.see(view)
 
     def _schedule_next_look(self) -> None:
-        """Close the view, or look again after a while."""
+        """Close the view, or schedule the next poll."""
         if self._should_close():
             self.exit(0)
             return
@@ -195,20 +194,20 @@ class WatchApp(App[int]):
         self.set_timer(max(pause, 0.001), self._look)
 
     def _should_close(self) -> bool:
-        """Whether the view should close, because nobody looks at it any more."""
+        """Return whether the view should close because nobody looks at it any more."""
         if self._guest is not None and os.getppid() != self._guest:
             return True
         idle = time.monotonic() - self._last_key_time
         most = LINGER_SECONDS if self._any_key_pressed else UNTOUCHED_SECONDS
         return self._leaves and self.view.ended and idle > most
 
-    # The user
+    # User input
 
     async def on_event(self, event: events.Event) -> None:
         """Handle keys before Textual does: Ctrl-C interrupts, whichever widget has the focus.
 
-        Textual hands a key to the widget that has the focus, which may have changed by the time the
-        widget handles it. Here a key is done with before the next one is looked at, so that quick
+        Textual hands a key to the focused widget, and the focus may have changed by the time the
+        widget handles it. Here each key is handled before the next one is read, so that quick
         typing never goes to the wrong widget.
         """
         if isinstance(event, events.Key) and not event.is_forwarded:
@@ -238,7 +237,7 @@ class WatchApp(App[int]):
         return {"←": "<", "→": ">"}.get(shown, binding.key)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Offer in the command palette all that keys do, and each order and grouping by name."""
+        """Offer all key actions in the command palette, and each order and grouping by name."""
         for node, binding, enabled, tooltip in screen.active_bindings.values():
             if enabled and isinstance(node, WatchScreen):
                 shown = self.get_key_display(binding)
@@ -252,7 +251,7 @@ class WatchApp(App[int]):
                 yield SystemCommand(f"group by {by}", "", partial(arrange, "group_by", by))
 
     def action_look(self) -> None:
-        """Redraw everything, and look at the sweep at once."""
+        """Redraw everything, and poll the sweep at once."""
         self.screen.refresh()
         self._look()
 
@@ -279,7 +278,7 @@ class WatchApp(App[int]):
             await self.action_open(run.id)
 
     async def action_steer(self, kind: str) -> None:
-        """Ask whether to cancel or retry what is chosen."""
+        """Ask whether to cancel or retry the selected runs."""
         screen = self.screen
         if not isinstance(screen, WatchScreen) or not screen.chosen[0]:
             return
@@ -310,7 +309,7 @@ class WatchApp(App[int]):
                 sentence, style = _describe(error), "bad"
             self._call_on_app(self._show_outcome, sentence, style)
 
-        # Nobody waits for its end when the view is closed: what was asked for stays on record.
+        # A request stays on record, so closing the view need not wait for this thread.
         threading.Thread(target=act, daemon=True).start()
 
     def _show_outcome(self, sentence: str, style: str) -> None:
@@ -318,7 +317,7 @@ class WatchApp(App[int]):
         self._look()
 
     def action_jump(self) -> None:
-        """Go to the tmux pane of the chosen run."""
+        """Go to the tmux pane of the selected run."""
         screen = self.screen
         runs = screen.chosen[0] if isinstance(screen, WatchScreen) else ()
         if len(runs) != 1:

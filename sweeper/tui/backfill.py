@@ -10,11 +10,11 @@ from sweeper.results.tables.cache_dir import Folder
 __all__ = ["past_points"]
 
 _LARGE = 100_000
-"""From so many bytes on it pays to load the quicker reader, which also keeps a cache."""
+"""Above this many bytes the faster reader, which also keeps a cache, is worth loading."""
 
 
 def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
-    """Read the values of `key` in all attempts, by step."""
+    """Return the values of `key` in all attempts, by step."""
     sources = [run.files.source(path) for path in run.metrics_paths()]
     size = sum(source.stamp.size for source in sources if source is not None)
     if not size:

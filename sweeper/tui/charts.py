@@ -11,7 +11,7 @@ __all__ = ["bar", "plot", "sparkline"]
 
 
 def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
-    """Draw a bar that shows how much of something is done."""
+    """Draw a progress bar."""
     if fraction is None:
         return " " * width
     filled = min(width, int(fraction * width + 1e-9))
@@ -19,8 +19,8 @@ def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
 
 
 def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
-    """Draw a curve in one line: the mean of each stretch, between the least and the greatest of
-    all, with gaps where nothing is finite."""
+    """Draw a curve in one line. Each character is the mean of a stretch, scaled between the
+    minimum and the maximum; stretches without finite values are gaps."""
     if width <= 0 or not numbers:
         return " " * max(width, 0)
     cells = _stretches(numbers, min(width, len(numbers)))
@@ -38,8 +38,8 @@ def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
 
 
 def _share(one: float, low: float, high: float) -> float:
-    """How far a value is from `low` to `high`, which may be as far apart as finite numbers can
-    be."""
+    """Return the relative position of a value between `low` and `high`, also where their
+    difference overflows a float."""
     if math.isfinite(high - low):
         return (one - low) / (high - low)
     return (one / 2 - low / 2) / (high / 2 - low / 2)
@@ -62,7 +62,7 @@ _Points = Sequence[tuple[float, float]]
 
 
 class _Frame(NamedTuple):
-    """The part of the plane that a plot shows."""
+    """The ranges of x and y that a plot shows."""
 
     left: float
     right: float
@@ -70,7 +70,7 @@ class _Frame(NamedTuple):
     high: float
 
     def place(self, point: tuple[float, float], columns: int, rows: int) -> tuple[int, int]:
-        """The column and row of a point, both from 0, rows from the top."""
+        """Return the column and row of a point, both counted from 0, rows from the top."""
         x, y = point
         across = _share(x, self.left, self.right) if self.right > self.left else 0.0
         down = _share(y, self.high, self.low) if self.high > self.low else 0.5
@@ -78,7 +78,7 @@ class _Frame(NamedTuple):
 
 
 _LARGEST = 308.25
-"""The largest power of ten that is sure to fit a float."""
+"""The largest power of ten that certainly fits a float."""
 
 
 def plot(
@@ -90,10 +90,11 @@ def plot(
     *,
     log: bool = False,
 ) -> list[str]:
-    """Draw a curve of (x, y) in `height` lines of `width` columns, with the range of y at the left
-    and of x below. `other` is a curve to compare with, drawn behind it in characters of its own.
-    With `log` the scale of y is logarithmic. Points without a place on the scale (infinities, NaN,
-    for logarithms zero and less) are left out; if none is left, a single line says so."""
+    """Draw a curve of (x, y) in `height` lines of `width` columns, with the range of y at the
+    left and of x below. `other` is a curve to compare with, drawn behind it in its own
+    characters. With `log` the y scale is logarithmic. Points that the scale cannot show are
+    left out: infinities, NaN, and on a logarithmic scale values of zero or less. If none is
+    left, a single line says so."""
     own, behind = _drawable(points, log), _drawable(other, log)
     if not own or height < 3 or width < 16:
         positive = "positive" if log else "finite"
@@ -116,14 +117,14 @@ def plot(
 
 
 def _drawable(points: _Points, log: bool) -> list[tuple[float, float]]:
-    """The points that have a place on the scale, moved to it."""
+    """Return the points that the scale can show, converted to the scale."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     return [(x, math.log10(y)) for x, y in finite if y > 0] if log else finite
 
 
 def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
-    """The labels at the left, by row: the ends of the range; on a logarithmic scale also powers of
-    ten, or if none lies within the range, the value in the middle."""
+    """Return the labels at the left, by row: the ends of the range. A logarithmic scale also gets
+    powers of ten, or the value in the middle if no power lies within the range."""
     if not log:
         return {rows - 1: value(frame.low), 0: value(frame.high)}
     found: dict[int, str] = {}
@@ -137,7 +138,7 @@ def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
 
 
 def _power(exponent: float) -> str:
-    """Ten to a power, limited to what a float holds."""
+    """Format ten to a power, limited to the range of a float."""
     return value(10.0 ** min(exponent, _LARGEST))
 
 
@@ -155,7 +156,7 @@ def _drawn(
 
 
 def _one_a_column(points: _Points, frame: _Frame, columns: int, rows: int) -> list[tuple[int, int]]:
-    """The cells of a curve, one in each column, so that it stays thin where it is steep."""
+    """Return the cells of a curve, one in each column, so that steep parts stay thin."""
     spots = [frame.place(point, columns, rows) for point in points]
     found: dict[int, int] = {}
     for before, spot in zip(spots[:1] + spots, spots, strict=False):
@@ -174,7 +175,7 @@ def _character(bits: int, glyphs: Glyphs) -> str:
 
 
 def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """Yield the cells of a straight line between two others."""
+    """Return the cells of a straight line between two others."""
     steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
     return [
         (

@@ -1,4 +1,4 @@
-"""Estimates how far a sweep and its runs are, and when they will be over."""
+"""Estimates the progress of a sweep and its runs, and the time left."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ _UTC = re.compile(r"\b(?:(\d{4}-\d\d-\d\d)T)?(\d\d:\d\d:\d\d(?:\.\d+)?)(?:Z\b|\+
 
 
 class Timing:
-    """The progress of the runs of a `sweep.json`. `totals` has the steps that each will take, None
-    where nothing says so. `clock` gives monotonic seconds."""
+    """The progress of the runs in a `sweep.json`. `totals` has the number of steps of each run,
+    None if unknown. `clock` gives monotonic seconds."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         takes = [_defaults(part) for part in plan.parts]
@@ -26,7 +26,7 @@ class Timing:
         self._seen: dict[str, tuple[int, float, float]] = {}
 
     def fraction(self, run: str, state: RunState, series: Series | None) -> float | None:
-        """The share of a run that is done."""
+        """Return the share of a run that is done."""
         if state.state is State.SUCCEEDED:
             return 1.0
         if series is None or series.step is None:
@@ -39,7 +39,7 @@ class Timing:
     def left(
         self, run: str, state: RunState, fraction: float | None, began: float | None
     ) -> float | None:
-        """The seconds to the end of a run, whose attempt began at `began` by our clock."""
+        """Return the seconds to the end of a run whose attempt began at `began` by our clock."""
         if fraction is None:
             return None
         now = self._clock()
@@ -51,8 +51,8 @@ class Timing:
 
 
 def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
-    """The seconds to the end of a sweep, whose succeeded runs took so many each. None when no
-    launcher would start what is left."""
+    """Return the seconds to the end of a sweep. `took` has the durations of its succeeded runs.
+    None when no launcher would start the remaining runs."""
     if not view.launcher or view.held:
         return None
     at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]
@@ -68,8 +68,8 @@ def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
 
 
 def by_our_clock(text: str) -> str:
-    """Translate the times in a text to local ones: `rate limit since 12:01:03Z` -> `... since
-    14:01`, with the day where it is known and is not today. What is no time stays."""
+    """Convert the UTC times in a text to local ones: `rate limit since 12:01:03Z` -> `... since
+    14:01`, with the date if it is known and not today. Other text stays."""
     return _UTC.sub(_here, text)
 
 
@@ -84,5 +84,5 @@ def _here(found: re.Match[str]) -> str:
 
 
 def _defaults(plan: Plan) -> dict[str, object]:
-    """The defaults of the recipe, as the plan recorded them."""
+    """Return the defaults of the recipe, as the plan recorded them."""
     return {key: about.get("default") for key, about in plan.recipe.takes.items()}

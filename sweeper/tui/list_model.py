@@ -1,4 +1,4 @@
-"""Decides which lines the list of runs has: filtered, sorted, grouped, folded. Pure."""
+"""Arranges the lines in the list of runs: filtered, sorted, grouped, folded. Pure."""
 
 import math
 import re
@@ -25,7 +25,7 @@ _INTEREST = (
 
 
 class Group(NamedTuple):
-    """Runs under one heading. `key` identifies the group. `mean` is the mean of its `measured`
+    """Runs under one heading. `key` identifies the group. `mean` is the mean of the `measured`
     values that count, on the `scale` on which the sweep's cells are compared; `rank` is its place
     among the groups."""
 
@@ -40,12 +40,12 @@ class Group(NamedTuple):
 
     @property
     def counts(self) -> Counter[str]:
-        """How many of its runs are in each state, as shown."""
+        """The number of its runs in each state, as shown."""
         return Counter(run.shown_state for run in self.runs)
 
     @property
     def fraction(self) -> float:
-        """The share of them that is done."""
+        """The share of its runs' work that is done."""
         return sum(run.fraction or 0.0 for run in self.runs) / len(self.runs)
 
 
@@ -54,7 +54,7 @@ Item = Group | RunView
 
 
 def groupings(view: SweepView) -> list[str]:
-    """What runs can be grouped by, most usual first: by cell, if cells have several runs."""
+    """Return the possible groupings, most usual first: by cell, if cells have several runs."""
     cells = {run.cell for run in view.runs}
     by_cell = len(cells) < len(view.runs)
     axes = [axis for axis in view.axes if len({_setting(run, axis) for run in view.runs}) > 1]
@@ -73,8 +73,8 @@ def arranged(
     folded: Collection[str] = (),
     wanted: str = "",
 ) -> tuple[list[Item], str]:
-    """Arrange the runs. Returns the lines, and why the filter `wanted` could not be applied as it
-    stands ("" if it was)."""
+    """Arrange the runs. Returns the lines, and why the filter `wanted` could not be applied ("" if
+    it was)."""
     runs, problem = matching(view.runs, wanted)
     key = _keys(view.goal)[sort]
     if by == "none":
@@ -135,7 +135,7 @@ def _groups(
 
 
 def _in_stage(group: Group, stage: str, by: str, folded: Collection[str]) -> Group:
-    """A group of the runs of a stage: another stage may have one of the same title."""
+    """Make a group unique to its stage: another stage may have one of the same title."""
     title = group.title if by in ("stage", "cell") else f"{stage}: {group.title}"
     key = f"{by}:{title}"
     rank = None if by == "stage" else group.rank
@@ -166,15 +166,15 @@ def _heading(run: RunView, by: str) -> str:
 
 
 def _setting(run: RunView, axis: str) -> str:
-    """The value of a run on an axis, as text; dotted keys reach into nested settings."""
+    """Return the value of a run on an axis, as text; dotted keys reach into nested settings."""
     known = run.config if axis in run.config else dict(dotted(run.config))
     found = known.get(axis)
     return "-" if found is None else str(found)
 
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
-    """The runs that a filter selects, and what is wrong with it. A filter is words, all of which
-    stand in the run's name, state, remark, alarms or tags; or a condition, such as
+    """Return the runs that a filter selects, and what is wrong with the filter. A filter is words
+    that must all occur in the run's name, state, remark, alarms or tags, or a condition such as
     `learning_rate < 1e-3 and state = failed`."""
     if not wanted.strip():
         return list(runs), ""
@@ -190,7 +190,7 @@ def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
 
 
 _LIKE_A_CONDITION = re.compile(r"[<>]|!=|==| = |\bis (not )?missing\b|\bin \(")
-"""Matches what is probably a condition, though it may not be complete yet."""
+"""Matches text that is probably a condition, though it may be incomplete."""
 
 
 def _record(run: RunView) -> dict[str, object]:
@@ -209,7 +209,7 @@ def _told(run: RunView) -> str:
 
 
 def _keys(goal: str) -> dict[str, Callable[[RunView], int | str | tuple[bool, float]]]:
-    """The keys by which lines are sorted; unknown values come last."""
+    """Return the sort keys of the orders; unknown values come last."""
     sign = sign_of(goal)
 
     def number(found: float | None, direction: float = 1.0) -> tuple[bool, float]:

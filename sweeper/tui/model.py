@@ -1,5 +1,5 @@
-"""A sweep and its runs as the view shows them: plain values, and what follows from them (ranks,
-times to the end). Pure: no clock, no store, no terminal."""
+"""A sweep and its runs as the view shows them: plain values, and values derived from them (ranks,
+times left). Pure: no clock, no store, no terminal."""
 
 import heapq
 import math
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Alarm(NamedTuple):
-    """Something is wrong with a run: the rule that says so, and a sentence."""
+    """A problem with a run: the rule that detected it, and a sentence."""
 
     rule: str
     text: str
@@ -38,16 +38,16 @@ class Alarm(NamedTuple):
 class RunView(NamedTuple):
     """A run as the screen shows it.
 
-    `state` is its state's name; `wants`: it is still to be started, or started again. `waits` says
-    why the service holds it back, `observed` what else its launcher sees of it. `silent`: no
-    heartbeat for longer than `launch.lease`; `stalled`: no step for too long, as its launcher sees
-    it. `reason` says why it ended, `said` is the last line of a failed run. `step` is the last one
-    recorded, `total` how many there will be, `fraction` the share that is done, `eta` the seconds
-    to its end, `beat` the seconds since its heartbeat changed; each is None when unknown. `curve`
-    is the sweep's metric over time, thinned out; `backend` where its latest attempt is, in a sweep
-    with several places; `value` what the run is judged by, `diverged`
-    whether its last value was not finite, `rank` its place among the runs that count, `marks` what
-    people noted of it.
+    `state` is the name of its state; `wants` says that it is still to be started, or started
+    again. `waits` says why the service holds it back, `observed` what else its launcher observes.
+    `silent`: no heartbeat for longer than `launch.lease`; `stalled`: no step for too long,
+    according to its launcher. `reason` says why it ended, `said` is the last line of a failed run.
+    `step` is the last one recorded, `total` the number of steps, `fraction` the share done, `eta`
+    the seconds to its end, `beat` the seconds since its heartbeat changed; each is None when
+    unknown. `curve` is the sweep's metric over time, thinned out. `backend` is the backend of its
+    latest attempt, in a sweep with several. `value` is what the run is judged by, `diverged` says
+    whether its last value was not finite, `rank` is its place among the runs that count, `marks`
+    are the notes on it.
     """
 
     id: str
@@ -79,8 +79,8 @@ class RunView(NamedTuple):
 
     @property
     def shown_state(self) -> str:
-        """The state, or what is wrong with a run in it. Whether a silent worker waits cannot be
-        known; one that waits takes no steps."""
+        """The state, or the problem of a run in it. A silent worker may be waiting or not, which
+        cannot be known; a waiting one takes no steps."""
         if self.silent and self.state == "running":
             return "silent"
         if self.waits:
@@ -94,7 +94,7 @@ class RunView(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """What else there is to say of the run, in a few words."""
+        """Further information about the run, in a few words."""
         if self.silent:
             return "no heartbeat"
         at = f"on {self.backend}" if self.backend else ""
@@ -110,10 +110,10 @@ class RunView(NamedTuple):
 class SweepView(NamedTuple):
     """A sweep as the screen shows it. `launcher`: one is at work. `held` says why it starts
     nothing, `unreachable` what does not answer it, `limit` how many jobs it allows at once if that
-    is less than `parallel`. `problem` says why this is not the newest there is; `loading` counts
-    the runs whose metrics are still to be read; `costs` says what was used, and what is to come.
-    `stages` are those of a sweep that has some, with their goals: runs of one are compared with
-    each other only."""
+    is less than `parallel`. `problem` says why this view is outdated; `loading` counts the runs
+    whose metrics are still to be read; `costs` describes the usage so far and the expected rest.
+    `stages` has the names and goals of the stages, if there are any: runs are compared within a
+    stage only."""
 
     name: str
     runs: tuple[RunView, ...]
@@ -132,13 +132,13 @@ class SweepView(NamedTuple):
     costs: str = ""
 
     def of_stage(self, stage: str, goal: str) -> "SweepView":
-        """One stage, as if it were the sweep."""
+        """Return one stage, as if it were the sweep."""
         runs = tuple(run for run in self.runs if stage_of(run) == stage)
         return self._replace(runs=runs, goal=goal, stages=())
 
     @property
     def counts(self) -> Counter[str]:
-        """How many runs are in each state, as shown."""
+        """The number of runs in each state, as shown."""
         return Counter(run.shown_state for run in self.runs)
 
     @property
@@ -151,7 +151,7 @@ class SweepView(NamedTuple):
 
 
 def stage_of(run: RunView) -> str:
-    """The stage of a run, which its cell begins with."""
+    """Return the stage of a run, with which its cell begins."""
     return run.cell.partition("/")[0]
 
 
@@ -162,8 +162,8 @@ _TOTALS = (
 
 
 def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) -> int | None:
-    """How many steps a run will take, if its configuration or its recipe's defaults say so under
-    one of the usual names."""
+    """Return how many steps a run will take, if its configuration or its recipe's defaults say so
+    under one of the usual names."""
     for known in (config, defaults):
         for key in _TOTALS:
             found = known.get(key)
@@ -178,9 +178,9 @@ def remaining(
     since: float | None,
     now: float,
 ) -> float | None:
-    """The seconds until a run is done, of which `fraction` is. `seen` is an earlier moment that we
-    saw and the share done then; without one, `since` is when the run began with nothing done. None
-    while nothing tells its speed."""
+    """Return the seconds until a run is done, given the `fraction` done. `seen` is an earlier
+    observation: its time and the share done then. Without one, `since` is when the run began with
+    nothing done. None while its speed is unknown."""
     if fraction is None or not 0.0 < fraction < 1.0:
         return None if fraction is None or fraction <= 0.0 else 0.0
     if seen is not None and fraction > seen[1] and now - seen[0] >= 5.0:
@@ -193,9 +193,9 @@ def remaining(
 def sweep_remaining(
     at_work: Sequence[float | None], waiting: int, typical: float | None, slots: int
 ) -> float | None:
-    """The seconds until a sweep is done. `at_work` has the seconds that each run at work still
-    takes; `waiting` runs of `typical` seconds follow, each in the first of `slots` that is free.
-    None when that much is not known."""
+    """Return the seconds until a sweep is done. `at_work` has the seconds left of each run at
+    work; `waiting` runs of `typical` seconds follow, each in the first of `slots` that is free.
+    None while that is unknown."""
     known = [one for one in at_work if one is not None]
     if at_work and not known and typical is None:
         return None
@@ -205,7 +205,7 @@ def sweep_remaining(
     free = [usual if one is None else one for one in at_work]
     free += [0.0] * max(0, slots - len(free))
     heapq.heapify(free)
-    if len(at_work) > slots:  # fewer are allowed by now: the first to end are not followed
+    if len(at_work) > slots:  # the limit has dropped: the first to end are not followed
         free = sorted(free)[len(at_work) - max(slots, 1) :]
         heapq.heapify(free)
     for _ in range(waiting):
@@ -214,13 +214,14 @@ def sweep_remaining(
 
 
 def counts_so_far(state: str, wants: bool, value: float | None, diverged: bool) -> bool:
-    """Whether a run takes part in means and ranks: if it is over, as in the report; else by what it
-    has reached so far (`wants`: it is still to be started, or started again)."""
+    """Return whether a run takes part in means and ranks. A run that is over counts as in the
+    report; any other by the value reached so far (`wants`: it is still to be started, or started
+    again)."""
     return counts("succeeded" if wants or state in OPEN else state, value, diverged)
 
 
 def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
-    """The rank of each run with a finite value, from 1; equal values share a rank."""
+    """Rank the runs with a finite value, from 1; equal values share a rank."""
     sign = sign_of(goal)
     finite = [
         (sign * one, run) for run, one in values.items() if one is not None and math.isfinite(one)
@@ -234,13 +235,13 @@ def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
 
 
 def best_run(runs: Iterable[RunView], other_than: str = "") -> RunView | None:
-    """The run of rank 1 other than `other_than`; None without values."""
+    """Return the run of the best rank other than `other_than`; None without values."""
     ranked = [run for run in runs if run.rank is not None and run.id != other_than]
     return min(ranked, key=lambda run: run.rank or 0, default=None)
 
 
 def coarse(seconds: float | None) -> float | None:
-    """Round to what is shown, so that a view that looks the same compares as the same."""
+    """Round to the displayed precision, so that views that look the same compare equal."""
     if seconds is None:
         return None
     grain = 5.0 if seconds < 60 else 60.0 if seconds < 3600 else 300.0
@@ -248,7 +249,7 @@ def coarse(seconds: float | None) -> float | None:
 
 
 def nearly(seconds: float | None) -> float | None:
-    """Round an estimated time to what is shown."""
+    """Round an estimated time to the displayed precision."""
     if seconds is None:
         return None
     return coarse(seconds + (2.5 if seconds < 60 else 30.0 if seconds < 3600 else 150.0))

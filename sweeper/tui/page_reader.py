@@ -1,4 +1,4 @@
-"""Reads what a run's page shows: everything once, then only what was added."""
+"""Reads the data of a run's page: everything once, then only additions."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -39,7 +39,7 @@ class _Metrics:
         del run.history  # it may be large, and is not needed again
 
     def curves(self, first: str | None) -> Mapping[str, Points]:
-        """The curves, `first` before all others; the same object until there is more."""
+        """Return the curves, `first` before all others; the same object until there is more."""
         if self._changed:
             keys = sorted(self._series, key=lambda key: key != first)
             self._curves = {key: tuple(self._series[key].points) for key in keys}
@@ -47,7 +47,7 @@ class _Metrics:
         return self._curves
 
     def take(self, rows: Sequence[Row]) -> None:
-        """See what was added."""
+        """Add new rows."""
         self._changed = True
         for row in rows:
             step = as_step(row.get("step"))
@@ -60,8 +60,9 @@ class _Metrics:
 
 
 class PageReader:
-    """Reads one run's page. `run` is its handle as of now: another attempt or state needs another
-    reader. `handle` gives the handle of any run of the sweep. Runs that are over are read once."""
+    """Reads one run's page. `run` is its current handle: another attempt or state needs another
+    reader. `handle` returns the handle of any run of the sweep. Runs that are over are read
+    once."""
 
     def __init__(
         self,
@@ -82,8 +83,8 @@ class PageReader:
         self._data: PageData | None = None
 
     def read(self, best: RunView | None = None) -> PageData:
-        """Read the page as it is now. `best` is the run to compare with. What cannot be read is
-        told in the page's `problem`."""
+        """Read the page as it is now. `best` is the run to compare with. A read error is reported
+        in the page's `problem`."""
         problem = ""
         best_curves: dict[str, Points] = {}
         parts = [self._read_metrics, self._poll, self._read_log, self._read_rollouts]
@@ -114,7 +115,7 @@ class PageReader:
             self._metrics = self._begin(self._run)
 
     def _poll(self) -> None:
-        """See what was added."""
+        """Read additions."""
         for news in self._follower.poll():
             for known in self._known():
                 if known.run.id == news.run.id:
@@ -126,23 +127,23 @@ class PageReader:
         return [*own, *self._others.values()]
 
     def _begin(self, run: SweepRun) -> _Metrics:
-        """Read everything that a run has recorded, and follow what it adds from now on."""
+        """Read everything that a run has recorded, and follow its additions from now on."""
         self._follow([*(known.run for known in self._known()), run])
         return _Metrics(run)
 
     def _follow(self, runs: Sequence[SweepRun]) -> None:
-        """Follow the runs among these that are at work, all with one follower: on a remote store
-        each of its looks costs a listing."""
+        """Follow the runs that are at work, all with one follower: on a remote store each of its
+        polls costs a listing."""
         at_work = {run.id: run for run in runs if run.state in OPEN}
         if at_work.keys() != self._followed:
             follower = Follower([*at_work.values()])
             with suppress(StoreError, OSError):
-                self._poll()  # what they have recorded until now
+                self._poll()  # take what they have recorded until now
             self._follower, self._followed = follower, at_work.keys()
 
     def _read_best(self, best: RunView, into: dict[str, Points]) -> None:
-        """Read the curves of another run. The last few best runs' are kept: two close ones change
-        places often."""
+        """Read the curves of another run. Those of the last few best runs are kept, since two
+        close runs change places often."""
         place = (best.id, best.attempt, best.state)
         found = self._others.pop(place, None)
         kept = [*self._others.items()][1 - _BEST :]
@@ -161,7 +162,7 @@ class PageReader:
         run = self._run
         path = run.layout.log(run.id, max(run.attempts, 1))
         full = run.store.local_path(path)
-        # Of a remote log nothing cheap is known.
+        # A remote log has no cheap stamp.
         stamp: object = object() if run.state in OPEN else run.state
         if full is not None:
             try:
@@ -173,7 +174,7 @@ class PageReader:
             self._log = (stamp, tuple(run.log_tail(_LOG_LINES)))
 
     def _read_rollouts(self) -> None:
-        """Read the rollouts of the last iteration, if there may be more."""
+        """Read the rollouts of the last iteration, if there may be new ones."""
         if self._added:
             self._read_last_rollouts()
             self._added = False

@@ -1,6 +1,5 @@
 """Makes the panels of a run's page: its head, its curves, how its configuration differs from the
-best run's, the end of its log, what it sampled last. Pure: what was read goes in, lines come
-out."""
+best run's, the end of its log, its last rollouts. Pure: takes the data, returns lines."""
 
 import math
 from bisect import bisect_right
@@ -37,15 +36,15 @@ Points = Sequence[tuple[float, float]]
 
 
 class Rollout(NamedTuple):
-    """A sample of the model's: a line about it, and who said what."""
+    """A rollout of the model: a line about it, and its (speaker, text) pairs."""
 
     head: str
     spoken: tuple[tuple[str, str], ...]
 
 
 class PageData(NamedTuple):
-    """What was read for a run's page. `curves`: the sweep's metric first; `links`: where else the
-    run can be looked at. `best` is the best of the other runs, with its curves."""
+    """The data of a run's page. `curves` has the sweep's metric first; `links` has other places
+    that show the run. `best` is the best of the other runs, with its curves."""
 
     run: str
     path: str = ""
@@ -59,7 +58,7 @@ class PageData(NamedTuple):
 
 
 def page_head(view: SweepView, run: RunView, data: PageData) -> list[Line]:
-    """How the run is doing, where it lies, and what is wrong with it."""
+    """Return lines with the run's progress, its folder, and its problems."""
     told: list[str] = []
     if run.attempt > 1:
         told.append(f"attempt {run.attempt}")
@@ -102,8 +101,8 @@ def curve_lines(
     *,
     log: bool = False,
 ) -> list[Line]:
-    """Plot one metric in so many columns and lines, with a line for each of the metrics around it.
-    `about` says which run the curves of the best are from, and then what else there is to know."""
+    """Plot one metric in so many columns and lines, with a line for each of the neighbouring
+    metrics. `about` names the run of the best curves, and then gives further facts."""
     width, height = size
     keys = list(data.curves)
     if not keys:
@@ -130,7 +129,8 @@ def curve_lines(
 
 
 def _compared(step: float, other: Points) -> str:
-    """What the other run had at this step, or the last before it, and what it has reached."""
+    """Return the other run's value at this step, or at the last before it, and its latest
+    value."""
     place = bisect_right(other, step, key=lambda point: point[0])
     then, number = other[max(0, place - 1)]
     last_step, last = other[-1]
@@ -139,7 +139,7 @@ def _compared(step: float, other: Points) -> str:
 
 
 def _coloured(line: str, glyphs: Glyphs) -> Line:
-    """Colour a line of a plot: the other run's marks differ by their form, and by colour too."""
+    """Colour a line of a plot. The other run's marks differ by their shape, and by colour too."""
     found: Line = []
     for place, part in enumerate(line.split(glyphs.other)):
         found += [(glyphs.other, "warn")] if place else []
@@ -172,12 +172,12 @@ def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
 
 
 def _place_of(run: RunView) -> str:
-    """What the best of the other runs is called on this page."""
+    """Return what this page calls the best of the other runs."""
     return "the next best" if run.rank == 1 else "the best"
 
 
 def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
-    """The settings in which a run differs from the best: key, here, there."""
+    """Return the settings in which a run differs from the best: key, here, there."""
     mine, theirs = _texts(run.config), _texts(best.config)
     return [
         (key, mine.get(key, "not given"), theirs.get(key, "not given"))
@@ -187,7 +187,8 @@ def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
 
 
 def configuration_lines(view: SweepView, run: RunView) -> list[Line]:
-    """How the best run's configuration differs, then all of this run's."""
+    """Return lines with the differences from the best run's configuration, then all of this
+    run's."""
     best = best_run(view.runs, run.id)
     lines: list[Line] = []
     if best is not None:
@@ -204,14 +205,14 @@ def _texts(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def log_lines(run: RunView, data: PageData) -> list[Line]:
-    """The end of the run's log."""
+    """Return the end of the run's log."""
     if not data.log:
         return [[(f"nothing printed ({run.shown_state})", "dim")]]
     return [[(line.expandtabs(4)[:_LONGEST], "")] for line in data.log]
 
 
 def rollout_lines(data: PageData) -> list[Line]:
-    """Some of what the run sampled last."""
+    """Return some of the run's last rollouts."""
     if not data.rollouts:
         return [[("this run has left no rollouts", "dim")]]
     lines: list[Line] = []

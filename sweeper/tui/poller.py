@@ -1,5 +1,5 @@
-"""Looks at a sweep again and again, and makes a `SweepView` of it at the price of what has changed.
-It reads the store and nothing else, so it works from any machine that reaches the store."""
+"""Polls a sweep and makes a `SweepView` of it, reading only what has changed. It reads only the
+store, so it works from any machine that reaches the store."""
 
 import math
 import os
@@ -53,7 +53,7 @@ from sweeper.tui.state_reader import States
 __all__ = ["Poller"]
 
 _LOADING_SECONDS = 0.2
-"""How long one look may spend on metrics that were there before; the next look reads on."""
+"""How long one poll may spend on older metrics; the next poll reads on."""
 _REMOTE_OUTCOMES = 20
 _REMOTE_BEATS = 16
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
@@ -61,8 +61,8 @@ _SAID_BYTES = 16_384
 
 
 class Poller:
-    """Looks at one sweep. Raises `NotFound` when there is none. `clock` gives monotonic seconds,
-    `wall` those since 1970."""
+    """Polls one sweep. Raises `NotFound` when there is none. `clock` gives monotonic seconds,
+    `wall` seconds since 1970."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Poller:
         self._open()
 
     def _open(self) -> None:
-        """Read the plan, which a launch may have changed, and begin anew."""
+        """Read the plan, which a launch may have changed, and start over."""
         stamp = self._stamp(f"{self._name}/sweep.json")
         self.sweep = Sweep(self._store, self._name, self._memory)
         plan = self.sweep.plan
@@ -109,7 +109,7 @@ class Poller:
         self._unreadable: dict[str, None] = {}
         self._bodies: dict[str, Outcome] = {}
         self._last_words: dict[str, str] = {}
-        self._backends: dict[str, str] = {}  # of sweeps with several places
+        self._backends: dict[str, str] = {}  # only in sweeps with several backends
         self._unread = dict.fromkeys(self._ids)
         self._alarms: dict[str, Recorded] = {}
         self._marks: dict[str, Mark] = {}
@@ -120,7 +120,7 @@ class Poller:
         self._plan_stamp = stamp  # now that all of it was read
 
     def _stamp(self, path: str) -> object:
-        """A stamp that changes with a file of a local store; None on a remote one."""
+        """Return a stamp that changes with a file of a local store; None on a remote one."""
         full = self._store.local_path(path)
         if full is None:
             return None
@@ -131,15 +131,15 @@ class Poller:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def run(self, identity: str) -> SweepRun:
-        """A handle of a run as it is now, to read what it recorded."""
+        """Return a handle of a run as it is now, to read its records."""
         planned = next(run for run in self._runs if run.id == identity)
         made = SweepRun(self.sweep, planned, self._states.known.get(identity, _PLANNED))
         made.files = Files(self._store, self._layout.runs)
         return made
 
     def look(self) -> SweepView:
-        """Look at the sweep. Returns the same object as last time when nothing has changed. If the
-        store does not answer, its `problem` says so, beside what was known."""
+        """Poll the sweep. Returns the same object as last time when nothing has changed. If the
+        store does not answer, returns the last view with a `problem` that says so."""
         try:
             view = self._look()
         except (StoreError, OSError) as error:
@@ -177,12 +177,12 @@ class Poller:
         )
 
     def _has_grown(self) -> bool:
-        """Whether something was chosen since the plan was read, from which runs follow."""
+        """Return whether a choice was made since the plan was read, from which runs follow."""
         choices = self.sweep.plan.choices
         return any(chosen_of(self._store, self._name, choice) for choice in choices)
 
     def _poll(self) -> str:
-        """Take what was recorded since the last look. Returns why that could not be read, if so."""
+        """Take the new metrics. Returns why they could not be read, or ""."""
         try:
             found = self._follower.poll()
         except (StoreError, OSError) as error:
@@ -199,8 +199,8 @@ class Poller:
         return ""
 
     def _replanned(self, launcher: object) -> bool:
-        """Whether the plan of a remote store was read again. Its stamp is not cheap there, but each
-        launch has a new launcher."""
+        """Return whether the plan of a remote store was read again. Its stamp is not cheap there,
+        but each launch has a new launcher."""
         if self._plan_stamp == launcher:
             return False
         if self._view is None:
@@ -211,8 +211,9 @@ class Poller:
         return True
 
     def _follow(self, opened: Mapping[str, int]) -> str:
-        """Follow the metrics of the right runs: of all, or where each look at one costs, of those
-        at work; the others are read once more. Returns why that has to wait, if so."""
+        """Follow the metrics of the right runs: of all, or on a remote store, where each poll of a
+        run costs, of those at work; the others are read once more. Returns why that has to wait,
+        or ""."""
         if not self._remote or set(opened) == self._followed:
             return ""
         follower = Follower([self.run(run) for run in opened])
@@ -223,7 +224,7 @@ class Poller:
         return problem
 
     def _observations(self, problems: list[str]) -> Observations:
-        """What the launcher has published, read again when its file has changed."""
+        """Return what the launcher has published, read again when its file has changed."""
         stamp = self._stamp(self._layout.observations)
         if stamp is None and not self._remote:
             return NO_OBSERVATIONS
@@ -236,8 +237,7 @@ class Poller:
         return self._observed[1]
 
     def _read_alarms(self, problems: list[str]) -> dict[str, tuple[Alarm, ...]]:
-        """Read the alarms of each run's newest attempt: what was wrong with an earlier one is
-        over."""
+        """Read the alarms of each run's newest attempt; those of earlier attempts are outdated."""
         found: dict[str, list[Alarm]] = {}
         for one in read_alarms(
             self._store, self._layout, self._alarms, lambda error: problems.append(str(error))
@@ -249,18 +249,18 @@ class Poller:
         return {run: tuple(several) for run, several in found.items()}
 
     def _read_marks(self, problems: list[str]) -> Marked:
-        """Read what was noted of the sweep and its runs."""
+        """Read the notes on the sweep and its runs."""
         return by_subject(
             read_marks(
                 self._store, self._name, lambda error: problems.append(str(error)), self._marks
             )
         )
 
-    # What was there before
+    # Records from before
 
     def _load(self, opened: Mapping[str, int]) -> str:
-        """Read the metrics of runs of which nothing is known yet, those at work first, for as long
-        as a look may take. What cannot be read is left to the next look, and why is returned."""
+        """Read the metrics of runs not read yet, those at work first, for as long as a poll may
+        take. Runs that cannot be read are left to the next poll. Returns why, or ""."""
         self._pending |= self._unreadable
         self._unreadable = {}
         problem = ""
@@ -291,9 +291,9 @@ class Poller:
         self._series[run] = series
 
     def _read_bodies(self, opened: Mapping[str, int]) -> str:
-        """Read what events say besides their names: when attempts began, how they ended. All where
-        that is quick; on a remote store what is shown first. What cannot be read is left to the
-        next look, and why is returned."""
+        """Read the contents of events: when attempts began, how they ended. Reads all where that
+        is quick; on a remote store the runs at work first. Events that cannot be read are left to
+        the next poll. Returns why, or ""."""
         problem = ""
         budget = _REMOTE_OUTCOMES if self._remote else math.inf
         again: list[str] = []
@@ -304,7 +304,7 @@ class Poller:
             state = self._states.known.get(run)
             if state is not None and state.event is not None:
                 budget -= 2 if state.state is State.FAILED else 1
-                # What an earlier event said is not said of this one.
+                # The contents of an earlier event do not apply to this one.
                 self._bodies.pop(run, None)
                 self._last_words.pop(run, None)
                 try:
@@ -319,19 +319,19 @@ class Poller:
                     problem = problem or str(error)
                 else:
                     if body is NOTHING and state.event in TELLING:
-                        again.append(run)  # it is not there just now
+                        again.append(run)  # not in the store just now
         self._unread |= dict.fromkeys(again)
         return problem
 
     def _said(self, run: str) -> str:
-        """Why a run failed, by the end of its log."""
+        """Return why a run failed, from the end of its log."""
         try:
             tail = self.run(run).log_tail(limit=_SAID_BYTES)
         except NotFound:
             return ""
         return cause("\n".join(tail).encode())
 
-    # From what is known to what is shown
+    # From records to views
 
     def _make(
         self,
@@ -381,7 +381,7 @@ class Poller:
         return view._replace(eta=sweep_left(view, took), costs=_costs(observations))
 
     def _ranks(self) -> dict[str, int]:
-        """The places of the runs, each among those of its stage."""
+        """Rank the runs, each among those of its stage."""
         values: dict[str | None, dict[str, float | None]] = {}
         for run, series in self._series.items():
             if run in self._stage_of and self._counts(run, series):
@@ -394,12 +394,12 @@ class Poller:
         return found
 
     def _metric_name(self, name: str) -> str:
-        """What the column of values is called: stages may have different ones."""
+        """Return the title of the value column: stages may have different metrics."""
         names = {metric.name for metric in self._metrics.values() if metric is not None}
         return name if len(names) <= 1 else "metric"
 
     def _counts(self, run: str, series: Series) -> bool:
-        """Whether a run has a rank."""
+        """Return whether a run has a rank."""
         state = self._states.known.get(run, _PLANNED).state
         if run in self._retired and state not in OPEN:
             return False
@@ -416,7 +416,7 @@ class Poller:
         alarms: tuple[Alarm, ...],
         marks: Marks,
     ) -> RunView:
-        """The run as it is shown: the same object while nothing about it has changed."""
+        """Return the run as it is shown: the same object while nothing about it has changed."""
         identity: str = planned.id
         state = self._states.known.get(identity, _PLANNED)
         beat = None
@@ -450,14 +450,14 @@ class Poller:
             began = None if beat is None else beat.began
             made = run_view(planned, known, series, self._timing, began)._replace(rank=rank)
             self._made[identity] = (known, made)
-        elif made.rank != rank:  # of all others when one run gets ahead
+        elif made.rank != rank:  # one run that gets ahead changes the rank of all others
             made = made._replace(rank=rank)
             self._made[identity] = (known, made)
         return made
 
 
 def _costs(told: Observations) -> str:
-    """What the runs use, in a few words; "" where nothing was counted."""
+    """Describe the usage of the runs in a few words; "" if nothing was counted."""
     if told.usage is None:
         return ""
     with suppress(UsageError):  # a price table that cannot be read

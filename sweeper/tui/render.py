@@ -30,12 +30,12 @@ __all__ = [
 _ORDER = tuple(STATES)
 _BAD = ("silent", "stalled", "failed", "lost", "preempted", "waiting")
 _URGENT = (*_BAD, *(state for state in _ORDER if state not in _BAD))
-"""The order of states where there is room for few: what is wrong comes first."""
+"""The order of states where there is room for few: problems come first."""
 _STATES = ("state", "try", "step", "left")
-"""The leading columns in whose place a group shows its runs' states."""
+"""The leading columns that a group replaces by its runs' states."""
 
 _REASON = re.compile(" since |: ")
-"""Separates the reason for which runs wait, which many have in common, from the rest."""
+"""Separates the reason for waiting, which many runs share, from the rest."""
 
 
 def _nothing(_: Group) -> Span:
@@ -44,7 +44,7 @@ def _nothing(_: Group) -> Span:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title and width, and what a run and a group have in it."""
+    """One column: its title and width, and its content for a run and for a group."""
 
     title: str
     width: int
@@ -54,7 +54,7 @@ class Column:
 
 
 class Table(NamedTuple):
-    """The columns after the name, the room for the name, and the characters to draw with."""
+    """The columns after the name, the width of the name, and the characters to draw with."""
 
     columns: tuple[Column, ...]
     room: int
@@ -62,7 +62,7 @@ class Table(NamedTuple):
 
 
 def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
-    """`4 running, 1 failed`."""
+    """Format counts as `4 running, 1 failed`."""
     line: Line = []
     for state in order:
         if counts[state]:
@@ -72,8 +72,8 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
 
 
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
-    """Two lines about the whole sweep: its runs' states, its time to the end and what it uses, then
-    what holds it up."""
+    """Return two lines about the whole sweep: the states of its runs, the time left and the usage;
+    then what holds it up."""
     first: Line = [(f"{sanitize(view.name)} ", "bold"), (f"{plural(len(view.runs), 'run')}: ", "")]
     first += counted(view.counts) or [("none", "")]
     if view.eta is not None:
@@ -90,7 +90,7 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
 
 
 def _troubles(view: SweepView) -> list[Span]:
-    """What holds a sweep up, longest text last: a small screen cuts it."""
+    """Return what holds a sweep up, longest text last: a small screen cuts it."""
     parts: list[Span] = []
     if view.problem:
         parts.append((f"not the newest: {sanitize(view.problem)}", "bad"))
@@ -117,7 +117,7 @@ def _troubles(view: SweepView) -> list[Span]:
 
 def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
     """Choose the columns for a screen of this width, where names need `need` columns. Room that
-    names do not need goes to the remark; if there is too little, columns that can be spared go."""
+    names do not need goes to the remark. If there is too little, the less important columns go."""
     found = [
         Column("state", 10, _state),
         Column("try", 3, lambda run: (str(run.attempt or ""), "dim"), right=True),
@@ -167,13 +167,13 @@ def _longest_step(view: SweepView) -> int:
 
 
 def _last(name: str, width: int) -> str:
-    """Shorten a metric's name to its last part, if it must be."""
+    """Shorten a metric's name to its last part if it is too long."""
     shown = sanitize(name)
     return shown if len(shown) <= width else shown.rpartition("/")[2]
 
 
 def heading(view: SweepView, shown: Table, sort: str) -> Line:
-    """The titles of the columns."""
+    """Return the titles of the columns."""
     cut = shown.glyphs.cut
     line: Line = [(fit("   run", shown.room, cut=cut), "head")]
     sorted_by = {"state": "state", "progress": "step", "time left": "left", "heartbeat": "beat"}
@@ -214,7 +214,7 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
 
 
 def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
-    """The columns, or for a run without numbers the words that stand in their place."""
+    """Return the columns, or for a run without numbers a remark in their place."""
     known = {column.title for column in columns}
     if run.step is not None or run.value is not None or not {"state", "beat"} <= known:
         return columns
@@ -225,14 +225,14 @@ def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
 
 
 def _group_states(group: Group, columns: Sequence[Column], glyphs: Glyphs) -> Line:
-    """The states of the group's runs, over the leading columns."""
+    """Return the states of the group's runs, over the width of the leading columns."""
     room = sum(column.width + 1 for column in columns) - 1
     line = trimmed(counted(group.counts, _URGENT), room, glyphs)
     return [(" ", ""), *line, (" " * (room - len(joined(line))), "")]
 
 
 def own_name(run: RunView, inside: str) -> str:
-    """A run's name without its heading: `seed=0` below `lr=1e-4`."""
+    """Return a run's name without its heading: `seed=0` below `lr=1e-4`."""
     if inside and run.name.startswith(f"{inside},"):
         return run.name[len(inside) + 1 :]
     return run.name
@@ -273,7 +273,7 @@ def _group_rank(group: Group) -> Span:
 
 
 def _beat(run: RunView) -> Span:
-    unknown = run.beat is None or (run.silent and run.beat < 15.0)  # its launcher looks for longer
+    unknown = run.beat is None or (run.silent and run.beat < 15.0)  # its launcher waits longer
     return ("" if unknown else age(run.beat)), "bad" if run.silent else "dim"
 
 

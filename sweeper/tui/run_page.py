@@ -1,5 +1,5 @@
-"""The screen of one run: its curves, its configuration, its log and what it sampled, as tabs, or
-all beside each other where there is room."""
+"""The screen of one run: its curves, configuration, log and rollouts, as tabs, or side by side if
+there is room."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -30,15 +30,15 @@ __all__ = ["RunPage"]
 
 _PANELS = ("curves", "configuration", "log", "rollouts")
 _WIDE = (130, 34)
-"""From so many columns and lines on, all panels have room beside each other."""
+"""The columns and lines from which on all panels are shown side by side."""
 _ONE_OF = Binding.Group("panel", compact=True)
 _CURVE = Binding.Group("curve", compact=True)
 _RUN = Binding.Group("run", compact=True)
 
 
 class _Curves(Widget, can_focus=True):
-    """The curves, drawn line by line: Textual's own `Sparkline` has bars only, no axes, and nothing
-    to compare with."""
+    """The curves, drawn line by line: Textual's own `Sparkline` has bars only, no axes, and no
+    second curve."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "screen.curve(-1)", system=True),
@@ -60,7 +60,7 @@ class _Curves(Widget, can_focus=True):
 
 
 class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
-    """A text that scrolls. `at_end`: its end is shown until the user scrolls, as of a log."""
+    """A text that scrolls. `at_end`: shows its end until the user scrolls, as a log does."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_up", system=True),
@@ -82,7 +82,7 @@ class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
         self.begin()
 
     def begin(self) -> None:
-        """Scroll to where one begins to read."""
+        """Scroll to where reading begins."""
         if self._at_end:
             self.anchor()
         else:
@@ -186,7 +186,7 @@ it is the next best.
         self.draw_notice()
 
     def draw_curves(self) -> None:
-        """Draw the curves in the room that they have."""
+        """Draw the curves to fit their panel."""
         run, panel = self._view_of_run, self.query_one(_Curves)
         if run is None or not panel.size:
             return
@@ -210,7 +210,7 @@ it is the next best.
 
     @on(TabbedContent.TabActivated)
     def _tab_clicked(self, event: TabbedContent.TabActivated) -> None:
-        if event.pane.id == event.tabbed_content.active:  # not told late, of one left since
+        if event.pane.id == event.tabbed_content.active:  # ignore late events
             self.action_panel(int((event.pane.id or "panel-0").rpartition("-")[2]))
 
     def action_next_panel(self, step: int) -> None:

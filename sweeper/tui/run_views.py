@@ -1,4 +1,4 @@
-"""Makes what is shown of a run from what is known of it. Pure: no clock and no store."""
+"""Makes the `RunView` of a run from what is known of it. Pure: no clock and no store."""
 
 from typing import NamedTuple
 
@@ -18,10 +18,10 @@ __all__ = ["Known", "is_kind", "run_view", "why_waits"]
 
 
 class Known(NamedTuple):
-    """What is known of a run and changes. `again`: somebody has asked that it be started again.
-    `body` is its last event, `backend` where it is, if there are several places, `said` the last
-    line of a failed run, `version` that of its series, `beat` the seconds since its heartbeat, as
-    coarse as is shown, `late` whether that is too long."""
+    """The changing facts about a run. `again`: a user has asked for it to be started again. `body`
+    is its last event, `backend` its backend if there are several, `said` the last line of a failed
+    run, `version` that of its series. `beat` has the seconds since its heartbeat, rounded to the
+    displayed precision; `late` says whether that is too long."""
 
     state: RunState
     observed: Observation | None
@@ -91,10 +91,11 @@ def why_waits(
     again: bool,
     wants: bool,
 ) -> str:
-    """Why the service holds a run back: the worker says so; or the quota, or an engine that went
-    away, has ended its last attempt and there will be another."""
+    """Return why the service holds a run back: the worker says so; or the quota, or an engine that
+    went away, has ended its last attempt and there will be another."""
     if state.state in OPEN:
-        # The launcher publishes less often than a worker beats, but sees those of all stores.
+        # The launcher publishes less often than a worker beats, but sees the heartbeats of all
+        # stores.
         if beat is not None and beat.body.paused is not None:
             return by_our_clock(labels.pause_of(*beat.body.paused))
         if observed is None or observed.kind is not Kind.PAUSED:
@@ -106,7 +107,7 @@ def why_waits(
 
 
 def is_kind(observed: Observation | None, kind: Kind) -> bool:
-    """Whether the launcher's observation of a run is of this kind."""
+    """Return whether the launcher's observation of a run is of this kind."""
     return observed is not None and observed.kind is kind
 
 

@@ -18,7 +18,7 @@ _AGAIN = ("failed", "lost", "preempted", "cancelled")
 
 
 class Action(NamedTuple):
-    """An action on runs: `cancel` or `retry`. The user is asked its `question` before."""
+    """An action on runs: `cancel` or `retry`. The user is asked its `question` first."""
 
     kind: str
     runs: tuple[str, ...]
@@ -26,7 +26,7 @@ class Action(NamedTuple):
 
 
 def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
-    """Propose the action for those of `runs` (together called `of`) for which it makes sense; a
+    """Propose the action for those of `runs` (together called `of`) to which it applies; return a
     sentence if there are none."""
     cancel = kind == "cancel"
     verb = "cancel" if cancel else "start again"
@@ -39,9 +39,9 @@ def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
 
 
 class ScreenModel:
-    """The list of a sweep's runs. `items` are its lines, `place` is the one with the cursor;
-    `problem` says why the filter is not applied as it stands. `grouping` is what runs are grouped
-    by, `none` if they are not."""
+    """The list of a sweep's runs. `items` are its lines, `place` is the index of the line with the
+    cursor. `problem` says why the filter could not be applied. `grouping` is what runs are grouped
+    by, or `none`."""
 
     def __init__(self, view: SweepView) -> None:
         self.view = view
@@ -74,7 +74,7 @@ class ScreenModel:
         keys = [_key(item) for item in self.items]
         self.go(keys.index(self._cursor) if self._cursor in keys else self.place)
 
-    # The cursor
+    # Cursor
 
     def go(self, place: int) -> None:
         """Put the cursor on a line, or the nearest there is."""
@@ -89,19 +89,20 @@ class ScreenModel:
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The run with the cursor, or all of its group, and what they are called."""
+        """The run with the cursor, or all runs of its group, and their name for the user."""
         item = self.item
         if isinstance(item, Group):
             return item.runs, sanitize(item.title)
         return ((), "") if item is None else ((item,), sanitize(item.name))
 
     def group_of(self, place: int) -> Group | None:
-        """The group of a line: the heading above it, or the line itself."""
+        """Return the group of a line: the heading above it, or the line itself."""
         above = (item for item in reversed(self.items[: place + 1]) if isinstance(item, Group))
         return next(above, None)
 
     def neighbour(self, run: str, step: int) -> RunView | None:
-        """Go to the run so many places after another."""
+        """Move the cursor from a run by `step` runs, around the ends. Returns the run it reaches,
+        None if the given one is not listed."""
         runs = [item for item in self.items if isinstance(item, RunView)]
         ids = [one.id for one in runs]
         if run not in ids:
@@ -110,10 +111,10 @@ class ScreenModel:
         self.go(self.items.index(found))
         return found
 
-    # Its order
+    # Order
 
     def filter(self, wanted: str) -> None:
-        """Show only the runs that fit."""
+        """Show only the runs that match."""
         self.wanted = wanted
         self._arrange()
 
@@ -153,10 +154,10 @@ class ScreenModel:
             self._cursor = group.key
         self._arrange()
 
-    # What it says
+    # Texts
 
     def heading_above(self, place: int) -> str:
-        """The cell under which a run stands, which its name need not repeat; a blank under any
+        """Return the cell heading above a run, which its name need not repeat; a blank under any
         other heading, for an indent."""
         if self.grouping == "none":
             return ""
@@ -165,7 +166,7 @@ class ScreenModel:
 
     @property
     def longest_name(self) -> int:
-        """The width of the longest name, with what stands before it."""
+        """The width of the longest name, including its indent."""
         inside, longest = "", 0
         for item in self.items:
             if isinstance(item, Group):
@@ -176,7 +177,7 @@ class ScreenModel:
         return longest + (3 if self.grouping == "none" else 5)
 
     def about(self) -> Span:
-        """What there is to say of the line with the cursor, beyond what it has room for."""
+        """Return further information about the line with the cursor."""
         item = self.item
         if item is None:
             return "", ""

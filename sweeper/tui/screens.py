@@ -1,5 +1,5 @@
-"""What the screens of the view have in common: a line of notices above the keys, questions, and a
-search for runs."""
+"""The common parts of the view's screens: the notice line above the keys, questions, and a search
+for runs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +20,7 @@ __all__ = ["Lines", "OpenRun", "Question", "WatchScreen"]
 
 
 class Lines(Static):
-    """A few lines of styled text; drawn again when they differ."""
+    """A few lines of styled text, redrawn when they change."""
 
     def __init__(self, name: str) -> None:
         super().__init__("", id=name)
@@ -46,7 +46,7 @@ class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
 
 
 class _Help(HelpPanel):
-    """Textual's panel of keys, and below it what the screen adds."""
+    """Textual's panel of keys, with the screen's help text."""
 
     def compose(self) -> ComposeResult:
         yield Markdown(id="widget-help")
@@ -54,8 +54,8 @@ class _Help(HelpPanel):
 
 
 class WatchScreen(Screen[None]):
-    """A screen of the view. `notice` is the line above the keys: what was said last, until the next
-    key; else what there is to say."""
+    """A screen of the view. `notice` is the line above the keys: the last message until the next
+    key, else the default notice."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "app.steer('cancel')", "cancel", tooltip="cancel the run, or all of a group"),
@@ -76,7 +76,7 @@ class WatchScreen(Screen[None]):
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The runs that a key acts on, and what they are called together."""
+        """The runs that a key acts on, and their name for the user."""
         return (), ""
 
     def see(self, view: SweepView) -> None:
@@ -84,7 +84,7 @@ class WatchScreen(Screen[None]):
         self.view = view
 
     def about(self) -> Line:
-        """The notice shown while nothing else is."""
+        """Return the default notice."""
         return []
 
     def tell(self, text: str, style: str = "warn") -> None:
@@ -98,7 +98,7 @@ class WatchScreen(Screen[None]):
         self.query_one("#notice", Lines).show([line])
 
     async def action_help(self) -> None:
-        """Show the keys beside the screen, or put them away."""
+        """Show or hide the panel of keys."""
         if panels := self.query(_Help):
             await panels.remove()
             self.focus_usual()
@@ -107,11 +107,11 @@ class WatchScreen(Screen[None]):
             self.set_focus(self.query_one(_Keys))
 
     def focus_usual(self) -> None:
-        """Give the focus to the widget that usually has it."""
+        """Focus the widget that usually has the focus."""
 
 
 class OpenRun(Provider):
-    """Opens the page of a run by a part of its name, from the command palette."""
+    """Opens a run's page by a part of its name, from the command palette."""
 
     async def search(self, query: str) -> Hits:
         screen, matcher = self.screen, self.matcher(query)
@@ -134,7 +134,7 @@ class Question(ModalScreen[bool]):
         yield Static(as_text(lines))
 
     def answer(self, key: str) -> AwaitComplete:
-        """Answer the question, as this key says."""
+        """Answer the question with this key."""
         return self.dismiss(key in ("y", "Y", "upper_y"))
 
     def on_click(self) -> None:

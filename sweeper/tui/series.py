@@ -1,8 +1,9 @@
-"""What has been seen of a run's metrics: how far the run is, and one metric's curve, thinned out.
-Pure.
+"""The metrics of a run as far as the view needs them: its progress, and one metric's curve,
+thinned out. Pure.
 
 All points of a thousand long runs would be gigabytes. A curve keeps at most `_MOST` of them: when
-there are more, every second one is dropped, and from then on only each second, fourth, ... is kept.
+there are more, every second one is dropped, and from then on only each second, fourth, ... is
+kept.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,9 +19,9 @@ _START = Reached()
 
 
 class Series:
-    """One metric of one run, and how far the run is. With a `name` of None only the latter is kept.
-    `version` grows with what is known. `stale`: rows were written over others, and only the whole
-    history, loaded into a new series, tells what the run is judged by."""
+    """One metric of one run, and its progress. With a `name` of None only the progress is kept.
+    `version` grows with each change. `stale`: rows were overwritten, and the run's value needs the
+    whole history, loaded into a new series."""
 
     def __init__(self, name: str | None, goal: str = "minimize", at: str = "last") -> None:
         self._name = name
@@ -35,7 +36,7 @@ class Series:
         self.reached = _START
 
     def load(self, points: Iterable[Point], reached: Reached = _START) -> None:
-        """Load the whole history of the metric, and how far the run is."""
+        """Load the whole history of the metric, and the run's progress."""
         self.version += 1
         for point in points:
             self._add(point)
@@ -59,9 +60,9 @@ class Series:
         before = self._judge.last
         self.stale |= not self._judge.add(point)
         if self._judge.last is not point:
-            return  # written again by an attempt that resumed, or it does not count
+            return  # rewritten by an attempt that resumed, or does not count
         if before is not None and before.step is None and point.step is not None:
-            self._kept, self._count, self._stride = [], 0, 1  # those that do not count any more
+            self._kept, self._count, self._stride = [], 0, 1  # they do not count any more
         step = float(self._count) if point.step is None else float(point.step)
         again = before is not None and point.step is not None and before.step == point.step
         if again and self._kept[-1:] == [self._last]:
@@ -94,14 +95,14 @@ class Series:
 
     @property
     def curve(self) -> tuple[float, ...]:
-        """The values of `points`: the same object until there are others."""
+        """The values of `points`: the same object until they change."""
         if self._curve is None:
             self._curve = tuple(number for _, number in self.points)
         return self._curve
 
     @property
     def value(self) -> float | None:
-        """What the run is judged by."""
+        """The value that the run is judged by."""
         return self._judge.value
 
     @property

@@ -1,5 +1,4 @@
-"""Reads the states of runs by the cheapest look: a folder whose stamp has not changed is not read
-again."""
+"""Reads the states of runs cheaply: a folder whose stamp has not changed is not read again."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -13,13 +12,13 @@ from sweeper.storage.sweeps import read_events
 __all__ = ["States"]
 
 _SETTLED = 2
-"""After so many looks a folder's time is believed: two changes within a tick of the kernel's clock
-leave the same one."""
+"""The number of polls with the same timestamp after which it is trusted: two changes within a tick
+of the kernel's clock have the same timestamp."""
 
 
 class States:
-    """The states of a sweep's runs; `retries` says how often each of them may fail. `again` has
-    the runs that a user has asked to be started again, and that were not yet."""
+    """The states of a sweep's runs. `retries` returns how often a run may fail. `again` has the
+    runs that a user has asked to start again and that have not started yet."""
 
     def __init__(
         self, store: Store, layout: Layout, retries: Callable[[str], int] = lambda _: 0
@@ -34,11 +33,11 @@ class States:
         self._settled: set[str] = set()
 
     def wants(self, run: str) -> bool:
-        """Whether a run is to be started or started again, or may be about to be."""
+        """Return whether a run is to be started or started again, or may be about to be."""
         return run not in self._settled
 
     def look(self, runs: Iterable[str]) -> list[str]:
-        """Look at the runs. Returns those that have had events since the last look."""
+        """Poll the runs. Returns those that have had events since the last poll."""
         if self._top is None:
             found = read_events(self._store, self._layout.sweep)
             return [run for run in runs if self._see(run, found.get(run, ()))]

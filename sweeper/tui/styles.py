@@ -1,6 +1,6 @@
-"""How the view looks: a style for each state of a run, and for each other kind of text. Pure.
+"""The styles of the view: one for each state of a run, and for each other kind of text. Pure.
 
-Nothing is told by colour alone: all of it can be read without.
+Colour is never the only sign: everything can be read without it.
 """
 
 from functools import lru_cache
@@ -46,5 +46,5 @@ _STYLES = STATES | {
 
 @lru_cache(maxsize=256)
 def style_of(words: str) -> Style:
-    """The style that words such as `bold running` stand for together."""
+    """Return the combined style of words such as `bold running`."""
     return Style.combine(_STYLES[word] for word in words.split()) if words else _STYLES[""]

@@ -22,7 +22,7 @@ __all__ = ["SweepScreen"]
 
 
 class _Filter(Input):
-    """The input in which a filter is typed."""
+    """The input for the filter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "screen.keep_filter", "keep the filter"),
@@ -31,7 +31,7 @@ class _Filter(Input):
 
 
 class SweepScreen(WatchScreen, inherit_bindings=False):
-    """Shows all runs of a sweep. Its keys arrange the list; the list itself has those that move the
+    """Shows all runs of a sweep. Its keys arrange the list; the list's own keys move the
     cursor."""
 
     HELP = """
@@ -137,7 +137,7 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
         elif item is not None:
             await self.run_action(f"app.open({item.id!r})")
 
-    # The filter
+    # Filter
 
     def action_filter(self) -> None:
         """Show the input for a filter."""
@@ -149,12 +149,12 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
 
     @on(Input.Changed)
     def _typing(self, event: Input.Changed) -> None:
-        if self.query_one("#filter").display:  # not told late, of an input that was left since
+        if self.query_one("#filter").display:  # ignore a late event of a closed input
             self.action_arrange("filter", event.value)
 
     def action_keep_filter(self, keep: bool = True) -> None:
         """Go back to the list, with the filter that was typed or the one before."""
         self.query_one("#filter").display = False
         self.focus_usual()
-        typed = self.query_one(_Filter).value  # the model may not have heard of all of it
+        typed = self.query_one(_Filter).value  # the model may lag behind
         self.action_arrange("filter", typed if keep else self._wanted)

@@ -1,7 +1,7 @@
 """Makes texts and numbers fit a screen of characters: styled, and cut to a width. Pure.
 
-A line is a list of (text, style). Styles are words ("bold", "failed"), of which `styles.py` knows
-what they look like.
+A line is a list of (text, style). Styles are words ("bold", "failed"); `styles.py` defines how
+they look.
 """
 
 import math
@@ -38,8 +38,8 @@ Line = list[Span]
 
 
 def as_strip(line: Line, width: int) -> Strip:
-    """Make a line as Textual draws it. It is made of segments and not of markup, since a run's name
-    is data; texts are made harmless once more."""
+    """Make a line as Textual draws it. It is made of segments and not of markup, since a run's
+    name is data; texts are sanitized once more."""
     strip = Strip([Segment(sanitize(text), style_of(words)) for text, words in line])
     return strip.adjust_cell_length(width, style_of(""))
 
@@ -55,7 +55,7 @@ def as_text(lines: Iterable[Line]) -> Text:
 
 
 def joined(line: Line) -> str:
-    """The text of a line."""
+    """Return the text of a line."""
     return "".join(text for text, _ in line)
 
 
@@ -72,8 +72,8 @@ def trimmed(line: Line, width: int, glyphs: "Glyphs") -> Line:
 
 
 class Glyphs(NamedTuple):
-    """The characters to draw with. `levels` are from low to high; `other` is for a second curve;
-    `dots`: a plot may use braille, which has eight points a character."""
+    """The characters to draw with. `levels` go from low to high; `other` is for a second curve;
+    `dots`: a plot may use braille, which has eight points per character."""
 
     levels: str
     full: str
@@ -102,7 +102,7 @@ def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
 
 
 def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
-    """The same, but cut in the middle: names often differ at their end."""
+    """Pad or cut as `fit` does, but cut in the middle: names often differ at their end."""
     length = cell_len(text)
     if length <= width or width < 8:
         return fit(text, width, cut=cut)
@@ -114,7 +114,7 @@ def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
 
 
 def value(number: float | None) -> str:
-    """A number with four significant digits."""
+    """Format a number with four significant digits."""
     if number is None:
         return "-"
     if math.isfinite(number) and number == int(number) and abs(number) < 1e5:
@@ -123,7 +123,7 @@ def value(number: float | None) -> str:
 
 
 def short(seconds: float | None) -> str:
-    """A time to wait, as coarse as it is known: `45s`, `12m`, `2h05m`, `3d`."""
+    """Format a time to wait, as coarse as it is known: `45s`, `12m`, `2h05m`, `3d`."""
     if seconds is None:
         return "-"
     if seconds < 60:
@@ -137,7 +137,8 @@ def short(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """How long ago something was, in steps, so that an idle screen does not change every second."""
+    """Format how long ago something was, in steps, so that an idle screen does not change every
+    second."""
     if seconds is None:
         return "-"
     if seconds < 15:

@@ -23,11 +23,11 @@ def show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fals
         poller, view, plain_glyphs=not draws_unicode(os.environ), guest=guest, leaves=leaves
     )
     code = app.run(mouse=True)
-    return app.return_code or code  # the first is Textual's own word for a bug
+    return app.return_code or code  # return_code is set after a bug
 
 
 def draws_unicode(environment: Mapping[str, str]) -> bool:
-    """Whether the terminal claims to show more than ASCII."""
+    """Return whether the terminal claims to show more than ASCII."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         if found := environment.get(name):
             return "utf-8" in found.lower() or "utf8" in found.lower()
