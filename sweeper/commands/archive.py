@@ -14,7 +14,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")
-    verb.add_argument("--undo", action="store_true", help="take it back")
+    verb.add_argument("--undo", action="store_true", help="remove it")
 
 
 def run(arguments: Namespace) -> int:

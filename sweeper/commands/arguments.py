@@ -20,7 +20,9 @@ __all__ = [
 
 def root(verb: ArgumentParser) -> None:
     """Add `--root`: where sweeps are stored."""
-    verb.add_argument("--root", help="where sweeps lie (default: $SWEEPER_ROOT, else ./sweeps)")
+    verb.add_argument(
+        "--root", help="where sweeps are kept (default: $SWEEPER_ROOT, else ./sweeps)"
+    )
 
 
 def json(verb: ArgumentParser) -> None:
@@ -65,7 +67,7 @@ def grid(verb: ArgumentParser) -> None:
         "overrides",
         nargs="*",
         metavar="key=value",
-        help="replaces a base value or an axis; 'key=[a,b]' sets an axis, ~key drops one",
+        help="replace a base value or an axis; 'key=[a,b]' sets an axis, ~key drops one",
     )
     verb.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
     verb.add_argument("--max-parallel", type=int, help="most jobs at once")
@@ -74,14 +76,20 @@ def grid(verb: ArgumentParser) -> None:
         metavar="KEY=VALUE,...",
         help="usd, tokens, hours or on_reach, over the grid's budget: usd=20,on_reach=pause",
     )
-    verb.add_argument("--no-validate", action="store_true", help="do not ask the recipe's config")
+    verb.add_argument(
+        "--no-validate", action="store_true", help="do not check configurations with the recipe"
+    )
 
 
 def wait(verb: ArgumentParser) -> None:
     """Add the options to wait for the launched runs, and to trust their sweep."""
     trust(verb)
-    verb.add_argument("--wait", action="store_true", help="be the launcher until all runs ended")
-    verb.add_argument("--plain", action="store_true", help="with --wait: lines, not the live view")
+    verb.add_argument(
+        "--wait", action="store_true", help="run the launcher here, until all runs have ended"
+    )
+    verb.add_argument(
+        "--plain", action="store_true", help="with --wait: print lines, not the live view"
+    )
 
 
 def trust(verb: ArgumentParser) -> None:

@@ -32,7 +32,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.select(verb)
     shared.some_runs(verb)
     verb.add_argument("--delete", action="store_true", help="delete them, after asking")
-    verb.add_argument("--ttl", metavar="30d", help="have them deleted after so long; never: not")
+    verb.add_argument("--ttl", metavar="30d", help="delete them after this time (never: keep them)")
     verb.add_argument(
         "--keep",
         default="",

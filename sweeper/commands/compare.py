@@ -27,14 +27,16 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="runs, their folders, tinker:// addresses, or base; the first is compared with",
     )
     asked.add_argument("--prompts", metavar="FILE", help="JSONL of prompts, as the eval recipe's")
-    asked.add_argument("--model", help="which base model is meant by base")
-    asked.add_argument("--grader", help="for prompts that name none (exact)")
+    asked.add_argument("--model", help="the model that `base` stands for")
+    asked.add_argument("--grader", help="grader of prompts that name none (exact)")
     asked.add_argument("--samples", type=int, default=1, help="answers to each prompt (1)")
-    asked.add_argument("--temperature", type=float, default=0.0, help="of sampling (0)")
-    asked.add_argument("--max-tokens", type=int, default=64, help="longest answer (64)")
+    asked.add_argument("--temperature", type=float, default=0.0, help="sampling temperature (0)")
+    asked.add_argument("--max-tokens", type=int, default=64, help="most tokens in an answer (64)")
     asked.add_argument("-n", "--limit", type=int, default=10, help="how many of each (10); 0: all")
-    asked.add_argument("--full", action="store_true", help="all prompts, not only what differs")
-    asked.add_argument("--out", metavar="FILE", help="write a page (HTML) too")
+    asked.add_argument(
+        "--full", action="store_true", help="show all prompts, not only those that differ"
+    )
+    asked.add_argument("--out", metavar="FILE", help="also write an HTML page")
 
 
 def run(arguments: Namespace) -> int:

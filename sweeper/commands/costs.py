@@ -27,12 +27,12 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--by",
         choices=("run", "cell", "day", "model", "stage", "chain"),
         default="cell",
-        help="what a line stands for (cell); chain: a run with all that it goes on from",
+        help="what each line shows (cell); chain: a run with all runs that it started from",
     )
     verb.add_argument(
         "--billing",
         action="store_true",
-        help="beside it what the service itself has billed, by run or cell",
+        help="also show what the service has billed, by run or cell",
     )
 
 

@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper delete`."""
     shared.root(verb)
-    verb.add_argument("sweep", help="a sweep that nothing is at work on")
+    verb.add_argument("sweep", help="a sweep that is not running")
     verb.add_argument("--yes", action="store_true", help="do not ask")
 
 

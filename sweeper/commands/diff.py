@@ -26,7 +26,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.json(verb)
     shared.select(verb)
     shared.some_runs(verb)
-    verb.add_argument("--all", action="store_true", help="also what is the same in all")
+    verb.add_argument("--all", action="store_true", help="also show what is the same in all")
 
 
 def run(arguments: Namespace) -> int:

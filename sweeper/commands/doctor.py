@@ -277,7 +277,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor`."""
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("--backend", help="look at what this backend needs, too")
+    verb.add_argument("--backend", help="also check what this backend needs")
     verb.add_argument(
         "--grid", metavar="FILE", help="a grid, whose `launch` says how (default: config.toml)"
     )
@@ -285,7 +285,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--try",
         dest="tried",
         action="store_true",
-        help="try it with a job of a second, which is removed again",
+        help="try the backend with a job of one second, and remove the job",
     )
     verb.add_argument(
         "--timeout",

@@ -51,7 +51,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--table",
         choices=("metrics", "runs", "rollouts", "checkpoints", "items"),
         default="metrics",
-        help="what to write as CSV or Parquet (metrics)",
+        help="the table to write as CSV or Parquet (metrics)",
     )
     verb.add_argument(
         "--raw",

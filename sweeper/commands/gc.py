@@ -74,11 +74,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.json(verb)
     shared.select(verb)
     shared.some_runs(verb)
-    verb.add_argument("--delete", action="store_true", help="do it (else: say what it would do)")
+    verb.add_argument("--delete", action="store_true", help="remove them (without: list them)")
     verb.add_argument(
         "--attempts",
         action="store_true",
-        help="also rollouts and transcripts that a later attempt of the same run has written again",
+        help="also rollouts and transcripts that a later attempt of the run wrote again",
     )
     verb.add_argument(
         "--days", type=float, default=7.0, help="leave what was used in the last DAYS days (7)"

@@ -26,12 +26,12 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--out", help="the file to write (default: <recipe>.yaml; -: print it)")
     verb.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
-    verb.add_argument("--backend", help="where jobs execute: its options are written as comments")
-    verb.add_argument("--list", action="store_true", help="the short names of recipes")
+    verb.add_argument("--backend", help="write the options of this backend as comments")
+    verb.add_argument("--list", action="store_true", help="list the short names of recipes")
     verb.add_argument(
         "--study",
         action="store_true",
-        help="write notes/plan.md too: the question, the baseline, what would count as success",
+        help="also write notes/plan.md: the question, the baseline, the criterion of success",
     )
     verb.add_argument("--schema", action="store_true", help="print the JSON Schema of grids")
 

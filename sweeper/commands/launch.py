@@ -21,9 +21,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.grid(verb)
     shared.root(verb)
     shared.wait(verb)
-    verb.add_argument("--smoke", action="store_true", help="one run first; the rest if it succeeds")
     verb.add_argument(
-        "--live", action="store_true", help="run the checkout itself, not a copy as it is now"
+        "--smoke", action="store_true", help="start one run first, and the others if it succeeds"
+    )
+    verb.add_argument(
+        "--live", action="store_true", help="run the checkout itself, not a copy of it"
     )
 
 

@@ -53,9 +53,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.json(verb)
     shared.select(verb)
     shared.some_runs(verb)
-    verb.add_argument("-f", "--follow", action="store_true", help="go on until all have ended")
+    verb.add_argument("-f", "--follow", action="store_true", help="go on until all runs have ended")
     verb.add_argument("-n", "--lines", type=int, help="only the last LINES lines of each")
-    verb.add_argument("--grep", metavar="PATTERN", help="only lines that this is found in")
+    verb.add_argument("--grep", metavar="PATTERN", help="only lines that match this pattern")
 
 
 def run(arguments: Namespace) -> int:

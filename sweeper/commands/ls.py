@@ -34,13 +34,15 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.select(verb)
     shared.some_runs(verb)
     verb.add_argument(
-        "--metric", action="append", help="show the last value of this too; repeatable"
+        "--metric", action="append", help="also show the last value of this metric; repeatable"
     )
     verb.add_argument(
         "--tag", action="append", default=[], help="only runs with this tag; repeatable"
     )
     verb.add_argument(
-        "--by", metavar="KEY", help="one table of states: a row a value of it, a column a stage"
+        "--by",
+        metavar="KEY",
+        help="a table of states, with a row for each value of this key and a column for each stage",
     )
     verb.add_argument("--starred", action="store_true", help="only runs with a star")
 

@@ -22,11 +22,13 @@ _SHORTEST = 16
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper mcp`."""
     shared.root(verb)
-    verb.add_argument("--grids", default=".", help="the folder of grids that may be launched (.)")
+    verb.add_argument(
+        "--grids", default=".", help="the folder with the grids that agents may launch (.)"
+    )
     verb.add_argument(
         "--budget",
         metavar="KEY=VALUE,...",
-        help="how much agents may launch in this root, ever: runs, tokens, usd, hours, as "
+        help="all that agents may ever launch in this root: runs, tokens, usd, hours, as "
         "runs=50,usd=20 (without: nothing)",
     )
     verb.add_argument(

@@ -24,14 +24,16 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("target", help="a sweep, or a run (sweep/name)")
-    verb.add_argument("text", nargs="?", help="what to note (without anything: what is noted)")
+    verb.add_argument(
+        "text", nargs="?", help="the note (without a note or an option: list the notes)"
+    )
     verb.add_argument("--file", help="take the text from a file; -: from standard input")
-    verb.add_argument("--edit", action="store_true", help="write it in $VISUAL or $EDITOR")
+    verb.add_argument("--edit", action="store_true", help="write the note in $VISUAL or $EDITOR")
     verb.add_argument("--tag", action="append", default=[], help="give it a tag; repeatable")
     verb.add_argument("--untag", action="append", default=[], help="take a tag away; repeatable")
     star = verb.add_mutually_exclusive_group()
     star.add_argument("--star", action="store_true", default=None, help="star it")
-    star.add_argument("--unstar", dest="star", action="store_false", help="take its star away")
+    star.add_argument("--unstar", dest="star", action="store_false", help="remove the star")
 
 
 def run(arguments: Namespace) -> int:

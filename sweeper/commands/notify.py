@@ -22,7 +22,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("sweep", help="a sweep")
-    verb.add_argument("--test", action="store_true", help="send a message that says it is a test")
+    verb.add_argument("--test", action="store_true", help="send a test message")
     verb.add_argument("--quiet", action="store_true", help="print nothing")
 
 

@@ -14,7 +14,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     verb.add_argument("sweep", help="a sweep")
     verb.add_argument(
-        "--runs", action="store_true", help="stop what runs as well, with a checkpoint if it can"
+        "--runs",
+        action="store_true",
+        help="also stop running jobs, after a checkpoint where possible",
     )
 
 

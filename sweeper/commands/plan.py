@@ -30,7 +30,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         action="store_true",
         help="what a launch would submit, as the backend takes it: Jobs of Kubernetes, ...",
     )
-    shape.add_argument("--full", action="store_true", help="every run with its whole configuration")
+    shape.add_argument(
+        "--full", action="store_true", help="show every run with its whole configuration"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -24,11 +24,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--refresh",
         metavar="FILE|URL",
-        help="take this table from now on, in the shape of Tinker's models.json",
+        help="use this table from now on; its format is that of Tinker's models.json",
     )
-    verb.add_argument(
-        "--reset", action="store_true", help="forget such a table: the package's own counts again"
-    )
+    verb.add_argument("--reset", action="store_true", help="use the package's own table again")
 
 
 def run(arguments: Namespace) -> int:

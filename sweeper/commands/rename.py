@@ -12,8 +12,8 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper rename`."""
     shared.root(verb)
-    verb.add_argument("sweep", help="a sweep that nothing is at work on")
-    verb.add_argument("name", help="its new name")
+    verb.add_argument("sweep", help="a sweep that is not running")
+    verb.add_argument("name", help="the new name")
 
 
 def run(arguments: Namespace) -> int:

@@ -19,9 +19,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     shared.select(verb)
     shared.runs(verb)
-    verb.add_argument(
-        "--failed", action="store_true", help="those that failed (the same as to name none)"
-    )
+    verb.add_argument("--failed", action="store_true", help="failed runs (the default)")
     shared.wait(verb)
 
 

@@ -45,20 +45,22 @@ def add_arguments(verb: ArgumentParser) -> None:
     order.add_argument("--best", action="store_true", help="highest reward first")
     order.add_argument("--worst", action="store_true", help="lowest reward first")
     for flag, what in (("reward", "total reward"), ("length", "sampled tokens")):
-        verb.add_argument(f"--min-{flag}", type=float, help=f"only with so much {what} or more")
-        verb.add_argument(f"--max-{flag}", type=float, help=f"only with so much {what} or less")
+        verb.add_argument(f"--min-{flag}", type=float, help=f"only with at least this {what}")
+        verb.add_argument(f"--max-{flag}", type=float, help=f"only with at most this {what}")
     verb.add_argument(
         "--failed", action="store_true", help="answers of the last evaluations that score below 1"
     )
     verb.add_argument(
         "--against",
         metavar="RUN",
-        help="items that the run solves and this one fails, both answers",
+        help="items that the run solves and this run fails, with both answers",
     )
-    verb.add_argument("--search", metavar="TEXT", help="only with this text in what was said")
-    verb.add_argument("--full", action="store_true", help="the conversations too")
+    verb.add_argument("--search", metavar="TEXT", help="only conversations that contain this text")
+    verb.add_argument("--full", action="store_true", help="also show the conversations")
     verb.add_argument(
-        "--export", metavar="FILE", help="write all that was chosen, a line of JSON a step; -: here"
+        "--export",
+        metavar="FILE",
+        help="write all chosen trajectories as JSON lines, one a step (-: standard output)",
     )
     verb.add_argument(
         "--otlp", metavar="URL", help="send it to a collector of OpenTelemetry (http://HOST:4318)"

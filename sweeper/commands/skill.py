@@ -17,9 +17,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--install",
         metavar="DIR",
-        help="write it below this folder, as .claude/skills (default: print it)",
+        help="install it below this folder, such as .claude/skills (default: print it)",
     )
-    verb.add_argument("--force", action="store_true", help="over one that is another")
+    verb.add_argument("--force", action="store_true", help="overwrite a different file")
     verb.add_argument(
         "--agents-md", action="store_true", help="print AGENTS.md of sweeper's repository instead"
     )

@@ -27,7 +27,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.select(verb)
     verb.add_argument("sweep", nargs="?", help="a sweep (default: a line for each)")
     verb.add_argument("--archived", action="store_true", help="without a sweep: archived ones too")
-    verb.add_argument("--follow", action="store_true", help="again and again until it has ended")
+    verb.add_argument(
+        "--follow", action="store_true", help="print it again and again until the sweep has ended"
+    )
 
 
 def run(arguments: Namespace) -> int:

@@ -20,13 +20,17 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--environment",
         default="bubblewrap",
         metavar="KIND",
-        help=f"where they are tried: {', '.join(KINDS)} (bubblewrap)",
+        help=f"the environment to try them in: {', '.join(KINDS)} (bubblewrap)",
     )
     verb.add_argument(
-        "--unsafe", action="store_true", help="allow an environment that keeps nothing apart"
+        "--unsafe", action="store_true", help="allow an environment without isolation"
     )
-    verb.add_argument("--read-only", action="store_true", help="only read them, and try none")
-    verb.add_argument("--at-once", type=int, default=2, metavar="N", help="environments (2)")
+    verb.add_argument(
+        "--read-only", action="store_true", help="only read the tasks, do not try them"
+    )
+    verb.add_argument(
+        "--at-once", type=int, default=2, metavar="N", help="environments at once (2)"
+    )
 
 
 def run(arguments: Namespace) -> int:

@@ -18,11 +18,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper watch`."""
     shared.root(verb)
     verb.add_argument("sweep", nargs="?", help="a sweep (default: the newest)")
-    verb.add_argument("--plain", action="store_true", help="lines, as without a terminal")
+    verb.add_argument("--plain", action="store_true", help="print lines, as without a terminal")
     verb.add_argument(
         "--until-ended",
         action="store_true",
-        help="leave when the sweep has ended: ten minutes after the last key, soon without any",
+        help="exit when the sweep has ended (ten minutes after the last key, if you pressed any)",
     )
     # Set by `launch --wait`, which shows this view and may end before it: its process id.
     verb.add_argument("--guest", type=int, help=SUPPRESS)

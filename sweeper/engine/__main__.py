@@ -20,15 +20,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="sweeper engine", description="the local Tinker-compatible service"
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    _add_settings(actions.add_parser("start", help="start one, which stays"))
-    _add_settings(actions.add_parser("serve", help="serve in the foreground"))
-    status = actions.add_parser("status", help="say whether one runs, and where")
+    _add_settings(actions.add_parser("start", help="start an engine in the background"))
+    _add_settings(actions.add_parser("serve", help="run an engine in the foreground"))
+    status = actions.add_parser("status", help="show whether an engine runs, and where")
     status.add_argument("--all", action="store_true", help="list all sessions, not the last 10")
     actions.add_parser(
         "env", help='print what a shell sets to use it: eval "$(sweeper engine env)"'
     )
     stop = actions.add_parser("stop", help="stop it")
-    stop.add_argument("--force", action="store_true", help="though sweeps use it")
+    stop.add_argument("--force", action="store_true", help="even if sweeps use it")
     for action in actions.choices.values():
         action.add_argument("--home", help="default: $SWEEPER_HOME or the user's data directory")
     return parser
