@@ -15,7 +15,7 @@ lacks = rl.lacks
 
 @chz.chz
 class Config(rl.Config, settings.ByOrder):
-    """What a session is; the same orders give the same metrics."""
+    """Configuration of a session. The same orders give the same metrics."""
 
     log_path: str = chz.field(default="runs/session", doc="directory for metrics and checkpoints")
 
@@ -59,12 +59,12 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """What a session will use if all its steps are ordered; see estimates.py."""
+    """Estimate the tokens of a session if all its steps are ordered; see estimates.py."""
     return rl.estimate(settings.without_order(values))
 
 
 def main(config: Config) -> None:
-    """Do what is ordered. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Carry out orders. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("rl", GroupSession, config)
 
 
