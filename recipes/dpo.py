@@ -302,7 +302,7 @@ class PairTrainer(Trainer):
 
 
 class PreferenceTrainer(PairTrainer):
-    """Compares answers with a reference, which is asked once per pair because it does not change."""
+    """Compares answers with a reference, asked once per pair because it does not change."""
 
     config: Config
     shown: ClassVar = ("dpo_loss", "margin", "test/margin", "test/preference_accuracy")

@@ -56,7 +56,7 @@ class Limits(NamedTuple):
 
 
 class Played(NamedTuple):
-    """A finished episode: its rollout, why it ended, the verifier's results, and how long it took."""
+    """A finished episode: its rollout, why it ended, the verifier's results, and its duration."""
 
     rollout: Rollout
     ended: str

@@ -56,7 +56,7 @@ LINES = 10
 
 @chz.chz
 class Config(settings.Problems):
-    """What a run is; the same configuration gives the same answers."""
+    """Configuration of a run. The same configuration gives the same answers."""
 
     suite: str | None = chz.field(
         default=None,
@@ -265,7 +265,7 @@ class Asked(NamedTuple):
 
 
 class Evaluation:
-    """Evaluation loop: questions are pending while answers are graded, in the order of the suite."""
+    """Evaluation loop: questions are pending while answers are graded, in suite order."""
 
     def __init__(
         self,
@@ -318,7 +318,7 @@ class Evaluation:
         return ({PARENT: self.weights} if self.weights else {}) | self.tracker.mark
 
     def under_way(self, items: Iterable[Item]) -> Iterator[Asked]:
-        """Yield the items in order, with `in_flight` asked ahead. No item is begun after a signal."""
+        """Yield the items in order, with `in_flight` asked ahead. None begins after a signal."""
         waiting: deque[Asked] = deque()
         for item in items:
             if self.stop.signum is not None:

@@ -45,7 +45,7 @@ _LOOK_SECONDS = 0.2
 
 @chz.chz
 class Config(settings.Place):
-    """What a run is."""
+    """Configuration of a run."""
 
     tasks: str = chz.field(doc="folder of tasks in Harbor's format")
     agent: str = chz.field(
@@ -93,7 +93,7 @@ def options_of(text: str) -> dict[str, Any]:
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what this machine and this interpreter lack for a run, and the mistakes of its tasks."""
+    """Return what this machine and interpreter lack for a run, and the mistakes of its tasks."""
     found: list[str] = []
     if importlib.util.find_spec("harbor") is None:
         found.append(
@@ -141,7 +141,7 @@ class Trials:
         self.lost: list[tuple[str, int]] = []
 
     def run(self, tasks: Sequence[Task]) -> bool:
-        """Run trials. Returns False if a signal stopped it; then all finished trials are recorded."""
+        """Run trials. Returns False if a signal stopped it; finished trials are recorded."""
         wanted = [(task, n) for task in tasks for n in range(self.config.attempts)]
         for record in self.directory.read_episodes():
             found = harbor_trials.from_document(record)

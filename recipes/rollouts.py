@@ -125,7 +125,7 @@ def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
 
 
 def whole_after(rollout: Rollout) -> tuple[int, list[int]]:
-    """Return the number of tokens after the prompt, and the places of the sampled ones among them."""
+    """Return the number of tokens after the prompt, and the places of sampled ones among them."""
     tokens, places = whole([], rollout)
     return len(tokens), places
 

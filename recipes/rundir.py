@@ -66,7 +66,7 @@ class RunDirectory:
 
     @property
     def last_record(self) -> dict[str, Any] | None:
-        """The last record of checkpoints.jsonl, of whatever kind."""
+        """The last record of checkpoints.jsonl, of any kind."""
         records = _read_lines(os.path.join(self.path, CHECKPOINTS))
         return records[-1] if records else None
 

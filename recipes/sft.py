@@ -130,7 +130,7 @@ def begin_greedy(
 
 @dataclass(frozen=True)
 class Submitted:
-    """The requests of one step, under way."""
+    """The pending requests of one step."""
 
     step: int
     batch: list["tinker.Datum"]

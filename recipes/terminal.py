@@ -106,7 +106,7 @@ class Data(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Identifies an episode: `train` or `test`, and the numbers of its step, its group and itself."""
+    """Identifies an episode: `train` or `test`, and its step, group and episode numbers."""
 
     split: str
     step: int
@@ -400,7 +400,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         return self.told("train")
 
     def told(self, split: str) -> dict[str, float]:
-        """Return counts of failures, the shares of each way an episode ended, and mean durations."""
+        """Return counts of failures, the share of each reason to end, and mean durations."""
         every = [one for own in self.batch[split] for one in own]
         played = [one.played for one in every if one.played is not None]
         found: dict[str, float] = {
@@ -417,7 +417,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         return found
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
-        """Write the summaries and transcripts of rl.py, and every episode as a trajectory in ATIF."""
+        """Write the summaries and transcripts of rl.py, and every episode as an ATIF trajectory."""
         super().write_rollouts(step, name, groups, title)
         own = [
             [one.played for one in group if one.played is not None]
