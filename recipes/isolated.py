@@ -30,7 +30,7 @@ Asked = tuple[str, str, str]
 
 @cache
 def missing() -> str | None:
-    """What this machine lacks for that, and how to get it; None: nothing."""
+    """Return what this machine lacks for it and how to install it; None: nothing."""
     return environments.missing("bubblewrap")
 
 

@@ -48,7 +48,9 @@ class Function(ABC):
 
     @abstractmethod
     def __call__(self, question: str, response: str, answer: str) -> Scored:
-        """One call. Whatever the function does, this returns in about the time allowed."""
+        """Call the function. This returns in about the allowed time, even if the
+        function hangs.
+        """
 
     @abstractmethod
     def close(self) -> None:
