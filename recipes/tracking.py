@@ -73,7 +73,7 @@ class Tracker:
 
 @contextmanager
 def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Iterator[Tracker]:
-    """The W&B run for the time of the block, whose exit code it gets."""
+    """Open the W&B run for the time of the block; it gets the block's exit code."""
     tracker = Tracker(_start(config, directory, values), directory.last_state)
     code: Any = 1
     try:

@@ -8,7 +8,7 @@ Specs with fields that beaker-py's own dataclasses lack, or that break further r
 refused. Listings have filters and pages. A scheduler assigns jobs to nodes by clusters, host names
 and CPUs; an executor resolves images and secrets, starts, stops and kills.
 
-    with Beaker(folder, certificate) as beaker:  # beaker.environment_of_launchers configures clients
+    with Beaker(folder, certificate) as beaker:  # beaker.environment_of_launchers for it
         beaker.faults.append(Fault("ListWorkloads", "INTERNAL", times=3))
         beaker.silent = True              # nothing answers
         beaker.preempt(experiment)        # its job is stopped for another one
