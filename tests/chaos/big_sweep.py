@@ -1,6 +1,9 @@
-"""Runs a sweep of 200 runs on tmux with `max_parallel: 8`, as a user launches it. The launcher is
-killed ten times on the way, and the tmux server once: `python tests/chaos/big_sweep.py [--seed
-N]`.
+"""Runs a sweep of 200 runs on tmux while its launcher and the tmux server are killed.
+
+    python tests/chaos/big_sweep.py [--seed N]
+
+The sweep has `max_parallel: 8`, and is launched as a user does it. Its launcher is killed ten times
+on the way, and the tmux server once.
 
 Everything is as shipped (a lease of 60 s, heartbeats every 5 s), except the recipe, a toy of about
 a second. Exit code 1 unless everything is complete after relaunching and the ledger agrees.

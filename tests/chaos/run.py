@@ -1,5 +1,7 @@
-"""Makes the large counts: `python tests/chaos/run.py`, or `make chaos`. Prints a table of kills
-and of the runs' outcomes; exit code 1 when anything was lost, doubled or wrong.
+"""Makes the large counts: `python tests/chaos/run.py`, or `make chaos`.
+
+Prints a table of kills and of the runs' outcomes; exit code 1 when anything was lost, doubled or
+wrong.
 
 A count of 0 leaves that part out.
 
