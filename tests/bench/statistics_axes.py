@@ -1,5 +1,4 @@
-"""Measures by simulation how often the report's statements about axes are false, and how often
-true.
+"""Measures by simulation how often the report's statements about axes are false and true.
 
     python tests/bench/statistics_axes.py [--trials 1000]
 
