@@ -1,5 +1,5 @@
 """Training programs, one file each: a chz `Config` and `main(config)`.
 
-They know nothing of sweeper: each runs alone with `python -m sweeper.recipes.<name> key=value`,
-and any of them is a starting point for your own.
+They do not depend on the rest of sweeper: each runs alone with `python -m sweeper.recipes.<name>
+key=value`, and can be the starting point for another program.
 """

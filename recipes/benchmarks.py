@@ -1,9 +1,9 @@
-"""tinker-cookbook's benchmarks as items of an evaluation: `suite=cookbook:gsm8k`, where its package
-is installed beside this one.
+"""tinker-cookbook's benchmarks as items of an evaluation: `suite=cookbook:gsm8k`. It needs
+tinker-cookbook in the same interpreter.
 
-Its environments make the prompts and grade the answers; what asks, records, resumes and counts is
-eval.py. An example is an item by the benchmark's name and its own `example_id`, which is a hash of
-its content. As in its own results an example is right whose reward is above zero.
+Its environments make the prompts and grade the answers; eval.py asks, records, resumes and counts.
+An item is identified by the benchmark's name and the example's `example_id`, which is a hash of
+its content. As in tinker-cookbook's own results, an example is right if its reward is above zero.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from .service import RecipeError
 from .suites import Item
 
 PREFIX = "cookbook:"
-"""What a suite's name begins with that is one of its benchmarks."""
+"""Prefix of a suite's name that is a benchmark."""
 
 GRADER = "tinker-cookbook"
-"""Who grades these items, in their rows."""
+"""Grader of these items in their rows."""
 
 
 class Played(NamedTuple):
-    """What became of an example: its first prompt, the answers, their tokens; `ended` says whether
-    the model ended the last one."""
+    """The result of an example: its first prompt, the answers and their tokens. `ended` says
+    whether the model ended the last answer."""
 
     prompt: str
     text: str
@@ -39,7 +39,7 @@ class Played(NamedTuple):
     error: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """What a row of `items.jsonl` says of it, beside its item."""
+        """Return the fields of its row in `items.jsonl`, apart from those of its item."""
         said: dict[str, Any] = {
             "sample": 0,
             "text": self.text,
@@ -53,33 +53,33 @@ class Played(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """Episodes under way, to be waited for like a request of the SDK."""
+    """Pending episodes, with the interface of the SDK's requests."""
 
     played: "Future[list[Played]]"
 
     def result(self, timeout: float | None = None) -> list[Played]:
-        """All of them."""
+        """Wait for all of them."""
         return self.played.result(timeout)
 
     def future(self) -> "Future[list[Played]]":
-        """What says whether they are over."""
+        """Return the future of the results."""
         return self.played
 
 
 def split(suite: str) -> tuple[str, list[str]]:
-    """The suites of our own, and the names of benchmarks."""
+    """Split a suite into sweeper's suites and the names of benchmarks."""
     parts = [part.strip() for part in suite.split(",") if part.strip()]
     own = [part for part in parts if not part.startswith(PREFIX)]
     return ",".join(own), [part.removeprefix(PREFIX) for part in parts if part not in own]
 
 
 def _cookbook(module: str) -> Any:
-    """A module of the package, which few have installed."""
+    """Import a module of the package, which few have installed."""
     return importlib.import_module(f"tinker_cookbook.{module}")
 
 
 def found(name: str) -> Any:
-    """The benchmark of that name. Raises RecipeError where there is none, or no package."""
+    """Return the benchmark of that name. Raises RecipeError if there is none, or no package."""
     try:
         package = _cookbook("eval.benchmarks")
     except ImportError as error:
@@ -91,7 +91,7 @@ def found(name: str) -> Any:
         if not module.name.startswith("_"):
             try:
                 importlib.import_module(f"{package.__name__}.{module.name}")
-            except ImportError:  # one of the packages that some of them want
+            except ImportError:  # it needs an optional package
                 continue
     if name not in package.REGISTRY:
         known = ", ".join(sorted(package.REGISTRY))
@@ -100,7 +100,7 @@ def found(name: str) -> Any:
 
 
 class Benchmarks:
-    """The benchmarks of an evaluation, played on a loop of their own."""
+    """The benchmarks of an evaluation, played on an event loop of their own."""
 
     def __init__(self, names: Sequence[str], config: Any, tokenizer: Any) -> None:
         renderer = config.renderer_name
@@ -121,7 +121,9 @@ class Benchmarks:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def items(self) -> list[Item]:
-        """The examples of all, in their order. Raises RecipeError where a data set is not there."""
+        """Return the examples of all benchmarks in order. Raises RecipeError if a data set is
+        missing.
+        """
         items: list[Item] = []
         for name in self._named:
             for example in self._environments(name, 0):
@@ -132,7 +134,7 @@ class Benchmarks:
         return items
 
     def begin(self, sampler: Any, item: Item, first: int, seeds: Sequence[int]) -> Waited:
-        """Play an example once for each seed; the first is sample `first` of it."""
+        """Play an example once for each seed; the first is its sample `first`."""
         name, example = self._where[item.key]
         played: list[Callable[[], Coroutine[Any, Any, Played]]] = []
         for number, seed in enumerate(seeds, first):
@@ -145,11 +147,11 @@ class Benchmarks:
         return Waited(asyncio.run_coroutine_threadsafe(every(), self._loop))
 
     def close(self) -> None:
-        """End the loop."""
+        """Stop the event loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _environments(self, name: str, sample: int) -> dict[str, Any]:
-        """The environments of all examples for one sample of each, by the example's id."""
+        """Return the environments of all examples for one sample of each, by the example's id."""
         if (name, sample) not in self._made:
             config, benchmark = self._config, self._named[name]
             asked = _cookbook("eval.benchmarks").BenchmarkConfig(
@@ -173,7 +175,7 @@ class Benchmarks:
         return self._made[name, sample]
 
     async def _play(self, sampler: Any, environment: Any, seed: int) -> Played:
-        """One episode: turn by turn, until the environment says that it is over."""
+        """Play one episode, turn by turn, until the environment says that it is over."""
         import tinker
 
         begun: Any = await environment.initial_observation()
@@ -210,8 +212,8 @@ class Benchmarks:
 
 
 def wanted(suite: str | None) -> tuple[str | None, list[str]]:
-    """A suite without benchmarks (None: the configured task; "": there are only benchmarks), and
-    their names. Raises RecipeError for one that is not there."""
+    """Return a suite without benchmarks (None: the configured task; "": there are only
+    benchmarks), and the benchmarks' names. Raises RecipeError for an unknown one."""
     if suite is None or PREFIX not in suite:
         return suite, []
     own, names = split(suite)

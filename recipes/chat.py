@@ -1,4 +1,6 @@
-"""Conversations as tokens: the tokenizer's chat template, and which tokens the model learns."""
+"""Renders conversations as tokens with the chat template, and marks the tokens that the model
+learns.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -13,10 +15,10 @@ T = TypeVar("T")
 
 
 class Example(NamedTuple):
-    """A conversation as tokens, up to and with the end token of its last answer.
+    """A conversation as tokens, up to and including the end token of its last answer.
 
-    `weights` is 1.0 for what the assistant writes (its end token too) and 0.0 elsewhere;
-    the last answer begins at `answer`.
+    `weights` is 1.0 for the assistant's tokens (also its end token) and 0.0 elsewhere; the last
+    answer begins at `answer`.
     """
 
     tokens: list[int]
@@ -25,10 +27,11 @@ class Example(NamedTuple):
 
 
 def render(tokenizer: Any, conversation: Conversation) -> list[Example]:
-    """The example, or examples, that a conversation holds.
+    """Return the example, or examples, of a conversation.
 
-    One for each of the assistant's turns, joined where a turn begins with all of the one
-    before. Not every template allows that: some write past turns otherwise than the last.
+    There is one for each of the assistant's turns; a turn is joined with the one before if it
+    begins with all of its tokens. Not every template allows that: some write past turns
+    differently from the last.
     """
     examples: list[Example] = []
     for position, message in enumerate(conversation):
@@ -44,21 +47,21 @@ def render(tokenizer: Any, conversation: Conversation) -> list[Example]:
 
 
 def render_answer(tokenizer: Any, before: Conversation, answer: str) -> Example:
-    """A question with an answer, whose tokens alone have weight."""
+    """Return a question with an answer; only the answer's tokens have weight."""
     prompt, said = _turn(tokenizer, before, answer)
     return Example(prompt + said, [0.0] * len(prompt) + [1.0] * len(said), len(prompt))
 
 
 def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], int]:
-    """The tokens of a prompt, and the token that ends the answer to it."""
+    """Return the tokens of a prompt, and the token that ends its answer."""
     prompt, said = _turn(tokenizer, messages, "x")
     return prompt, said[-1]
 
 
 def render_reply(tokenizer: Any, text: str) -> list[int]:
-    """The tokens between the one that ends an answer and the next answer, where `text` is what the
-    model is told between. Raises RecipeError for a template that writes answers otherwise once
-    something follows them."""
+    """Return the tokens between the end token of an answer and the next answer, with the message
+    `text` between them. Raises RecipeError for a template that writes an answer differently once
+    something follows it."""
     if tokenizer.chat_template is None:
         return _encode(tokenizer, f"\nuser: {text}\nassistant:")
     before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
@@ -76,8 +79,8 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
 
 
 def without_special(tokenizer: Any, text: str) -> str:
-    """A text in which nothing reads as a special token: what an environment writes must not end a
-    message."""
+    """Change a text so that nothing in it reads as a special token: an environment's output must
+    not end a message."""
     for special in tokenizer.all_special_tokens:
         text = text.replace(special, f"{special[0]} {special[1:]}")
     return text
@@ -86,14 +89,14 @@ def without_special(tokenizer: Any, text: str) -> str:
 def render_all(
     tokenizer: Any, conversations: Sequence[Conversation], max_length: int
 ) -> list[Example]:
-    """All examples of at most `max_length` tokens. Raises RecipeError when none is left."""
+    """Return all examples of at most `max_length` tokens. Raises RecipeError if none is left."""
     examples = [example for chat in conversations for example in render(tokenizer, chat)]
     sizes = [len(example.tokens) for example in examples]
     return short_enough(examples, sizes, max_length, "example")
 
 
 def short_enough(items: Sequence[T], sizes: Sequence[int], max_length: int, kind: str) -> list[T]:
-    """The items of at most `max_length` tokens. Raises RecipeError when none is left."""
+    """Return the items of at most `max_length` tokens. Raises RecipeError if none is left."""
     kept = [item for item, size in zip(items, sizes, strict=True) if size <= max_length]
     if not kept:
         raise RecipeError(
@@ -105,7 +108,7 @@ def short_enough(items: Sequence[T], sizes: Sequence[int], max_length: int, kind
 
 
 def to_datum(example: Example) -> "tinker.Datum":
-    """What Tinker trains on: inputs and, one place on, targets with their weights."""
+    """Return the training datum: inputs and, shifted by one, targets with their weights."""
     import numpy as np
     import tinker
 
@@ -119,13 +122,13 @@ def to_datum(example: Example) -> "tinker.Datum":
 
 
 def same_text(tokenizer: Any, left: Sequence[int], right: Sequence[int]) -> bool:
-    """Whether two token sequences read the same, special tokens left out."""
+    """Return whether two token sequences read the same, without special tokens."""
     texts = [tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in (left, right)]
     return texts[0] == texts[1]
 
 
 def _turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int], list[int]]:
-    """Tokens of the prompt, and of the answer with the token that ends it."""
+    """Return the tokens of the prompt, and of the answer with its end token."""
     if tokenizer.chat_template is None:
         return _plain_turn(tokenizer, before, answer)
     said = [*before, {"role": "assistant", "content": answer}]
@@ -141,7 +144,7 @@ def _turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int],
 
 
 def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
-    """Cut what the template adds after the end token: a model that samples stops there."""
+    """Cut what the template adds after the end token: a sampling model stops there."""
     special = set(tokenizer.all_special_ids)
     for position in reversed(range(len(tokens))):
         if tokens[position] in special:
@@ -150,7 +153,9 @@ def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
 
 
 def _plain_turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int], list[int]]:
-    """For base models, whose tokenizers have no chat template: `role: text`, a line each."""
+    """Render for base models, whose tokenizers have no chat template: `role: text`,
+    one per line.
+    """
     lines = "".join(f"{message['role']}: {message['content']}\n" for message in before)
     start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     prompt = start + _encode(tokenizer, lines + "assistant:")

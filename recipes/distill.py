@@ -1,18 +1,20 @@
-"""Distillation: learn from a teacher, which is another model or weights trained before.
+"""Distillation: learn from a teacher, which is another model or a trained checkpoint.
 
     python -m sweeper.recipes.distill teacher=tiny/teacher mode=on_policy log_path=/tmp/distill
 
-`on_policy`: the student answers, and the teacher says of each token how likely it was. A token's
-advantage is log teacher - log student, whose mean is minus the reverse KL divergence: that falls
-(Agarwal et al. 2023, arXiv:2306.13649). Nobody rewards anything; the rewards in the metrics are for
-who reads them. With `kl_top_k` the divergence is taken over each token's likeliest values, not by
-the sampled one alone (top_k.py).
+`on_policy`: the student answers, and the teacher computes the logprob of each token. A token's
+advantage is log teacher - log student. Its mean is minus the reverse KL divergence, which training
+reduces (Agarwal et al. 2023, arXiv:2306.13649). Rewards are not used for training; those in the
+metrics are for readers. With `kl_top_k` the divergence is taken over each token's likeliest values
+instead of the sampled one alone (top_k.py).
 
-`off_policy`: the teacher answers, and the student is shown that, as in sft.py (Kim and Rush 2016,
-arXiv:1606.07947). The teacher's answers to the training questions are sampled at the start.
+`off_policy`: the teacher answers, and the student is trained on the answers as in sft.py (Kim and
+Rush 2016, arXiv:1606.07947). The teacher's answers to the training questions are sampled at the
+start.
 
-Several teachers, by weight: `teacher=0.7*tiny/teacher,0.3*/runs/sft`. On-policy their logprobs are
-averaged, so that the student is drawn to each by its weight; off-policy each answers its share.
+Several teachers have weights: `teacher=0.7*tiny/teacher,0.3*/runs/sft`. On-policy their logprobs
+are averaged, so that each pulls the student by its weight; off-policy each answers its share of the
+questions.
 """
 
 import math
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
 @chz.chz
 class Config(rl.Config):
-    """What a run is; the same configuration gives the same metrics."""
+    """Configuration of a run. The same configuration gives the same metrics."""
 
     teacher: str = chz.field(
         default="tiny/teacher",
@@ -83,7 +85,7 @@ class Config(rl.Config):
 
 
 def _check_top_k(config: Config) -> None:
-    """Raise ValueError for what does not go together with `kl_top_k`."""
+    """Raise ValueError for settings that conflict with `kl_top_k`."""
     fixed = {"temperature": 1.0, "kl_discount_factor": 0.0, "loss_fn": "importance_sampling"}
     for key, usual in fixed.items():
         if (value := getattr(config, key)) != usual:
@@ -91,18 +93,18 @@ def _check_top_k(config: Config) -> None:
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
     return hyperparams.notes("distill", Config, values)
 
 
 def main(config: Config) -> None:
-    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     kinds: dict[str, type[Trainer]] = {"on_policy": OnPolicy, "off_policy": OffPolicy}
     run("distill", kinds[config.mode], config)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """What a run with these values will use; see estimates.py."""
+    """Estimate the tokens of a run with these values; see estimates.py."""
     config = Config(**values)
     train, test = estimates.split_sizes(config)
     teachers = [estimates.model_of(config, name) for _, name in teachers_of(config.teacher)]
@@ -125,7 +127,9 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 def teachers_of(text: str) -> list[tuple[float, str]]:
-    """Weights that add up to 1, and the names of the teachers. Raises ValueError for others."""
+    """Return the teachers' weights, which add up to 1, and names. Raises ValueError for invalid
+    text.
+    """
     found: list[tuple[float, str]] = []
     for part in text.split(","):
         before, star, name = part.strip().rpartition("*")
@@ -148,7 +152,7 @@ class Teacher(NamedTuple):
 
 
 def open_teachers(connection: service.Service, config: Config) -> list[Teacher]:
-    """The configured teachers."""
+    """Open the configured teachers."""
     return [
         Teacher(weight, samplers.open_named(connection, name, config.model_name, None))
         for weight, name in teachers_of(config.teacher)
@@ -156,26 +160,28 @@ def open_teachers(connection: service.Service, config: Config) -> list[Teacher]:
 
 
 class OnPolicy(rl.GroupTrainer):
-    """The loop of RL, whose advantages are what the teacher thinks of the student's tokens."""
+    """The loop of RL, with advantages from the teacher's logprobs of the student's tokens."""
 
     shown: ClassVar = ("teacher_kl", "env/all/correct", "test/accuracy")
 
     def prepare(self, data: tasks.Split) -> None:
-        """The questions, and the teachers."""
+        """Render the questions, and open the teachers."""
         super().prepare(data)
         self.teachers = open_teachers(self.connection, self.config)
 
     def open_reference(self) -> "tinker.SamplingClient | None":
-        """None but the teachers."""
+        """Return None: the teachers are the only references."""
         return None
 
     @property
     def drops_constant(self) -> bool:
-        """No: rewards play no part."""
+        """Whether groups of equal rewards are dropped; by default not, because rewards play no
+        part.
+        """
         return bool(self.config.remove_constant_reward_groups)
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
-        """How much likelier each token is to the teachers than to the student."""
+        """Return how much likelier each token is to the teachers than to the student."""
         config = self.config
         if config.kl_top_k:
             return self.top_k(groups)
@@ -202,7 +208,7 @@ class OnPolicy(rl.GroupTrainer):
     def ask(
         self, sampler: "tinker.SamplingClient", problem: Problem, count: int, **params: Any
     ) -> rl.SampleRequest:
-        """With the likeliest values of each token, where they are compared."""
+        """Submit a request, with the likeliest values of each token if they are compared."""
         k = self.config.kl_top_k
         if not k or not params["temperature"]:
             return super().ask(sampler, problem, count, **params)
@@ -213,8 +219,8 @@ class OnPolicy(rl.GroupTrainer):
         return sampler.sample(prompt, count, asked, topk_sample_logprobs=k)
 
     def top_k(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
-        """The weights of each token's likeliest values, and how far the teachers are away: by the
-        sampled tokens, and over those values."""
+        """Return the weights of each token's likeliest values, and the distance to the teachers:
+        by the sampled tokens, and over the likeliest values."""
         import numpy as np
 
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
@@ -243,25 +249,27 @@ class OnPolicy(rl.GroupTrainer):
 
     @property
     def loss_fn(self) -> Any:
-        """The divergence over likeliest values is a sum over their logprobs."""
+        """The name of the loss function. The divergence over likeliest values is a sum over their
+        logprobs.
+        """
         return "cross_entropy" if self.config.kl_top_k else super().loss_fn
 
     def to_datum(self, prompt: list[int], rollout: Rollout, by_token: Any) -> "tinker.Datum":
-        """With the likeliest values as targets, where they are compared."""
+        """Return a training datum, with the likeliest values as targets if they are compared."""
         if self.config.kl_top_k:
             return top_k.to_datum(prompt, rollout, by_token)
         return super().to_datum(prompt, rollout, by_token)
 
 
 class OffPolicy(sft.SupervisedTrainer):
-    """SFT on what the teachers answer."""
+    """SFT on the teachers' answers."""
 
     config: Any
     shown: ClassVar = ("train_mean_nll", "test/nll", "test/accuracy")
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
-        """Questions to train on, with the answers that teachers end within `max_tokens`. They are
-        asked anew where a run goes on, and answer the same."""
+        """Return the training questions with the answers that teachers end within `max_tokens`. A
+        resumed run asks the teachers again and gets the same answers."""
         import tinker
 
         config: Config = self.config

@@ -1,20 +1,21 @@
-"""Direct preference optimization: make preferred answers likelier than the others.
+"""Direct preference optimization: make preferred answers likelier than rejected ones.
 
     python -m sweeper.recipes.dpo task=sorting load_checkpoint_path=/tmp/sft log_path=/tmp/dpo
 
-The pairs come from a JSONL file (pairs.py says in which shapes), or are made of generated problems:
-the right answer against one with a mistake in it. The loss is that of Rafailov et al. 2023
-(arXiv:2305.18290), the reference being the weights that the run starts from:
+The pairs come from a JSONL file (pairs.py describes the formats), or are made from generated
+problems: the right answer against one with a mistake in it. The loss is that of Rafailov et al.
+2023 (arXiv:2305.18290); the reference is the weights that the run starts from:
 
     -log sigmoid(margin)    margin = dpo_beta (log p/ref of the chosen - log p/ref of the rejected)
 
-The service has no such loss, and needs none. Its slope by the logprob of each token depends on the
-pair's margin alone, so a step takes two passes: a forward one for the margins, then one with
-cross_entropy, which is linear in the logprobs, and as weights the slopes: positive where an answer
-was chosen, negative where it was rejected. That is the loss's own gradient, without torch.
+The service has no such loss and does not need one. The derivative of the loss by a token's logprob
+depends only on the pair's margin, so a step takes two passes. A forward pass computes the margins.
+The second pass uses cross_entropy, which is linear in the logprobs, with the derivatives as
+weights: positive for chosen answers, negative for rejected ones. That gives the exact gradient of
+the loss, without torch.
 
-Stopped at any time (SIGTERM, Ctrl-C) and started again with the same log_path, a run goes on from
-its last checkpoint as if nothing had happened; its reference stays what it was.
+A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path resumes from its
+last checkpoint as if nothing had happened; its reference stays the same.
 """
 
 import math
@@ -43,15 +44,17 @@ if TYPE_CHECKING:
     import tinker
 
 Baseline = Callable[[], list[tuple[float, float]]]
-"""Waits for two numbers of each pair: of its chosen answer, and of its rejected one."""
+"""Waits for the baselines of each pair: of its chosen answer and of its rejected one."""
 
 EVEN = 1e-4
-"""Log ratios that differ by less, in nats, differ by rounding: neither answer is preferred then."""
+"""Smaller differences of log ratios, in nats, are rounding errors: neither answer is preferred
+then.
+"""
 
 
 @chz.chz
 class Config(pairs.Settings):
-    """What a run is; the same configuration gives the same metrics."""
+    """Configuration of a run. The same configuration gives the same metrics."""
 
     dpo_beta: float = chz.field(
         default=0.1, doc="how much moving away from the reference costs: small moves far"
@@ -70,17 +73,17 @@ class Config(pairs.Settings):
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
     return hyperparams.notes("dpo", Config, values)
 
 
 def main(config: Config) -> None:
-    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("dpo", PreferenceTrainer, config)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """What a run with these values will use; see estimates.py."""
+    """Estimate the tokens of a run with these values; see estimates.py."""
     config = Config(**values)
     train, test = estimates.pair_sizes(config)
     tally, reference = estimates.Tally(), config.reference_model_name or config.model_name
@@ -100,7 +103,7 @@ def tally_pairs(
     train: estimates.Sizes,
     test: estimates.Sizes,
 ) -> None:
-    """Count the passes over both answers of each pair: two a step, one an evaluation."""
+    """Count the passes over both answers of each pair: two per step, one per evaluation."""
     passed = 2 * config.max_steps * config.batch_size * train.whole
     held_out = 2 * estimates.evaluations(config) * test.number * test.whole
     tally.add(config.model_name, "prefill", passed + held_out)
@@ -108,16 +111,17 @@ def tally_pairs(
 
 
 def slopes(ratios: Sequence[tuple[float, float]], beta: float) -> list[float]:
-    """How fast the mean loss falls with the log ratio of each pair's chosen answer, and rises with
-    that of its rejected one. `ratios` are both of each pair: log p - log ref, summed over tokens.
+    """Return the loss's negative derivative by the log ratio of each pair's chosen answer, which
+    is its derivative by that of the rejected one. `ratios` holds both of each pair: log p - log
+    ref, summed over tokens.
     """
     count = len(ratios)
     return [beta / count * _sigmoid(-beta * (chosen - rejected)) for chosen, rejected in ratios]
 
 
 def preference_metrics(ratios: Sequence[tuple[float, float]], beta: float) -> dict[str, float]:
-    """Loss, accuracy, margin and rewards, by tinker-cookbook's names. Accuracy is the share of
-    pairs whose chosen answer has gained more than the other; those where neither has count half.
+    """Return loss, accuracy, margin and rewards, by tinker-cookbook's names. Accuracy is the share
+    of pairs whose chosen answer has gained more than the rejected one; ties count half.
     """
     count = len(ratios)
     apart = [chosen - rejected for chosen, rejected in ratios]
@@ -132,7 +136,7 @@ def preference_metrics(ratios: Sequence[tuple[float, float]], beta: float) -> di
 
 
 def softplus(x: float) -> float:
-    """log(1 + e^x), which is -log sigmoid(-x)."""
+    """Return log(1 + e^x), which is -log sigmoid(-x)."""
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
@@ -141,13 +145,13 @@ def _sigmoid(x: float) -> float:
 
 
 def weighted(example: chat.Example, slope: float) -> "tinker.Datum":
-    """What Tinker trains on: an answer's tokens with that weight, for cross_entropy."""
+    """Return the training datum of an answer for cross_entropy, its tokens weighted by `slope`."""
     return chat.to_datum(example._replace(weights=[slope * weight for weight in example.weights]))
 
 
 @dataclass(frozen=True)
 class Passed:
-    """A step's batch on its way through the model: no weights have been changed by it yet."""
+    """A step's batch in its forward pass, which changes no weights."""
 
     step: int
     batch: list[pairs.Rendered]
@@ -158,7 +162,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Trained:
-    """A step's requests that change weights, under way, and what its batch was like before."""
+    """The pending requests of a step that change weights, and the batch's metrics before them."""
 
     passed: Passed
     metrics: dict[str, float]
@@ -167,21 +171,22 @@ class Trained:
 
 
 class PairTrainer(Trainer):
-    """The loop: margins, then the loss's gradient; the next step's margins are under way meanwhile.
+    """Training loop: margins, then the loss's gradient. The next step's forward pass is pending
+    meanwhile.
 
-    A margin is `beta` times how much more the chosen answer has gained on its baseline than the
-    rejected one has on its own.
+    A margin is `beta` times the difference between the gains of the chosen and the rejected answer
+    over their baselines.
     """
 
     loss_name: ClassVar = "dpo_loss"
 
     @staticmethod
     def load_data(config: Any) -> pairs.PairSplit:
-        """The configured pairs."""
+        """Load the configured pairs."""
         return pairs.load_pairs(config)
 
     def prepare(self, data: pairs.PairSplit) -> None:
-        """Tokens of all pairs."""
+        """Render all pairs as tokens."""
         self.train_pairs = self.render(data.train)
         self.test_pairs = self.render(data.test)
 
@@ -192,19 +197,21 @@ class PairTrainer(Trainer):
 
     @abstractmethod
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
-        """What the model reads of both answers, with weight on the tokens that count."""
+        """Render both answers of each pair, with weight on the tokens that count."""
 
     @abstractmethod
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Ask for the logprobs to compare with; the function returned waits for them."""
+        """Request the baseline logprobs. The function returned waits for them."""
 
     def measures(self, ratios: Sequence[tuple[float, float]]) -> dict[str, float]:
-        """The metrics of a batch."""
+        """Return the metrics of a batch."""
         found = preference_metrics(ratios, self.beta)
         return {self.loss_name: found.pop("dpo_loss"), **found}
 
     def train_steps(self) -> int:
-        """A step's forward pass is submitted before the results of the step before are read."""
+        """Run all steps. A step's forward pass is submitted before the previous step's results are
+        read.
+        """
         step = self.run.start_step
         passed = self.begin(step) if step < self.config.max_steps else None
         while passed is not None:
@@ -216,7 +223,7 @@ class PairTrainer(Trainer):
         return step
 
     def begin(self, step: int) -> Passed:
-        """Submit a step's forward pass; the service executes it on the weights of the step."""
+        """Submit a step's forward pass; the service executes it with the weights of that step."""
         config = self.config
         saved = self.save(step) if self.save_due(step) else None
         scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
@@ -225,7 +232,7 @@ class PairTrainer(Trainer):
         return Passed(step, batch, self.forward(batch), scores, saved)
 
     def forward(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Submit what says how likely a batch's answers are; the function returned waits for the
+        """Submit the forward pass of a batch and its baseline. The function returned waits for the
         log ratios of each pair."""
         flat = [example for pair in batch for example in pair]
         data = [weighted(example, 1.0) for example in flat]
@@ -245,11 +252,13 @@ class PairTrainer(Trainer):
         return ratios
 
     def train_on(self, passed: Passed) -> Trained:
-        """Wait for the margins, and submit the pass with the loss's gradient and the step."""
+        """Wait for the margins, and submit the pass with the loss's gradient and the optimizer's
+        step.
+        """
         ratios = passed.forward()
         found = self.measures(ratios)
         if not_finite(found):
-            self.log(passed.step, found)  # which ends the run
+            self.log(passed.step, found)  # raises, which ends the run
         data: list[tinker.Datum] = []
         for pair, slope in zip(passed.batch, slopes(ratios, self.beta), strict=True):
             data += [weighted(pair.chosen, slope), weighted(pair.rejected, -slope)]
@@ -261,7 +270,7 @@ class PairTrainer(Trainer):
         )
 
     def complete(self, trained: Trained) -> None:
-        """Wait for a step's results and write them down."""
+        """Wait for a step's results and log them."""
         config, passed = self.config, trained.passed
         step, batch = passed.step, passed.batch
         if passed.saved:  # before this step's line, after the last one's: safe to resume from
@@ -280,8 +289,8 @@ class PairTrainer(Trainer):
         self.log(step, metrics)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """The held-out pairs by the same measures."""
-        del step  # the weights of this moment
+        """Compute the same metrics for the held-out pairs."""
+        del step  # evaluates the current weights
         ratios = self.forward(self.test_pairs)
 
         def scores() -> dict[str, float]:
@@ -293,13 +302,13 @@ class PairTrainer(Trainer):
 
 
 class PreferenceTrainer(PairTrainer):
-    """Answers against a reference, which is asked once for each pair: it does not change."""
+    """Compares answers with a reference, asked once per pair because it does not change."""
 
     config: Config
     shown: ClassVar = ("dpo_loss", "margin", "test/margin", "test/preference_accuracy")
 
     def prepare(self, data: pairs.PairSplit) -> None:
-        """Tokens of all pairs, and the reference."""
+        """Render all pairs, and open the reference."""
         super().prepare(data)
         other = self.config.reference_model_name
         self.reference = samplers.open_sampler(
@@ -309,16 +318,16 @@ class PreferenceTrainer(PairTrainer):
 
     @property
     def beta(self) -> float:
-        """What moving away from the reference costs."""
+        """The cost of moving away from the reference."""
         return self.config.dpo_beta
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
-        """The answers themselves."""
+        """Render the answers themselves."""
         render = partial(chat.render_answer, self.tokenizer)
         return pairs.render_pairs(split, render, self.config.max_length)
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Ask the reference about pairs that it has not been asked about."""
+        """Ask the reference about pairs that it has not seen."""
         unknown = {id(pair): pair for pair in batch if id(pair) not in self._known}
         ask = partial(samplers.begin_answer_logprobs, self.connection, self.reference)
         asked = {key: (ask(pair.chosen), ask(pair.rejected)) for key, pair in unknown.items()}
@@ -331,8 +340,8 @@ class PreferenceTrainer(PairTrainer):
         return known
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """For generated problems also `test/accuracy`, the share answered exactly by greedy
-        sampling, as the other recipes mean it."""
+        """Add `test/accuracy` for generated problems: the share answered exactly by greedy
+        sampling, as in the other recipes."""
         measured = super().begin_evaluation(step)
         if self.config.data is not None:
             return measured

@@ -1,7 +1,7 @@
-"""Episodes of many turns: a model in a shell, until it is done or may go on no longer.
+"""Episodes of many turns: a model works in a shell until it is done or reaches a limit.
 
-What was sampled is kept as it was, token by token: the next prompt is the last one with those
-tokens and the tokens of what the environment wrote behind them. Nothing is tokenised twice.
+Sampled tokens are kept unchanged: the next prompt is the last one, followed by those tokens and
+the tokens of the environment's output. No text is tokenised twice.
 """
 
 import json
@@ -24,7 +24,7 @@ _HEAD = {
         "once the task is done.\n\nThe task:\n"
     ),
 }
-"""What an agent is told before the task, by its kind."""
+"""Introduction before the task's text, by kind of agent."""
 _LEAVE = ("exit", "logout")
 _SUMMARISE = (
     "You are about to run out of room: all of this will be gone. Say what was done, what was found "
@@ -34,7 +34,7 @@ _SUMMARY = "\n\nWhat has been done so far:\n"
 
 
 class Sampled(NamedTuple):
-    """What a model has written."""
+    """An answer of the model."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -42,9 +42,9 @@ class Sampled(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How far an episode may go: turns, tokens of an answer, tokens of all, seconds of a command,
-    of the whole, and characters of an output that the model gets to see. With `summarise` the model
-    sums up what was done where the tokens of all come to an end, and goes on from that."""
+    """Limits of an episode: turns, tokens of an answer, tokens of the context, seconds of a
+    command, seconds of the episode, and characters of an output that the model sees. With
+    `summarise` the model writes a summary when the context is full, and continues from it."""
 
     turns: int
     tokens: int
@@ -56,7 +56,7 @@ class Limits(NamedTuple):
 
 
 class Played(NamedTuple):
-    """An episode: what the rollout has, what ended it, what judged it, and how long it took."""
+    """A finished episode: its rollout, why it ended, the verifier's results, and its duration."""
 
     rollout: Rollout
     ended: str
@@ -66,12 +66,12 @@ class Played(NamedTuple):
 
     @property
     def wrong(self) -> str:
-        """What is wrong with the verifier, if anything is."""
+        """The error of the verifier, or an empty string."""
         return next((one.wrong for one in self.judged if one.wrong), "")
 
 
 class Action(NamedTuple):
-    """What an answer asks for: commands, and whether the model is done; or why it is none."""
+    """The commands of an answer and whether the model is done, or why the answer is invalid."""
 
     commands: list[tuple[str, float | None]]
     done: bool = False
@@ -79,12 +79,12 @@ class Action(NamedTuple):
 
 
 def instruction(agent: str, step: Step) -> str:
-    """What the model is told first."""
+    """Return the first message to the model."""
     return _HEAD[agent] + step.instruction
 
 
 def action_of(agent: str, text: str) -> Action:
-    """What an answer asks for."""
+    """Parse an answer."""
     if agent == "command":
         command = text.strip().replace("\0", "")
         return Action([], done=True) if command in _LEAVE else Action([(command, None)])
@@ -111,8 +111,8 @@ def _terminus(text: str) -> Action:
 
 
 def shown(result: Result, most: int) -> str:
-    """What a model is told of a command: what it printed, the middle left out where that is long,
-    and how it ended if that is not as usual."""
+    """Return a command's result as the model sees it: the output, with its middle left out if it
+    is long, and how the command ended unless it succeeded."""
     text = result.text
     lost = result.lost
     if len(text) > most:
@@ -129,8 +129,8 @@ def shown(result: Result, most: int) -> str:
 
 
 class Player:
-    """Plays episodes. `sample` gives the model's next answer to a prompt, by the number of the
-    turn."""
+    """Plays episodes. `sample` returns the model's next answer, given the turn's number and the
+    prompt."""
 
     def __init__(self, tokenizer: Any, agent: str, limits: Limits) -> None:
         self.tokenizer, self.agent, self.limits = tokenizer, agent, limits
@@ -142,8 +142,8 @@ class Player:
         place: Environment,
         sample: Callable[[int, list[int]], Sampled],
     ) -> Played:
-        """One episode, in an environment that is not started yet. Raises `Died` where it ends, and
-        `TaskFailed` where the task cannot be begun."""
+        """Play one episode in an environment that is not started yet. Raises `Died` if the
+        environment dies, and `TaskFailed` if the task cannot be set up."""
         begun = monotonic()
         place.start()
         set_up(place, task)
@@ -161,7 +161,7 @@ class Player:
         return Played(episode.rollout(reward), episode.ended, judged, monotonic() - begun, time())
 
     def act(self, place: Environment, action: Action, deadline: float) -> str:
-        """Execute what was asked for; the text for the model."""
+        """Execute the commands of an action and return the text for the model."""
         if action.wrong:
             return f"[{action.wrong}]"
         limits, told = self.limits, list[str]()
@@ -174,7 +174,7 @@ class Player:
 
 
 class _Episode:
-    """One under way: the tokens of all that was said so far, and the turns."""
+    """An episode in progress: all tokens so far, and the turns."""
 
     def __init__(
         self,
@@ -198,27 +198,27 @@ class _Episode:
 
     @property
     def over(self) -> bool:
-        """Whether there can be no further turn, whatever is asked for."""
+        """Whether a limit rules out any further turn."""
         return self.ended in ("context_limit", "max_turns", "time")
 
     def tell(self, text: str) -> None:
-        """Have the model told something behind its last answer."""
+        """Append a message to the model after its last answer."""
         tokens = self._reply(text)
         self._told, self._before, self._context = text, tokens, self._context + tokens
 
     def ask(self, text: str) -> None:
-        """Tell it the next step of the task."""
+        """Append the instruction of the task's next step."""
         self._asked = text
         self.tell(text)
 
     def _reply(self, text: str) -> list[int]:
         tokens = chat.render_reply(self._tokenizer, text)
         if self._turns and not self._turns[-1].ended:
-            tokens = [self._end, *tokens]  # the model did not come to that
+            tokens = [self._end, *tokens]  # the model did not write its end token
         return tokens
 
     def go_on(self, step: Step) -> None:
-        """Turns until the model is done with a step, or a limit is reached."""
+        """Play turns until the model is done with a step or reaches a limit."""
         limits = self._limits
         deadline = min(self._deadline, monotonic() + (step.timeout_sec or limits.episode_seconds))
         self.ended = ""
@@ -248,7 +248,7 @@ class _Episode:
     def _keep(
         self, said: Sampled, text: str, output: str, begun: float, metrics: dict[str, float]
     ) -> None:
-        """A turn has been sampled."""
+        """Record a sampled turn."""
         measured = {"seconds": round(monotonic() - begun, 3)} | metrics
         turn = Turn(self._before, len(said.tokens), text, said.ended, output, measured, self._fresh)
         self._turns.append(turn)
@@ -258,7 +258,7 @@ class _Episode:
         self._fresh = False
 
     def _full(self) -> bool:
-        """Whether the next answer, with a request to sum up behind it, might not fit."""
+        """Return whether the next answer, followed by a request for a summary, might not fit."""
         limits = self._limits
         room = len(self._context) + limits.tokens
         if limits.summarise:
@@ -266,15 +266,16 @@ class _Episode:
         return room > limits.context and bool(self._turns)
 
     def _summed_up(self) -> bool:
-        """Have the model sum up what was done, in a turn of its own, and begin anew from that.
-        Where it has just done so it goes on. False where that is not wanted, or does not fit."""
+        """Let the model write a summary in a turn of its own, and restart the context from it.
+        Right after a summary, only check that the next answer fits. Return False if summaries are
+        disabled or do not fit."""
         limits = self._limits
         if self._fresh:
             return len(self._context) + limits.tokens <= limits.context
         if not limits.summarise or len(self._turns) + 1 >= limits.turns:
             return False
-        # In the place of what it was told last, which it is told again behind its summary: so it
-        # fits, however long that was.
+        # The request replaces the last message to the model, which is repeated after the summary.
+        # So it fits, however long that message was.
         context = self._context[: len(self._context) - len(self._before)]
         self._before = self._reply(_SUMMARISE)
         if len(context) + len(self._before) + limits.tokens > limits.context:
@@ -291,7 +292,7 @@ class _Episode:
         return len(prompt) + limits.tokens <= limits.context
 
     def rollout(self, reward: float) -> Rollout:
-        """All of it. What ended it stands with the last turn."""
+        """Return the whole rollout. The reason why it ended is in the metrics of the last turn."""
         last = self._turns[-1]
         stop = {f"stop/{self.ended}": 1.0} if self.ended not in ("", "done") else {}
         turns = (*self._turns[:-1], last._replace(metrics={**last.metrics, **stop}))
@@ -301,9 +302,9 @@ class _Episode:
 
 
 def about(played: Played, failures: int) -> dict[str, float]:
-    """What is told of an episode beside its turns: whether it earned all, how long it took, how
-    many environments had ended by themselves before it, what ended it, and whether nothing could
-    judge it."""
+    """Return measurements of an episode besides its turns: whether it earned the full reward, how
+    long it took, how many environments had died before it, why it ended, and whether the verifier
+    failed."""
     return {
         "solved": float(played.rollout.correct),
         "seconds": round(played.seconds, 3),
@@ -315,10 +316,10 @@ def about(played: Played, failures: int) -> dict[str, float]:
 
 
 def document(task: str, number: int, played: Played) -> dict[str, Any]:
-    """An episode as a line of `episodes.jsonl`."""
+    """Return an episode as a record of `episodes.jsonl`."""
     rollout = played.rollout
     values = rollout._asdict()
-    del values["likeliest"]  # nobody asks for them over several turns
+    del values["likeliest"]  # not requested for episodes of several turns
     return {
         "task": task,
         "episode": number,
@@ -332,7 +333,7 @@ def document(task: str, number: int, played: Played) -> dict[str, Any]:
 
 
 def from_document(record: dict[str, Any]) -> Played:
-    """The episode of a line."""
+    """Parse a record of `episodes.jsonl`."""
     turns = tuple(Turn(**turn) for turn in record["turns"])
     values = {key: record[key] for key in Rollout._fields if key != "turns" and key in record}
     judged = [Judged(*one) for one in record["judged"]]

@@ -1,13 +1,13 @@
-"""What a run will use of the service, by its settings alone: before any has run.
+"""Estimates the tokens that a run will use, from its settings alone, before any has run.
 
-A recipe's `estimate(values)` gets the values that a grid gives and returns counts by model:
+A recipe's `estimate(values)` gets the values of a grid's cell and returns counts by model:
 
     {"tiny/qwen3": {"prefill": 20_000, "sample": 4_000, "train": 150_000}}
 
 The texts are those that the run itself would read. Their tokens are counted without the model's
-tokenizer, which planning does not fetch: the engine's models have a token for each byte, and of
-others a word is taken to have one for each four letters. An answer that is sampled is taken to be
-as long as the right one.
+tokenizer, which planning does not download: the engine's models have a token per byte, and for
+others each word counts one token per four letters. A sampled answer is assumed to be as long as the
+right one.
 """
 
 import re
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from . import chat, pairs, rewards, settings, tasks
 
 SOME = 128
-"""Texts whose mean length stands for that of all."""
+"""Number of texts whose mean length stands for all."""
 
 _SPECIAL = re.compile(r"(<\|im_start\|>|<\|im_end\|>)")
 _END = 1
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Ruler:
-    """Stands for a model's tokenizer where only the number of tokens matters."""
+    """Replaces a model's tokenizer where only the number of tokens matters."""
 
     chat_template = "ChatML"
     all_special_ids = (_END,)
@@ -40,13 +40,13 @@ class Ruler:
     def apply_chat_template(
         self, messages: tasks.Conversation, tokenize: bool, add_generation_prompt: bool = False
     ) -> str:
-        """A conversation in the form that most models read."""
+        """Render a conversation in the format that most models read."""
         del tokenize
         text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
         return text + ("<|im_start|>assistant\n" if add_generation_prompt else "")
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """As many numbers as there are tokens."""
+        """Return as many numbers as there are tokens."""
         del add_special_tokens
         found: list[int] = []
         for part in _SPECIAL.split(text):
@@ -61,7 +61,7 @@ class Ruler:
 
 
 class Sizes(NamedTuple):
-    """Of examples: their number, and the mean tokens of their prompts and answers."""
+    """Sizes of examples: their number, and the mean tokens of their prompts and answers."""
 
     number: int
     prompt: float
@@ -69,23 +69,23 @@ class Sizes(NamedTuple):
 
     @property
     def whole(self) -> float:
-        """Tokens that a pass through the model reads: all but the last."""
+        """Tokens in a pass through the model: all but the last."""
         return self.prompt + self.answer - 1
 
 
 class Tally:
-    """Tokens by model and kind."""
+    """Token counts by model and kind."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[str, float]] = {}
 
     def add(self, model: str, kind: str, tokens: float) -> None:
-        """Count tokens of a kind."""
+        """Add tokens of a kind."""
         own = self._found.setdefault(model, {})
         own[kind] = own.get(kind, 0.0) + tokens
 
     def counts(self) -> Counts:
-        """Rounded."""
+        """Return the rounded counts."""
         return {
             model: {kind: round(tokens) for kind, tokens in own.items()}
             for model, own in self._found.items()
@@ -93,20 +93,20 @@ class Tally:
 
 
 def sizes_of(model: str, conversations: Sequence[tasks.Conversation]) -> Sizes:
-    """Of conversations whose last message is the answer."""
+    """Return the sizes of conversations whose last message is the answer."""
     ruler: Any = Ruler(model)
     examples = [example for one in _some(conversations) for example in chat.render(ruler, one)]
     return measured(len(conversations), examples)
 
 
 def measured(count: int, some: Sequence[chat.Example]) -> Sizes:
-    """Of `count` examples, some of which are given."""
+    """Return the sizes of `count` examples, measured on some of them."""
     prompts = sum(example.answer for example in some) / len(some)
     return Sizes(count, prompts, sum(len(example.tokens) for example in some) / len(some) - prompts)
 
 
 def split_sizes(config: settings.Settings) -> tuple[Sizes, Sizes]:
-    """Of what is trained on, and of what is held out."""
+    """Return the sizes of the training and the held-out examples."""
 
     def measure() -> tuple[Sizes, Sizes]:
         train, test = settings.load_data(config)
@@ -116,7 +116,9 @@ def split_sizes(config: settings.Settings) -> tuple[Sizes, Sizes]:
 
 
 def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Sizes]:
-    """The same of pairs, for one answer of each; or of verdicts about it."""
+    """Return the sizes of training and held-out pairs, per answer; with `judged`, of the verdicts
+    on them.
+    """
 
     def measure() -> tuple[Sizes, Sizes]:
         train, test = pairs.load_pairs(config)
@@ -127,7 +129,7 @@ def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Siz
 
 
 def judged_size(config: settings.Settings) -> float:
-    """Tokens that a preference model reads of a question with its right answer."""
+    """Return the tokens that a preference model reads of a question with its right answer."""
 
     def measure() -> float:
         train, _ = settings.load_data(config)
@@ -139,8 +141,8 @@ def judged_size(config: settings.Settings) -> float:
 
 
 def once(config: settings.Problems, measure: Callable[[], T], *key: object) -> T:
-    """Measure once for all configurations that differ in nothing that has part in it. Which seed
-    draws the problems hardly changes their lengths."""
+    """Measure once for all configurations with the same relevant settings. The seed is not one: it
+    hardly changes the lengths."""
     problems = config.task, config.digits, config.length, config.letters, config.test_size
     whole = (config.model_name, *problems, *key)
     if whole not in _known:
@@ -167,13 +169,13 @@ def _some(found: Sequence[T]) -> Sequence[T]:
 
 
 def evaluations(config: settings.Training) -> int:
-    """How many a run makes: before some of its steps, and at its end."""
+    """Return the number of evaluations in a run: before some of its steps, and at its end."""
     every = config.eval_every
     return 1 + (-(-config.max_steps // every) if every else 1)
 
 
 def model_of(config: settings.Place, name: str | None) -> str:
-    """The model that is meant by a name: a base model's, or the run's own where it is a
+    """Return the model meant by a name: a base model, or the run's own model if the name is a
     checkpoint's."""
     base = (
         name is not None and "/" in name and "://" not in name and not name.startswith((".", "/"))

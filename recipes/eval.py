@@ -2,17 +2,17 @@
 
     python -m sweeper.recipes.eval suite=questions.jsonl load_checkpoint_path=/tmp/sft
 
-Suites are tasks (those problems that training holds out), JSONL files, or several of both with
-commas between; suites.py says what a line of a file may be, graders.py what an answer can be judged
-by. `cookbook:gsm8k` is a benchmark of tinker-cookbook's (benchmarks.py). Each item is asked for
-`samples` answers.
+A suite is a task (the problems that training holds out), a JSONL file, or several of both separated
+by commas. suites.py describes the lines of a file, graders.py the ways to judge an answer.
+`cookbook:gsm8k` is a benchmark of tinker-cookbook (benchmarks.py). Each item gets `samples`
+answers.
 
-What was answered lies in `items.jsonl`, a line a sample: {"item", "sample", "score", "text",
-"task", "prompt", "answer", ...}. An item is known by a hash of its content, so that an evaluation
-that was stopped goes on with the items that have no answer, one whose suite has grown asks what is
-new, and one whose grader has changed grades what it has. The seed of each sample is a function of
-the run's seed and the item alone. Stopped by SIGTERM or Ctrl-C it waits for the answers that are
-under way; killed, it asks those again, `in_flight` at most.
+Answers are recorded in `items.jsonl`, one line per sample: {"item", "sample", "score", "text",
+"task", "prompt", "answer", ...}. An item is identified by a hash of its content. So a stopped
+evaluation continues with the items that have no answer, one with a larger suite asks only the new
+items, and one with another grader grades the recorded answers again. The seed of each sample
+depends only on the run's seed and the item. On SIGTERM or Ctrl-C the evaluation waits for pending
+answers; if it is killed, it asks those again, at most `in_flight`.
 
 `metrics.jsonl` has a line for each tenth of the items: `test/accuracy` is the mean score of the
 items so far, `eval/<suite>/pass@k` the chance that one of k samples is right.
@@ -48,7 +48,7 @@ FREE = settings.FREE | {
     *("suite", "grader", "samples", "in_flight", "max_items"),
     *("task", "digits", "length", "letters", "test_size", "function_seconds", "function_megabytes"),
 }
-"""What may change from one start to the next: which items there are, and what judges them."""
+"""Settings that may change between starts: those that select items and those that judge them."""
 
 LINES = 10
 """Lines of metrics in an evaluation."""
@@ -56,7 +56,7 @@ LINES = 10
 
 @chz.chz
 class Config(settings.Problems):
-    """What a run is; the same configuration gives the same answers."""
+    """Configuration of a run. The same configuration gives the same answers."""
 
     suite: str | None = chz.field(
         default=None,
@@ -91,7 +91,9 @@ class Config(settings.Problems):
 
 
 def main(config: Config) -> None:
-    """Ask what has no answer yet. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Ask the items that have no answer yet. Exits with code 143 after SIGTERM and 130 after
+    SIGINT.
+    """
     with service.errors_in_one_line(), service.stop_on_signals() as stop:
         values = chz.asdict(config)
         directory = rundir.open_run(config.log_path, values, FREE)
@@ -119,10 +121,10 @@ def main(config: Config) -> None:
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """What a run with these values will use; see estimates.py."""
+    """Estimate the tokens of a run with these values; see estimates.py."""
     config = Config(**values)
     if benchmarks.PREFIX in (config.suite or ""):
-        return {}  # what they ask only their data sets tell
+        return {}  # only the data sets know the benchmarks' questions
 
     def measure() -> tuple[estimates.Sizes, float]:
         items = suites.load_suites(config, config.suite, config.grader)[: config.max_items]
@@ -140,7 +142,7 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
-    """Load each grader; call functions on right answers before a model is asked anything."""
+    """Load each grader, and call functions on right answers before the model is asked anything."""
     checked: set[str] = set()
     for item in items:
         name = item.grader
@@ -154,7 +156,7 @@ def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
 
 
 class Answers:
-    """What is on record in `items.jsonl`: by item and sample."""
+    """The answers recorded in `items.jsonl`, by item and sample."""
 
     def __init__(self, directory: rundir.RunDirectory, own: graders.Graders) -> None:
         self._directory, self._graders = directory, own
@@ -164,26 +166,26 @@ class Answers:
                 self._rows.setdefault(row["item"], {}).setdefault(row["sample"], row)
 
     def of(self, item: Item, samples: int) -> list[dict[str, Any]] | None:
-        """An item's rows, if it has as many samples."""
+        """Return an item's rows, or None if it has fewer samples."""
         rows = self._rows.get(item.key, {})
         found = [rows[sample] for sample in range(samples) if sample in rows]
         return found if len(found) == samples else None
 
     def count(self, item: Item) -> int:
-        """How many samples of an item there are without a gap."""
+        """Return the number of an item's samples before the first missing one."""
         rows = self._rows.get(item.key, {})
         return next(number for number in range(len(rows) + 1) if number not in rows)
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Put an item's new samples on record, in one write."""
+        """Record an item's new samples in one write."""
         self._directory.append_items(rows)
         for row in rows:
             self._rows.setdefault(row["item"], {})[row["sample"]] = row
 
     def keep(self, items: Sequence[Item]) -> None:
-        """Forget items that the suite has no more, and grade anew what another grader has graded.
+        """Drop items that are no longer in the suite, and regrade answers of another grader.
 
-        The file then holds the suite's items and no others, so that who reads it sees this suite.
+        The file then holds exactly the suite's items, so that readers see this suite.
         """
         known = {item.key: item for item in items}
         kept: dict[str, dict[int, dict[str, Any]]] = {}
@@ -205,7 +207,7 @@ class Answers:
         return row | fresh | self.grade(item, str(row.get("text", "")))
 
     def grade(self, item: Item, text: str) -> dict[str, Any]:
-        """What a row says of the judgement."""
+        """Return the score of a text and its grader, for a row."""
         if item.grader is None:
             return {"score": None, "grader": None}
         score, error = self._graders.get(item.grader)(item.question, text)
@@ -213,17 +215,18 @@ class Answers:
 
 
 def described(item: Item) -> dict[str, Any]:
-    """What a row says of its item."""
+    """Return the fields of a row that describe its item."""
     said = {"item": item.key, "task": item.suite}
-    if item.grader != benchmarks.GRADER:  # else its environment says it, when it is asked
+    if item.grader != benchmarks.GRADER:  # its environment supplies the prompt when it is asked
         said["prompt"] = item.question.text
     more = {"answer": item.question.answer, "cluster": item.cluster, "id": item.name}
     return said | {key: value for key, value in more.items() if value}
 
 
 def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
-    """The address of the weights to evaluate; None for the base model. Raises RecipeError where the
-    answers on record are of others: another run's `log_path` may have got more checkpoints."""
+    """Return the address of the weights to evaluate; None for the base model. Raises RecipeError
+    if the recorded answers come from other weights: `log_path` of another run may have new
+    checkpoints."""
     given = config.load_checkpoint_path
     path = None if given is None else rundir.sampler_path(given)
     before = (directory.last_record or {}).get(PARENT, path)
@@ -236,7 +239,7 @@ def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
 
 
 class Model(NamedTuple):
-    """The model that is asked, and the benchmarks that are prepared for it."""
+    """The model under evaluation, and the benchmarks prepared for it."""
 
     connection: service.Service
     sampler: "tinker.SamplingClient"
@@ -245,7 +248,7 @@ class Model(NamedTuple):
 
 
 def open_model(config: Config, weights: str | None, names: Sequence[str] = ()) -> Model:
-    """Open the model that is to be asked. Raises RecipeError."""
+    """Open the model under evaluation. Raises RecipeError."""
     connection = service.connect(config.base_url, {"recipe": "eval"})
     sampler = samplers.open_sampler(connection, config.model_name, weights)
     tokenizer = service.tokenizer_of(sampler)
@@ -254,7 +257,7 @@ def open_model(config: Config, weights: str | None, names: Sequence[str] = ()) -
 
 
 class Asked(NamedTuple):
-    """An item, and the request for those of its samples that are missing, if any are."""
+    """An item, and the pending request for its missing samples, if any."""
 
     item: Item
     first: int
@@ -262,7 +265,7 @@ class Asked(NamedTuple):
 
 
 class Evaluation:
-    """The loop: questions are under way while answers are graded, in the order of the suite."""
+    """Evaluation loop: questions are pending while answers are graded, in suite order."""
 
     def __init__(
         self,
@@ -279,7 +282,9 @@ class Evaluation:
         self.model = model
 
     def run(self, items: Sequence[Item]) -> bool:
-        """Ask and grade; False when stopped by a signal, with all on record that was asked."""
+        """Ask and grade. Returns False if a signal stopped it; then all pending answers are
+        recorded.
+        """
         missing = sum(self.answers.of(item, self.config.samples) is None for item in items)
         print(f"{len(items)} items, {missing} to ask", flush=True)
         if missing:
@@ -302,18 +307,18 @@ class Evaluation:
         return True
 
     def prepare(self) -> None:
-        """Open the model that is to be asked, if that is not done yet."""
+        """Open the model under evaluation, unless it is open."""
         self.model = self.model or open_model(self.config, self.weights)
-        if self.directory.last_record is None:  # who starts this again is to find what is there
+        if self.directory.last_record is None:  # a resumed run must find its marks
             self.directory.record_checkpoint({"name": "items", "batch": 0} | self.marks)
 
     @property
     def marks(self) -> dict[str, str]:
-        """What the records need to have for the evaluation to go on."""
+        """Values that checkpoint records need for the evaluation to resume."""
         return ({PARENT: self.weights} if self.weights else {}) | self.tracker.mark
 
     def under_way(self, items: Iterable[Item]) -> Iterator[Asked]:
-        """The items in order, `in_flight` of them asked ahead; none is begun after a signal."""
+        """Yield the items in order, with `in_flight` asked ahead. None begins after a signal."""
         waiting: deque[Asked] = deque()
         for item in items:
             if self.stop.signum is not None:
@@ -324,7 +329,7 @@ class Evaluation:
         yield from waiting
 
     def begin(self, item: Item) -> Asked:
-        """Submit the request for what an item lacks."""
+        """Submit the request for an item's missing samples."""
         import tinker
 
         config, first, model = self.config, self.answers.count(item), self.model
@@ -345,11 +350,11 @@ class Evaluation:
         return Asked(item, first, request)
 
     def seed(self, item: Item, sample: int) -> int:
-        """The seed of an item's samples from one on."""
+        """Return the seed of an item's samples, starting with this one."""
         return samplers.seed_of(f"eval/{self.config.seed}/{item.key}/{sample}")
 
     def answered(self, asked: Asked) -> list[dict[str, Any]]:
-        """Wait for an item's answers, grade them and put them on record."""
+        """Wait for an item's answers, grade and record them."""
         item, model = asked.item, self.model
         if asked.request is not None and model is not None:
             told = model.connection.wait(asked.request)
@@ -362,14 +367,14 @@ class Evaluation:
         return self.answers.of(item, self.config.samples) or []
 
     def row(self, item: Item, tokenizer: Any, sequence: "tinker.SampledSequence") -> dict[str, Any]:
-        """A sample as it is recorded. What did not end within `max_tokens` is graded as it is."""
+        """Return a sample's row. An answer cut off at `max_tokens` is graded as it is."""
         text = tokenizer.decode(list(sequence.tokens), skip_special_tokens=True)
         ended = sequence.stop_reason == "stop"
         row = {"sample": 0, "text": text, "tokens": len(sequence.tokens), "ended": ended}
         return row | self.answers.grade(item, text)
 
     def log(self, done: Sequence[tuple[Item, list[dict[str, Any]]]], total: int) -> None:
-        """A line of metrics of the items so far, and one on the screen."""
+        """Log a line of metrics of the items so far, and print one."""
         step = len(done)
         metrics = {"progress": step / total, **scores.measures(done)}
         self.directory.log_metrics(step, metrics)

@@ -1,12 +1,12 @@
-"""What an answer is worth: graders by name, and functions of the user's.
+"""Graders of answers, by name or as user functions.
 
-    exact     the text is the answer, but for space around it
-    numeric   the last number in the text is the answer's
+    exact     the text is the answer, apart from surrounding space
+    numeric   the last number in the text equals the answer's
     regex     the answer, a regular expression, is found in the text
-    choice    the text chooses the right one of several: by its letter, or by saying it
-    file.py:f a function of the user's; see sandbox.py
+    choice    the text chooses the right option, by its letter or by naming it
+    file.py:f a user function; see sandbox.py
 
-Each gives 1.0 or 0.0, but the last, which may give any number.
+Each returns 1.0 or 0.0, except user functions, which may return any number.
 """
 
 import hashlib
@@ -27,11 +27,13 @@ _SAID = (
     re.compile(r"\b([A-Z])\W*\Z"),
 )
 _LONGEST = 20_000
-"""Characters of a text that are searched."""
+"""Number of characters of a text that are searched."""
 
 
 class Question(NamedTuple):
-    """What a grader knows of an item: the question's text, its answer, and the choices if any."""
+    """The parts of an item that a grader sees: the question's text, its answer, and
+    any choices.
+    """
 
     text: str
     answer: str
@@ -39,7 +41,7 @@ class Question(NamedTuple):
 
 
 class Grade(NamedTuple):
-    """A score, and why there is none of the function's (it then counts 0)."""
+    """A score, or the error of a function; the score is then 0."""
 
     score: float
     error: str | None = None
@@ -49,12 +51,12 @@ Grader = Callable[[Question, str], Grade]
 
 
 def exact(question: Question, text: str) -> Grade:
-    """1.0 where the text is the answer."""
+    """Return 1.0 if the text is the answer."""
     return Grade(float(text.strip() == question.answer.strip()))
 
 
 def numeric(question: Question, text: str) -> Grade:
-    """1.0 where the last number of the text equals the answer's last, to six digits."""
+    """Return 1.0 if the last number of the text equals the answer's last, to six digits."""
     right, found = number_in(question.answer), number_in(text)
     if right is None or found is None:
         return Grade(0.0)
@@ -62,19 +64,19 @@ def numeric(question: Question, text: str) -> Grade:
 
 
 def regex(question: Question, text: str) -> Grade:
-    """1.0 where the answer, a pattern, is found in the text."""
+    """Return 1.0 if the answer, a pattern, is found in the text."""
     return Grade(float(re.search(question.answer, text[:_LONGEST]) is not None))
 
 
 def choice(question: Question, text: str) -> Grade:
-    """1.0 where the text chooses what the answer says."""
+    """Return 1.0 if the text chooses the same option as the answer."""
     right = chosen(question.answer, question.choices)
     return Grade(float(right is not None and chosen(text, question.choices) == right))
 
 
 def chosen(text: str, choices: Sequence[str]) -> int | None:
-    """Which of the choices a text means: the one that it is, else the letter that it gives, else
-    the only one that it names."""
+    """Return the index of the choice that a text means: the one that it equals, else the letter
+    that it gives, else the only one that it names."""
     plain = text.strip()
     folded = [option.strip().casefold() for option in choices]
     if plain.casefold() in folded:
@@ -89,7 +91,7 @@ def chosen(text: str, choices: Sequence[str]) -> int | None:
 
 
 def number_in(text: str) -> float | None:
-    """The last number of a text: 1,234.5, -3e4, 12%, 3/4."""
+    """Return the last number of a text: 1,234.5, -3e4, 12%, 3/4."""
     found = _NUMBER.findall(text[-_LONGEST:])
     if not found:
         return None
@@ -101,7 +103,7 @@ def number_in(text: str) -> float | None:
 
 
 def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
-    """Why a grader cannot judge by this answer, if it cannot."""
+    """Return why a grader cannot judge by this answer, or None."""
     if name == "regex":
         try:
             re.compile(answer)
@@ -117,7 +119,7 @@ def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
 
 
 class Graders:
-    """The graders of a run, functions included; `close` ends their processes."""
+    """The graders of a run, with functions; `close` ends their processes."""
 
     def __init__(self, seconds: float, megabytes: int) -> None:
         self._limits = seconds, megabytes
@@ -125,7 +127,7 @@ class Graders:
         self._prints: dict[str, str] = {}
 
     def get(self, name: str) -> Grader:
-        """The grader of that name. Raises RecipeError if there is none."""
+        """Return the grader of that name. Raises RecipeError if there is none."""
         known = {"exact": exact, "numeric": numeric, "regex": regex, "choice": choice}
         if name in known:
             return known[name]
@@ -142,14 +144,14 @@ class Graders:
         return by_function
 
     def sandbox(self, name: str) -> Sandbox:
-        """The process of a function."""
+        """Return the process of a function."""
         if name not in self._sandboxes:
             self._sandboxes[name] = Sandbox(name, *self._limits)
         return self._sandboxes[name]
 
     def fingerprint(self, name: str) -> str:
-        """The grader's name, and for a function a hash of its file: what was graded by another one
-        is graded again."""
+        """Return the grader's name, with a hash of its file for a function. Rows with another
+        fingerprint are graded again."""
         if name in NAMES:
             return name
         if name not in self._prints:

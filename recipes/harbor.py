@@ -1,20 +1,20 @@
 # pyright: reportMissingImports=false
-"""Evaluation of agents on terminal tasks by the package `harbor`: its trials, its agents, its
-environments, for interpreters that have it.
+"""Evaluation of agents on terminal tasks with the package `harbor`: its trials, agents and
+environments. It needs an interpreter that has the package.
 
     python -m sweeper.recipes.harbor tasks=grids/terminal agent=oracle log_path=/tmp/trials
 
-Each task is tried `attempts` times, `n_parallel_envs` at once. `agent` is one of harbor's, or a
-class by its import path; `terminus-2` asks the service for what it says, by harbor's own Tinker
-model, with the very tokens and logprobs of each turn where it does not summarise. `environment` is
-`bubblewrap` (ours, without Docker), or one of harbor's (docker, podman, daytona, e2b, modal ...),
-or a class by its import path.
+Each task is tried `attempts` times, `n_parallel_envs` at once. `agent` is one of harbor's agents or
+the import path of a class. `terminus-2` samples from the service through harbor's own Tinker model,
+and records the exact tokens and logprobs of each turn unless it summarises. `environment` is
+`bubblewrap` (sweeper's, without Docker), one of harbor's (docker, podman, daytona, e2b, modal ...),
+or the import path of a class.
 
-A trial that has ended is a line of `episodes.jsonl`, and is not run again: stopped or killed, a run
-goes on with those that are missing. In the end there are summaries and trajectories as of any
-evaluation of episodes, so that cells are compared task by task, and metrics with pass@k. A trial
-whose environment ended by itself is run again, `environment_retries` times, and then left out: it
-is no reward of 0.
+A finished trial is a line of `episodes.jsonl` and is not run again: a run that was stopped or
+killed resumes with the missing trials. At the end the run writes summaries and trajectories like
+any evaluation of episodes, so that cells can be compared task by task, and metrics with pass@k. A
+trial whose environment died is run again, `environment_retries` times, and then left out; it does
+not count as a reward of 0.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _LOOK_SECONDS = 0.2
 
 @chz.chz
 class Config(settings.Place):
-    """What a run is."""
+    """Configuration of a run."""
 
     tasks: str = chz.field(doc="folder of tasks in Harbor's format")
     agent: str = chz.field(
@@ -82,7 +82,7 @@ class Config(settings.Place):
 
 
 def options_of(text: str) -> dict[str, Any]:
-    """The agent's further arguments. Raises ValueError."""
+    """Parse the agent's further arguments. Raises ValueError."""
     try:
         found: Any = json.loads(text)
     except ValueError:
@@ -93,7 +93,7 @@ def options_of(text: str) -> dict[str, Any]:
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """What this machine and this interpreter lack for a run, and the mistakes of its tasks."""
+    """Return what this machine and interpreter lack for a run, and the mistakes of its tasks."""
     found: list[str] = []
     if importlib.util.find_spec("harbor") is None:
         found.append(
@@ -109,7 +109,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
 
 
 def main(config: Config) -> None:
-    """Run what has not been tried yet. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Run the missing trials. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     with service.errors_in_one_line(), service.stop_on_signals() as stop:
         values = chz.asdict(config)
         directory = rundir.open_run(config.log_path, values, _FREE)
@@ -124,7 +124,7 @@ def main(config: Config) -> None:
 
 
 class Trials:
-    """The loop: what is missing is run, and each that has ended is put on record."""
+    """Trial loop: missing trials are run, and finished ones recorded."""
 
     def __init__(
         self,
@@ -141,18 +141,18 @@ class Trials:
         self.lost: list[tuple[str, int]] = []
 
     def run(self, tasks: Sequence[Task]) -> bool:
-        """Run trials; False when stopped by a signal, with all on record that have ended."""
+        """Run trials. Returns False if a signal stopped it; finished trials are recorded."""
         wanted = [(task, n) for task in tasks for n in range(self.config.attempts)]
         for record in self.directory.read_episodes():
             found = harbor_trials.from_document(record)
             self.ended[found.task, found.attempt] = found
         missing = [(task, n) for task, n in wanted if (task.name, n) not in self.ended]
         print(f"{len(wanted)} trials, {len(missing)} to run", flush=True)
-        if self.directory.last_record is None:  # who starts this again is to find what is there
+        if self.directory.last_record is None:  # a resumed run must find its mark
             self.directory.record_checkpoint({"name": "trials", "batch": 0} | self.tracker.mark)
         self.stop.graceful = True
         if missing:
-            os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # nothing of it is used
+            os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # cost maps are not used
             self._at_service()
             with tempfile.TemporaryDirectory(prefix="harbor-trials-") as folder:
                 asyncio.run(self._run_all(missing, len(wanted), folder))
@@ -167,7 +167,7 @@ class Trials:
         return True
 
     def _at_service(self) -> None:
-        """harbor's Tinker model finds the service by the SDK's own variables."""
+        """Set the SDK's environment variables, by which harbor's Tinker model finds the service."""
         config = self.config
         if config.agent != _TERMINUS:
             return
@@ -178,7 +178,9 @@ class Trials:
         connection.close()
 
     async def _run_all(self, missing: Sequence[tuple[Task, int]], count: int, folder: str) -> None:
-        """So many at once; none is begun after a signal, and those under way are ended."""
+        """Run trials, `n_parallel_envs` at once. After a signal none is begun, and running ones
+        are cancelled.
+        """
         left = list(missing)
         running: set[asyncio.Task[None]] = set()
         while (left or running) and self.stop.signum is None:
@@ -196,7 +198,7 @@ class Trials:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _try(self, task: Task, number: int, folder: str) -> None:
-        """One trial, again where its environment ends by itself."""
+        """Run one trial, again if its environment dies."""
         key = task.name, number
         for again in range(self.config.environment_retries + 1):
             name = f"{task.name.replace('/', '-')}__{number}-{again}"
@@ -232,7 +234,7 @@ class Trials:
         return found
 
     def _agent(self, task: Task, number: int) -> dict[str, Any]:
-        """harbor's configuration of the agent."""
+        """Return harbor's configuration of the agent."""
         config = self.config
         options = options_of(config.agent_options)
         named = {"import_path" if ":" in config.agent else "name": config.agent}
@@ -260,7 +262,7 @@ class Trials:
         return [self.ended[key] for key in keys if key in self.ended]
 
     def _log(self, wanted: Sequence[tuple[Task, int]]) -> None:
-        """The line of metrics."""
+        """Log the line of metrics."""
         found = self._in_order(wanted)
         if not found:
             raise RecipeError(f"no environment lives: all of {len(wanted)} trials were given up")
@@ -289,7 +291,7 @@ class Trials:
         print(f"test/reward {metrics['test/reward']:.4f}", flush=True)
 
     def _write(self, tasks: Sequence[Task], wanted: Sequence[tuple[Task, int]]) -> None:
-        """Summaries, a transcript and trajectories, as of any evaluation."""
+        """Write summaries, a transcript and trajectories, as other evaluations do."""
         groups: list[Group] = []
         lines: list[str] = []
         for place, task in enumerate(tasks):

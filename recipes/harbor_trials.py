@@ -1,7 +1,7 @@
-"""Trials of the package `harbor`, as episodes: what one was rewarded for, its turns with the very
-tokens and logprobs where the agent has collected them, its trajectory.
+"""Reads trials of the package `harbor` as episodes: rewards, turns and trajectories. Turns have
+the exact tokens and logprobs if the agent has collected them.
 
-Nothing here needs the package: a trial is read from the files that it leaves.
+This module does not need the package: it reads the files of a trial.
 """
 
 import json
@@ -18,15 +18,15 @@ _NOT_JUDGED = {
     *("AddTestsDirError", "DownloadVerifierDirError", "VerifierTimeoutError"),
     *("RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"),
 }
-"""Exceptions of a verifier: what was done may be the reason, and counts as 0."""
+"""Exceptions of a verifier: the agent's actions may be the cause, so they count as reward 0."""
 _OF_THE_AGENT = {"AgentTimeoutError": "time", "NonZeroAgentExitCodeError": "agent"}
 _LONGEST_PROMPT = 4000
 
 
 class Trial(NamedTuple):
-    """A trial that has ended. `failed` says why its environment, not its agent, has ended it, and
-    then nothing else counts. `exact`: the tokens of each prompt are those before it and what came
-    since, so that it can be trained on; not so where an agent summarises, or rewrites its past."""
+    """A finished trial. `failed` says why its environment, not its agent, failed; then nothing
+    else counts. `exact`: each prompt continues the tokens before it, so that the trial can be
+    trained on. It is false if an agent summarises or rewrites its history."""
 
     task: str
     attempt: int
@@ -37,7 +37,7 @@ class Trial(NamedTuple):
     failed: str = ""
 
     def document(self) -> dict[str, Any]:
-        """A line of `episodes.jsonl`."""
+        """Return a record of `episodes.jsonl`."""
         rollout = self.rollout
         return {
             "task": self.task,
@@ -54,7 +54,7 @@ class Trial(NamedTuple):
 
 
 def from_document(record: Mapping[str, Any]) -> Trial:
-    """The trial of a line."""
+    """Parse a record of `episodes.jsonl`."""
     values = dict(record["rollout"])
     turns = tuple(Turn(**turn) for turn in values.pop("turns"))
     return Trial(
@@ -68,7 +68,7 @@ def from_document(record: Mapping[str, Any]) -> Trial:
 
 
 def read(folder: str, task: str, attempt: int) -> Trial:
-    """The trial that lies in a folder. Raises ValueError where none has ended there."""
+    """Read the trial in a folder. Raises ValueError if it has no finished trial."""
     result = _json(os.path.join(folder, "result.json"))
     if not isinstance(result, dict) or not result.get("finished_at"):
         raise ValueError(f"{folder}: no trial has ended there")
@@ -156,7 +156,7 @@ def _rollout(
 
 
 def _before(prompts: Sequence[list[int]], tokens: Sequence[list[int]], turn: int) -> list[int]:
-    """The tokens that the environment wrote before a turn; of the first that is its prompt."""
+    """Return the tokens that the environment wrote before a turn; for the first turn, none."""
     return prompts[turn][len(prompts[turn - 1]) + len(tokens[turn - 1]) :] if turn else []
 
 
@@ -177,5 +177,5 @@ def _seconds(started: Any, finished: Any) -> float:
 
 
 def asked(instruction: str) -> str:
-    """What an item shows of an instruction."""
+    """Return the part of an instruction that an item shows."""
     return instruction[:_LONGEST_PROMPT]

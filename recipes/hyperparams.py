@@ -1,17 +1,17 @@
-"""Learning rates and LoRA ranks that nobody has chosen: `learning_rate=auto`, `lora_rank=auto`.
+"""Finds learning rates and LoRA ranks for `learning_rate=auto` and `lora_rank=auto`.
 
 The rate is tinker-cookbook's formula (`tinker_cookbook.hyperparam_utils.get_lr`, 0.6.1), which its
-authors fitted to sweeps of SFT over Llama and Qwen models; by them it does not depend on the rank:
+authors fitted to sweeps of SFT over Llama and Qwen models; they found it independent of the rank:
 
     5e-5 x 10 (LoRA's, against training all weights) x (2000 / width) ^ (0.781 Llama, 0.0775 Qwen)
 
-DPO wants to move little, and has tinker-cookbook's own start, 1e-5. The recipes' defaults are for
-the engine's tiny models, and are taken there.
+DPO should move the model little, and uses tinker-cookbook's initial value, 1e-5. The recipes'
+defaults are for the engine's tiny models, and are used for those.
 
-The rank is the smallest power of two, from 8 to 128, whose adapter has a weight for each thing that
-there is to learn: "LoRA Without Regret" (Schulman et al. 2025, thinkingmachines.ai/blog/lora) finds
-LoRA as good as training all weights as long as the data do not exceed what it can hold; they are
-about a bit a token where answers are shown, a bit an answer where those are rewarded or compared.
+The rank is the smallest power of two, from 8 to 128, whose adapter has a weight for each unit of
+information to learn. "LoRA Without Regret" (Schulman et al. 2025, thinkingmachines.ai/blog/lora)
+finds LoRA as good as training all weights as long as the data do not exceed its capacity. The data
+hold about a bit per token of shown answers, or a bit per answer that is rewarded or compared.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,9 @@ _LEAST, _MOST = 8, 128
 
 
 class Shape(NamedTuple):
-    """A decoder's sizes. `layers` is 0 where experts make the count of weights another."""
+    """A decoder's sizes. `layers` is 0 for mixtures of experts, whose number of
+    weights differs.
+    """
 
     family: str
     width: int
@@ -42,7 +44,7 @@ class Shape(NamedTuple):
     vocabulary: int = 0
 
     def adapter(self, rank: int) -> int:
-        """The weights of an adapter on attention, MLP and unembedding."""
+        """Return the number of weights of an adapter on attention, MLP and unembedding."""
         queries, keys = self.heads * self.head, self.kv_heads * self.head
         sums = 2 * (self.width + queries) + 2 * (self.width + keys) + 3 * (self.width + self.inner)
         return rank * (self.layers * sums + self.width + self.vocabulary)
@@ -67,19 +69,19 @@ SHAPES: Mapping[str, Shape] = {
     "Qwen/Qwen3-30B-A3B-Instruct-2507": Shape("Qwen", 2048),
     "Qwen/Qwen3-235B-A22B-Instruct-2507": Shape("Qwen", 4096),
 }
-"""By the service's names, what their `config.json` says."""
+"""Sizes by the service's model names, from each model's `config.json`."""
 
 
 class Chosen(NamedTuple):
-    """A value, and why it is that."""
+    """A value and the reason for it."""
 
     value: float
     why: str
 
 
 def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
-    """The rate for a model; `usual` is the recipe's default. Raises ValueError for a model that
-    none is known for."""
+    """Return the rate for a model; `usual` is the recipe's default. Raises ValueError if no rate
+    is known for the model."""
     shape = _shape(model)
     if shape is not None and shape.family == "tiny":
         return Chosen(usual, f"the default of {recipe}, which is for the engine's models")
@@ -94,8 +96,8 @@ def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
 
 
 def lora_rank(model: str, things: int, what: str) -> Chosen:
-    """The rank for a model that is to learn so many things. Raises ValueError for a model whose
-    adapter's size is not known."""
+    """Return the rank for a model with this much to learn. Raises ValueError if the size of the
+    model's adapter is not known."""
     shape = _shape(model)
     if shape is None or not shape.layers:
         raise ValueError(f"lora_rank=auto: the size of {model}'s adapter is not known; give a rank")
@@ -111,7 +113,7 @@ def lora_rank(model: str, things: int, what: str) -> Chosen:
 
 
 def choose(recipe: str, config: settings.Training) -> dict[str, Chosen]:
-    """The values of a configuration that are to be found. Raises ValueError where none is known."""
+    """Return the values of the settings that are `auto`. Raises ValueError if one is unknown."""
     found: dict[str, Chosen] = {}
     if config.learning_rate == AUTO:
         usual = chz.chz_fields(type(config))["learning_rate"]._default
@@ -122,7 +124,7 @@ def choose(recipe: str, config: settings.Training) -> dict[str, Chosen]:
 
 
 def resolved(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
-    """The configuration with numbers in these places, and why they are those."""
+    """Return the configuration with numbers for `auto`, and the reasons for them."""
     found = choose(recipe, config)
     numbers = {key: chosen.value for key, chosen in found.items()}
     whys = {key: chosen.why for key, chosen in found.items()}
@@ -130,7 +132,7 @@ def resolved(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
 
 
 def notes(recipe: str, config_class: type[Any], values: Mapping[str, Any]) -> list[str]:
-    """What a plan tells of a configuration's values: what is taken where they say `auto`."""
+    """Return lines for a plan: the numbers found for values that are `auto`."""
     if AUTO not in (values.get(key) for key in FIELDS):
         return []
     config = config_class(**{key: value for key, value in values.items() if "." not in key})
@@ -142,11 +144,11 @@ def notes(recipe: str, config_class: type[Any], values: Mapping[str, Any]) -> li
 
 
 def _shape(model: str) -> Shape | None:
-    return SHAPES.get(model.partition(":")[0])  # behind a colon is a variant of the service's
+    return SHAPES.get(model.partition(":")[0])  # after the colon comes a variant of the service's
 
 
 def _to_learn(recipe: str, config: Any) -> tuple[int, str]:
-    """At most how much there is to learn, and what it is."""
+    """Return an upper bound of how much there is to learn, and its unit."""
     if recipe in ("rl", "terminal"):
         sampled = config.max_steps * config.groups_per_batch * config.group_size
         return sampled, "rewarded answers"
@@ -171,6 +173,6 @@ def _bytes_of_file(path: str, held_out: int) -> int:
 
 
 def _bytes(data: tasks.Split) -> int:
-    """Bytes of what the model is shown to say, each message with its end."""
+    """Count the bytes of the assistant's messages, each with its end."""
     said = (one for talk in data.train for one in talk if one["role"] == "assistant")
     return sum(len(one["content"].encode("utf-8", "surrogatepass")) + 1 for one in said)

@@ -1,8 +1,8 @@
-"""A function of a file, called in an environment apart from this machine.
+"""Calls a function of a file in an isolated environment.
 
-What sandbox.py keeps from hanging or growing is here kept from this machine too: it is called in
-bubblewrap's namespaces, in which the commands of terminal's tasks are executed as well. There it
-sees no file of ours but its own, no network, and no other process. The machine's own Python
+sandbox.py protects a run from functions that hang or grow; this module also protects the machine.
+The function is called in bubblewrap's namespaces, like the commands of terminal tasks. There it
+sees only its own file, no network and no other process. The machine's own Python
 (`/usr/bin/python3`) calls it, with the standard library.
 
     python -m sweeper.recipes.isolated path/to/file.py:score    tries it on the file's EXAMPLES
@@ -23,24 +23,24 @@ from .service import RecipeError, errors_in_one_line
 
 _PROGRAM, _FILE, _ASKED = "/app/sandboxed.py", "/app/function.py", "/app/asked"
 _MORE_SECONDS, _MORE_MEGABYTES = 30.0, 64
-"""Beside what the function may take: for the interpreter."""
+"""Allowance for the interpreter, added to the function's limits."""
 _KEEP, _KEEP_EACH = 1 << 20, 4096
 Asked = tuple[str, str, str]
 
 
 @cache
 def missing() -> str | None:
-    """What this machine lacks for that, and how to get it; None: nothing."""
+    """Return what this machine lacks for it and how to install it; None: nothing."""
     return environments.missing("bubblewrap")
 
 
 class IsolatedFunction(Function):
-    """The function of a file in an environment of its own. What is begun is called all at once,
-    when the first score is waited for."""
+    """A user function in an environment of its own. Pending calls are made all at once, when the
+    first score is waited for."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
-        """`function` is `path/to/file.py:name`. Raises RecipeError where there is none, or there
-        can be no environment."""
+        """`function` is `path/to/file.py:name`. Raises RecipeError if there is no such function or
+        no environment for it."""
         self.function, self._seconds, self._megabytes = function, seconds, megabytes
         path, self._name = find_function(function)
         with open(path, "rb") as file:
@@ -61,7 +61,7 @@ class IsolatedFunction(Function):
             raise
 
     def _open(self) -> None:
-        """Make the environment, with what is called in it."""
+        """Start the environment and put the program and the function into it."""
         self._place.start()
         here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sandboxed.py")
         with open(here, "rb") as file:
@@ -73,7 +73,7 @@ class IsolatedFunction(Function):
             )
 
     def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
-        """Wait until scores are asked for."""
+        """Queue a call until scores are waited for."""
         into: list[Scored] = []
         self._begun.append(((question, response, answer), into))
 
@@ -92,7 +92,7 @@ class IsolatedFunction(Function):
         return self._score([(question, response, answer)])[0]
 
     def _score(self, asked: Sequence[Asked]) -> list[Scored]:
-        """The score of each. Whatever ends the process fails that call alone."""
+        """Return the score of each call. A call that ends the process fails alone."""
         found: list[Scored] = []
         while len(found) < len(asked):
             left = asked[len(found) :]
@@ -107,8 +107,8 @@ class IsolatedFunction(Function):
         return found
 
     def _call(self, asked: Sequence[Asked]) -> list[dict[str, Any]]:
-        """What the process has said: how the file was loaded, then of each call until it ended.
-        Raises RecipeError where the file cannot be loaded."""
+        """Return the lines of the process: how the file was loaded, then the result of each call
+        until the process ended. Raises RecipeError if the file cannot be loaded."""
         lines = "".join(json.dumps(one) + "\n" for one in asked)
         limits = f"{self._megabytes} {self._seconds}"
         command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_ASKED} 2>/dev/null"
@@ -134,7 +134,7 @@ class IsolatedFunction(Function):
         return [told[0] | {"ended": ended}, *told[1:]]
 
     def _again(self) -> Result:
-        """A new environment in the place of one that a function has ended."""
+        """Open a new environment in place of one that a function has ended."""
         self._place.stop()
         try:
             self._open()
@@ -149,7 +149,7 @@ class IsolatedFunction(Function):
 
 
 def _ended(result: Result) -> str:
-    """Why a process has said no more."""
+    """Return why a process stopped answering."""
     if result.ended == "memory":
         return "it took more memory than its environment has"
     if result.ended:
@@ -160,7 +160,7 @@ def _ended(result: Result) -> str:
 
 
 def main(function: str) -> None:
-    """Try a function on its own examples; what is wrong is told in a line, with exit code 1."""
+    """Try a function on its own examples. An error is printed in one line, with exit code 1."""
     with errors_in_one_line():
         tried = IsolatedFunction(function)
         try:

@@ -1,13 +1,13 @@
-"""Preferences: two answers to a question, of which one is the better.
+"""Preferences: pairs of answers to a question, one of them preferred.
 
-They are read from JSONL or made of generated problems, and come in two parts as conversations do:
-training, and held out the same for every seed. A line of a file is one of
+They are read from JSONL or made from generated problems, and split like conversations: a training
+part, and a held-out part that is the same for every seed. A line of a file is one of
 
     {"prompt": "..." or [messages], "chosen": "...", "rejected": "..."}
-    {"chosen": [messages], "rejected": [messages]}, alike but for the last message
+    {"chosen": [messages], "rejected": [messages]}, which differ only in the last message
     {"comparison": {"prompt_conversation", "completion_A", "completion_B"}, "label": "A" or "B"}
 
-of which the last is tinker-cookbook's; its ties are left out.
+The last is tinker-cookbook's format; its ties are left out.
 """
 
 import random
@@ -23,7 +23,7 @@ from .tasks import Conversation
 
 @chz.chz
 class Settings(settings.Settings):
-    """What a run on pairs is, besides what every run that trains is."""
+    """Settings of a run on pairs, added to those of every run that trains."""
 
     data: str | None = chz.field(
         default=None,
@@ -40,11 +40,11 @@ class Settings(settings.Settings):
 
 
 Say = Callable[[str], RecipeError]
-"""An error about a line, with its place."""
+"""Makes an error about a line, with its place."""
 
 
 class Pair(NamedTuple):
-    """A question as messages, the answer to it that was preferred, and the other one."""
+    """A question as messages, the preferred answer, and the other one."""
 
     prompt: Conversation
     chosen: str
@@ -66,10 +66,11 @@ class Rendered(NamedTuple):
 
 
 def load_pairs(config: settings.Settings) -> PairSplit:
-    """The configured pairs: of a file, or of a task's problems, right answer against a wrong one.
+    """Load the configured pairs from a file, or make them from a task's problems: right answers
+    against wrong ones.
 
     A held-out problem has the same wrong answer for every seed. `wrong_share` is the share of
-    generated pairs to train on that prefer the wrong one.
+    generated training pairs that prefer the wrong one.
     """
     if config.data is not None:
         return read_pairs(config.data, config.test_size)
@@ -80,11 +81,11 @@ def load_pairs(config: settings.Settings) -> PairSplit:
 
 
 def spoiled(conversations: Sequence[Conversation], stream: str) -> list[Pair]:
-    """Each conversation's answer against the same with one character changed: the mistake that a
-    model makes which has nearly learned it.
+    """Pair each conversation's answer with a copy in which one character is changed: the mistake
+    of a model that has nearly learned the task.
 
-    Another character is one that some answer has. Raises RecipeError where all answers together
-    have but one, so that no answer can be wrong.
+    The new character occurs in some answer. Raises RecipeError if all answers together have only
+    one distinct character, so that no answer can be wrong.
     """
     draw = random.Random(stream)
     letters = sorted({letter for said in conversations for letter in said[-1]["content"]})
@@ -100,7 +101,9 @@ def spoiled(conversations: Sequence[Conversation], stream: str) -> list[Pair]:
 
 
 def swapped(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
-    """The pairs, of which that share prefers the worse answer, as some of those who judge do."""
+    """Swap the answers of a share of the pairs, like judges who sometimes prefer the
+    worse answer.
+    """
     chosen = random.Random(f"swapped/{seed}").sample(range(len(pairs)), round(share * len(pairs)))
     wrong = set(chosen)
     return [
@@ -110,10 +113,10 @@ def swapped(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
 
 
 def read_pairs(path: str, test_size: int) -> PairSplit:
-    """The pairs of a JSONL file, `test_size` of them held out.
+    """Load the pairs of a JSONL file, `test_size` of them held out.
 
     Copies of a held-out pair are left out of the training part. Raises RecipeError, with file and
-    line, for what is no pair.
+    line, for an invalid pair.
     """
     rows = tasks.read_rows(path)
     read = [_pair(row, f"{path}:{number}") for number, row in rows]
@@ -126,8 +129,8 @@ def read_pairs(path: str, test_size: int) -> PairSplit:
 def render_pairs(
     pairs: Sequence[Pair], render: Callable[[Conversation, str], chat.Example], max_length: int
 ) -> list[Rendered]:
-    """Both answers of each pair as tokens. A pair is left out if one of them is longer than
-    `max_length`. Raises RecipeError when none is left."""
+    """Render both answers of each pair as tokens. A pair is left out if one of them is longer than
+    `max_length`. Raises RecipeError if none is left."""
     rendered = [
         Rendered(render(pair.prompt, pair.chosen), render(pair.prompt, pair.rejected))
         for pair in pairs
@@ -137,7 +140,7 @@ def render_pairs(
 
 
 def _pair(row: Any, where: str) -> Pair | None:
-    """A line's pair; None for a tie."""
+    """Parse a line's pair; None for a tie."""
 
     def wrong(what: str) -> RecipeError:
         return RecipeError(f"{where}: {what}")
@@ -184,7 +187,7 @@ def _messages(value: Any, wrong: Say) -> Conversation:
 
 
 def _answer(value: Any, wrong: Say) -> str:
-    """An answer: a text, or one message of the assistant's."""
+    """Parse an answer: a text, or one message of the assistant's."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and len(value) == 1 and tasks.is_message(value[0]):

@@ -1,7 +1,7 @@
-"""The numbers of a policy-gradient step: what each sampled token is worth, what is trained on, and
-how far the trainer is from the sampler.
+"""Computes a policy-gradient step: token advantages, training data, and the divergence of the
+trainer from the sampler.
 
-Each is a function of its arguments alone.
+All functions are pure.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
-    """What each answer earned above the group's mean.
+    """Return each answer's reward minus the group's mean.
 
-    With `normalize_std` divided by the group's standard deviation, as GRPO was first published
-    (Shao et al. 2024, arXiv:2402.03300, section 4.1.2); without, as Liu et al. 2025
-    (arXiv:2503.20783) have it, who show that dividing favours the easiest and hardest questions.
+    With `normalize_std` it is divided by the group's standard deviation, as in the first
+    publication of GRPO (Shao et al. 2024, arXiv:2402.03300, section 4.1.2). Without, it follows
+    Liu et al. 2025 (arXiv:2503.20783), who show that dividing favours the easiest and hardest
+    questions.
     """
     mean = sum(rewards) / len(rewards)
     centred = [reward - mean for reward in rewards]
@@ -30,10 +31,10 @@ def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
 
 
 def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[float]:
-    """What sampled tokens gain for being unlikely, against the batch's mean logprob.
+    """Return the bonus of sampled tokens for being unlikely, relative to the batch's mean logprob.
 
-    Added to their advantages it makes the gradient that of reward + coef * entropy, the entropy
-    being the mean over tokens of -log q under their own distribution (Williams and Peng 1991,
+    Added to their advantages, it makes the gradient that of reward + coef * entropy, where the
+    entropy is the mean over tokens of -log q under their own distribution (Williams and Peng 1991,
     "Function optimization using connectionist reinforcement learning algorithms").
     """
     return [coef * (mean - logprob) for logprob in logprobs]
@@ -42,9 +43,9 @@ def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[f
 def kl_penalty(
     sampled: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], coef: float
 ) -> tuple[list[list[float]], dict[str, float]]:
-    """What sampled tokens lose for being likelier than under the reference, against the batch's
-    mean: by answer and token. The metric is that mean, an estimate of the KL divergence from the
-    reference in nats a token, by tinker-cookbook's name."""
+    """Return the penalty of sampled tokens for being likelier than under the reference, relative
+    to the batch's mean, by answer and token. The metric is that mean: an estimate of the KL
+    divergence from the reference in nats per token, by tinker-cookbook's name."""
     apart = [
         [own - before for own, before in zip(*both, strict=True)]
         for both in zip(sampled, reference, strict=True)
@@ -54,9 +55,9 @@ def kl_penalty(
 
 
 def to_datum(prompt: list[int], rollout: Rollout, advantages: Sequence[float]) -> "tinker.Datum":
-    """What Tinker trains on: each sampled token with its logprob and its advantage.
+    """Return the training datum: each sampled token with its logprob and its advantage.
 
-    Tokens of the prompt, and those that an environment wrote between turns, have advantage 0, and
+    Tokens of the prompt, and those that an environment wrote between turns, have advantage 0 and
     so no part in the loss.
     """
     import numpy as np
@@ -76,11 +77,11 @@ def to_datum(prompt: list[int], rollout: Rollout, advantages: Sequence[float]) -
 
 
 def kl_sample_train(sampled: Sequence[float], trained: Sequence[float]) -> dict[str, float]:
-    """How far the trainer is from the sampler, in nats a token, from the logprobs that both gave
-    the sampled tokens.
+    """Return the divergence of the trainer from the sampler in nats per token, from the logprobs
+    that both gave the sampled tokens.
 
-    v1 is the mean of log q - log p, the plain estimate of KL(q || p), q being the sampler. v2 is
-    half the mean of its square, biased but never negative (J. Schulman 2020, "Approximating KL
+    v1 is the mean of log q - log p, the plain estimate of KL(q || p), where q is the sampler. v2
+    is half the mean of its square, biased but never negative (J. Schulman 2020, "Approximating KL
     divergence", k1 and k2).
     """
     differences = [q - p for q, p in zip(sampled, trained, strict=True)]
@@ -92,7 +93,9 @@ def kl_sample_train(sampled: Sequence[float], trained: Sequence[float]) -> dict[
 
 
 def discounted(values: Sequence[float], factor: float) -> list[float]:
-    """Each value with those after it, the next one times `factor`, and so on."""
+    """Return the discounted sums: each value plus `factor` times the sum that begins with the next
+    one.
+    """
     found: list[float] = []
     after = 0.0
     for value in reversed(values):

@@ -1,13 +1,13 @@
-"""A preference model: it tells which of two answers people would prefer, by a score for each.
+"""Preference model: predicts which of two answers people prefer, by a score for each.
 
     python -m sweeper.recipes.reward data=pairs.jsonl log_path=/tmp/reward
     python -m sweeper.recipes.rl reward_model=/tmp/reward load_checkpoint_path=/tmp/sft
 
-The pairs are those of dpo.py. A model reads a question with its answer and is asked whether that is
-a good one; its score is the logprob of "yes". It is trained so that the score of the chosen answer
-is above that of the rejected one (Bradley and Terry 1952): the loss is -log sigmoid(score of the
-chosen - score of the rejected), whose gradient goes by cross_entropy with signed weights as in
-dpo.py. `rl` takes as its reward the chance that an answer is preferred to the right one: SFT, a
+The pairs are those of dpo.py. The model reads a question with an answer and is asked whether the
+answer is good; the score is the logprob of "yes". Training raises the score of the chosen answer
+above that of the rejected one (Bradley and Terry 1952): the loss is -log sigmoid(score of the
+chosen - score of the rejected). Its gradient is computed by cross_entropy with signed weights, as
+in dpo.py. The reward in `rl` is the chance that an answer is preferred to the right one. SFT, a
 preference model and RL are the three stages of RLHF (Ouyang et al. 2022, arXiv:2203.02155).
 """
 
@@ -23,23 +23,23 @@ from .trainer import run
 
 @chz.chz
 class Config(pairs.Settings):
-    """What a run is; the same configuration gives the same metrics."""
+    """Configuration of a run. The same configuration gives the same metrics."""
 
     log_path: str = chz.field(default="runs/reward", doc="directory for metrics and checkpoints")
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
     return hyperparams.notes("reward", Config, values)
 
 
 def main(config: Config) -> None:
-    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("reward", RewardTrainer, config)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """What a run with these values will use; see estimates.py."""
+    """Estimate the tokens of a run with these values; see estimates.py."""
     config = Config(**values)
     tally = estimates.Tally()
     dpo.tally_pairs(tally, config, *estimates.pair_sizes(config, judged=True))
@@ -47,7 +47,7 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 class RewardTrainer(dpo.PairTrainer):
-    """The loop of pairs, on the verdicts about their answers; there is no reference."""
+    """The loop of dpo.py on verdicts about the answers, without a reference."""
 
     config: Config
     loss_name: ClassVar = "reward_loss"
@@ -55,16 +55,16 @@ class RewardTrainer(dpo.PairTrainer):
 
     @property
     def beta(self) -> float:
-        """Scores count as they are."""
+        """The factor of the margins: scores are not scaled."""
         return 1.0
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
-        """The verdicts about both answers."""
+        """Render the verdicts on both answers."""
         render = partial(rewards.judged, self.tokenizer)
         return pairs.render_pairs(split, render, self.config.max_length)
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> dpo.Baseline:
-        """Nothing to compare a score with."""
+        """Return zeros: scores have no baseline."""
         return lambda: [(0.0, 0.0)] * len(batch)
 
 

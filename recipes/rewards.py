@@ -1,7 +1,7 @@
-"""What an answer earns: by comparing texts, by a function of the user's, or by a preference model.
+"""Rewards of answers: by comparing texts, by a user function, or by a preference model.
 
-Each kind is begun for every answer of a batch before the first result is waited for, so that a
-model is asked about all of them at once.
+Judging begins for every answer of a batch before the first result is waited for, so that a model
+gets all requests at once.
 """
 
 import math
@@ -16,11 +16,11 @@ from .service import Service
 
 JUDGE = "Is this answer good?"
 VERDICT = "yes"
-"""What a preference model is asked after an answer, and what it says of a good one."""
+"""The question to a preference model after an answer, and its reply for a good one."""
 
 
 class Failure(NamedTuple):
-    """A call of a function that gave no score; the answer then earned 0."""
+    """A call of a function that gave no score; the reward was 0."""
 
     question: str
     response: str
@@ -28,46 +28,50 @@ class Failure(NamedTuple):
 
 
 class Reward(Protocol):
-    """Says what answers are worth."""
+    """Judges answers."""
 
     failures: list[Failure]
-    """Those since the list was last emptied."""
+    """The failures since the list was last emptied."""
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """Begin to judge an answer; the function returned waits for its reward."""
+        """Begin to judge an answer. The function returned waits for its reward."""
         ...
 
     def close(self) -> None:
-        """Nothing more is to be judged."""
+        """Release resources."""
         ...
 
 
 class TextReward:
-    """By the right answer's text: exactly it, or the share of positions that are right."""
+    """Compares with the right answer's text: exactly, or by the share of positions
+    that are right.
+    """
 
     def __init__(self, dense: bool) -> None:
         self._measure = rollouts.share_right if dense else rollouts.exact
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """At once."""
+        """Judge at once."""
         reward = float(self._measure(problem.answer, text, ended))
         return lambda: reward
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class FunctionReward:
-    """By `score(question, response, answer)` of a file, which is called apart from the run; see
-    sandbox.py and isolated.py."""
+    """Calls `score(question, response, answer)` of a file in a separate process; see sandbox.py
+    and isolated.py."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """What the function fails on earns 0, and is kept in `failures`."""
+        """Begin a call. If the function fails, the reward is 0, and the failure is kept in
+        `failures`.
+        """
         del ended
         question = problem.messages[-1]["content"]
         scored = self.function.begin(question, text, problem.answer)
@@ -81,7 +85,9 @@ class FunctionReward:
         return reward
 
     def check(self, problems: list[Problem]) -> None:
-        """Call it on right answers, and on the file's own examples. Raises RecipeError."""
+        """Call the function on right answers and on the file's own examples. Raises
+        RecipeError.
+        """
         asked = [(p.messages[-1]["content"], p.answer, p.answer) for p in problems]
         self.function.check(asked)
 
@@ -91,12 +97,12 @@ class FunctionReward:
 
 
 class ModelReward:
-    """By a preference model (reward.py): the chance that it prefers an answer to the right one that
-    the data have for the same question, 0 to 1; 0.5 for that one itself.
+    """Uses a preference model (reward.py). The reward is the chance, 0 to 1, that the model
+    prefers an answer to the right one of the same question; 0.5 for that one itself.
 
-    A score alone says nothing: the model was trained on differences between answers to one
-    question, which leaves open where scores begin. Demonstrations are the zero, as in Ouyang et al.
-    2022 (arXiv:2203.02155, section 3.5), who take their mean.
+    A score alone has no meaning: the model was trained on differences between answers to one
+    question, which leaves the zero of scores undefined. The right answers are the zero, as in
+    Ouyang et al. 2022 (arXiv:2203.02155, section 3.5), who use the mean of demonstrations.
     """
 
     def __init__(
@@ -108,7 +114,7 @@ class ModelReward:
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """Ask for the verdict's logprobs. An answer that did not end earns nothing: the model has
+        """Request the verdict's logprobs. An answer that did not end has reward 0: the model has
         only seen whole ones."""
         if not ended:
             return lambda: 0.0
@@ -118,28 +124,30 @@ class ModelReward:
         return lambda: _chance(score() - zero())
 
     def _begin_zero(self, problem: Problem) -> Callable[[], float]:
-        """Ask for the score of the right answer to a question, once."""
+        """Request the score of the right answer to a question, once."""
         key = tuple(problem.prompt)
         if key not in self._zeros:
             self._zeros[key] = cache(self._begin_score(problem, problem.answer))
         return self._zeros[key]
 
     def _begin_score(self, problem: Problem, text: str) -> Callable[[], float]:
-        """Ask for an answer's score, the logprob of a verdict that it is good."""
+        """Request an answer's score, the logprob of a verdict that it is good."""
         example = judged(self._tokenizer, problem.messages, text)
         logprobs = samplers.begin_answer_logprobs(self._connection, self._sampler, example)
         return lambda: sum(logprobs())
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def _chance(ahead: float) -> float:
-    """1 / (1 + e^-ahead), by Bradley and Terry the chance of who is so far ahead."""
+    """Return 1 / (1 + e^-ahead): the chance of an answer that is ahead by this score (Bradley and
+    Terry).
+    """
     return 1 / (1 + math.exp(-ahead)) if ahead >= 0 else math.exp(ahead) / (1 + math.exp(ahead))
 
 
 def judged(tokenizer: Any, prompt: list[dict[str, str]], answer: str) -> chat.Example:
-    """An answer as a preference model reads it, whose verdict alone has weight."""
+    """Render an answer as a preference model reads it; only the verdict has weight."""
     said = [{"role": "assistant", "content": answer}, {"role": "user", "content": JUDGE}]
     return chat.render_answer(tokenizer, [*prompt, *said], VERDICT)

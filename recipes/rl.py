@@ -1,24 +1,22 @@
-"""Reinforcement learning with GRPO: sample answers, learn from those better than their group.
+"""Reinforcement learning with GRPO: sample groups of answers and reinforce those above the mean.
 
     python -m sweeper.recipes.rl task=sorting length=2 letters=2 log_path=/tmp/rl
 
-Each step asks `groups_per_batch` questions, `group_size` times each. What an answer earned
-above its group's mean is its advantage, shared by all its tokens; groups whose answers earned
-all the same teach nothing and are dropped, unless `entropy_coef` or `kl_penalty_coef` has something
-to tell them. The questions are problems generated for a task, or come from a JSONL file.
-`load_checkpoint_path` starts from weights trained before, as a model must already be right now and
-then to learn from a sparse reward. What an answer earns is said by its text, by a function of yours
-(`reward_function`, see
-sandbox.py, isolated.py) or by a preference model (`reward_model`, reward.py).
+Each step asks `groups_per_batch` questions, `group_size` times each. The advantage of an answer is
+its reward minus the mean reward of its group; all tokens of the answer share it. Groups with equal
+rewards carry no signal and are dropped, unless `entropy_coef` or `kl_penalty_coef` is set. The
+questions are problems generated for a task, or come from a JSONL file. `load_checkpoint_path`
+starts from trained weights: to learn from a sparse reward, a model must already be right now and
+then. The reward comes from the answer's text, from a user function (`reward_function`, see
+sandbox.py, isolated.py) or from a preference model (`reward_model`, reward.py).
 
-With `max_steps_off_policy` above 0, batches are sampled ahead: while one is trained on, the next
-ones are under way, from weights that are at most so many steps old. At each checkpoint the samples
-begin anew with the weights that it holds, in a run that is not stopped too: so one that is stopped
-goes on to the same values.
+With `max_steps_off_policy` above 0, batches are sampled ahead: while the run trains on one batch,
+it samples the next ones from weights that are at most that many steps old. Sampling starts afresh
+from the saved weights at each checkpoint, also in a run that is not stopped. So a resumed run
+reaches the same values.
 
-Stopped at any time (SIGTERM, Ctrl-C) and started again with the same log_path, a run goes on
-from its last checkpoint: the seed of each sample is a function of the run's seed, the step and
-the question alone.
+A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path resumes from its
+last checkpoint: the seed of each sample depends only on the run's seed, the step and the question.
 """
 
 import json
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
 
 @chz.chz
 class Config(settings.Policy, settings.Settings):
-    """What a run is; the same configuration gives the same metrics."""
+    """Configuration of a run. The same configuration gives the same metrics."""
 
     reward: Literal["dense", "sparse"] = chz.field(
         default="dense", doc="dense: the share of positions right; sparse: 1 for the whole answer"
@@ -82,8 +80,8 @@ class Config(settings.Policy, settings.Settings):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """What this machine lacks for a run with these values: told when a grid is planned whose runs
-    execute here."""
+    """Return what this machine lacks for a run with these values. Checked when a grid is planned
+    whose runs execute on this machine."""
     if values.get("function_environment") != "bubblewrap":
         return []
     lacking = isolated.missing()
@@ -91,21 +89,21 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
 
 
 TRIED = 4
-"""Right answers that a reward function is tried on before the first step."""
+"""Number of right answers on which a reward function is tried before the first step."""
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
     return hyperparams.notes("rl", Config, values)
 
 
 def main(config: Config) -> None:
-    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("rl", GroupTrainer, config)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """What a run with these values will use, if no group is dropped; see estimates.py."""
+    """Estimate the tokens of a run with these values, if no group is dropped; see estimates.py."""
     config = Config(**values)
     tally = tally_groups(config)
     train, _ = estimates.split_sizes(config)
@@ -136,40 +134,42 @@ def tally_groups(config: Config) -> estimates.Tally:
 
 
 def sampled_size(config: settings.Policy, train: estimates.Sizes) -> float:
-    """Tokens of an answer that is sampled."""
+    """Return the mean number of tokens of a sampled answer."""
     return min(train.answer, config.max_tokens)
 
 
 def split_evenly(items: list[Any], parts: int) -> list[list[Any]]:
-    """Consecutive parts whose sizes differ by at most one; fewer where items are fewer."""
+    """Split items into consecutive parts whose sizes differ by at most one. There are fewer parts
+    if there are fewer items.
+    """
     parts = min(parts, len(items))
     return [items[len(items) * n // parts : len(items) * (n + 1) // parts] for n in range(parts)]
 
 
 def sampling_seed(seed: int, step: int, question: int) -> int:
-    """The seed for the answers to the nth question of a step."""
+    """Return the seed for the answers to the nth question of a step."""
     return samplers.seed_of(f"sample/{seed}/{step}/{question}")
 
 
 SampleRequest: TypeAlias = "tinker.APIFuture[tinker.SampleResponse]"
-"""A request for answers, under way."""
+"""A pending request for answers."""
 
 
 class Interrupted(Exception):
-    """A signal came while a step was sampled: that step is none."""
+    """A signal arrived while a step was sampled; the step is discarded."""
 
 
 class Update(NamedTuple):
-    """The requests that train on a batch, under way: two for each substep."""
+    """The pending requests that train on a batch: two for each substep."""
 
     rollouts: list[Rollout]
     passes: list["tinker.APIFuture[tinker.ForwardBackwardOutput]"]
     steps: list["tinker.APIFuture[tinker.OptimStepResponse]"]
 
     def metrics(self, wait: Callable[[Any], Any]) -> dict[str, float]:
-        """Wait, and say how far the trainer was from the sampler and what the optimizer said.
+        """Wait, and return the KL divergence of trainer and sampler and the optimizer's metrics.
 
-        Later substeps begin with what the ones before have made of the model.
+        Later substeps start from the weights that earlier ones have changed.
         """
         outputs = [output for request in self.passes for output in wait(request).loss_fn_outputs]
         sampled: list[float] = []
@@ -177,26 +177,29 @@ class Update(NamedTuple):
         for rollout, output in zip(self.rollouts, outputs, strict=True):
             sampled += rollout.logprobs
             told = output["logprobs"].to_numpy()
-            every = (told[:, 0] if told.ndim > 1 else told).tolist()  # its own token comes first
-            # Of each token but the first; places counted from the end need no prompt.
+            every = (
+                told[:, 0] if told.ndim > 1 else told
+            ).tolist()  # the sampled token comes first
+            # The service returns logprobs of all tokens but the first; places counted from the end
+            # do not need the prompt.
             size, places = rollouts.whole_after(rollout)
             trained += [every[place - size] for place in places]
         found: dict[str, float] = {"num_sequences": len(outputs), "num_tokens": len(sampled)}
         if sampled:
             found |= policy_gradient.kl_sample_train(sampled, trained)
-        for request in self.steps:  # the last one's stay
+        for request in self.steps:  # the last request's values win
             found |= wait(request).metrics or {}
         return found
 
 
 class GroupTrainer(Trainer):
-    """The loop: sample, reward, train, and so on with what that made of the model."""
+    """Training loop: sample, reward, train, then sample from the updated weights."""
 
     config: Any
     shown: ClassVar = ("env/all/reward/total", "env/all/correct", "test/reward", "test/accuracy")
 
     def prepare(self, data: tasks.Split) -> None:
-        """Prompts of all conversations, the last message of each being the answer."""
+        """Render the prompts of all conversations. The last message of each is the answer."""
         self.questions = self.problems(data.train)
         self.held_out = self.problems(data.test)
         config = self.config
@@ -205,7 +208,7 @@ class GroupTrainer(Trainer):
         self.reference = self.open_reference()
 
     def open_reward(self) -> rewards.Reward:
-        """What judges answers. A function is tried first, on right answers."""
+        """Return the judge of answers. A reward function is first tried on right answers."""
         config = self.config
         if config.reward_function is not None:
             limits = config.function_seconds, config.function_megabytes
@@ -221,7 +224,7 @@ class GroupTrainer(Trainer):
         return rewards.TextReward(config.reward == "dense")
 
     def open_reference(self) -> "tinker.SamplingClient | None":
-        """The model that the penalty is for leaving, if there is one."""
+        """Return the reference model of the KL penalty, or None without a penalty."""
         if not self.config.kl_penalty_coef:
             return None
         return samplers.open_named(
@@ -229,7 +232,7 @@ class GroupTrainer(Trainer):
         )
 
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
-        """Those that are not longer than `max_length`, with the right answer."""
+        """Return the problems that fit into `max_length`, with their right answers."""
         found: list[Problem] = []
         for conversation in conversations:
             example = chat.render(self.tokenizer, conversation)[-1]
@@ -248,11 +251,13 @@ class GroupTrainer(Trainer):
         return found
 
     def text(self, tokens: list[int]) -> str:
-        """What an answer says, its end left out."""
+        """Return the text of an answer, without its end token."""
         return self.tokenizer.decode(tokens, skip_special_tokens=True).strip()
 
     def train_steps(self) -> int:
-        """A step samples from what the one before has made, or one of a few before that."""
+        """Run all steps. Each samples from the weights of the step before, or of one a few steps
+        earlier.
+        """
         step = self.run.start_step
         self.begin_sampler()
         while step < self.config.max_steps and self.stop.signum is None:
@@ -264,34 +269,36 @@ class GroupTrainer(Trainer):
         return step
 
     def begin_sampler(self) -> None:
-        """Sample with the weights of this moment; nothing is under way."""
+        """Open a sampler on the current weights, with no requests pending."""
         self.sampler = self.training.save_weights_and_get_sampling_client()
         self.under_way: dict[int, Callable[[], list[Group]]] = {}
 
     def advance(self, step: int) -> None:
-        """A step with what goes before it: a checkpoint, where one is due."""
+        """Save a checkpoint if one is due, then run the step."""
         if self.save_due(step):
             self.record(step, self.save(step))
         self.train_step(step)
 
     def close(self) -> None:
-        """Nothing more is to be judged."""
+        """Close the reward function or model."""
         self.reward.close()
 
     def resumable(self, step: int) -> bool:
-        """With samples of older weights under way, only where all begins anew."""
+        """Return whether sampling restarts at this step: samples of older weights cannot be
+        resumed.
+        """
         return self.begun_at(step) == step
 
     def begun_at(self, step: int) -> int:
-        """The step whose weights sample a step's batch: `max_steps_off_policy` before, but not
-        from before the last checkpoint."""
+        """Return the step whose weights sample a step's batch: `max_steps_off_policy` earlier, but
+        not before the last checkpoint."""
         every = self.config.save_every
         anew = step // every * every if every else 0
         return max(step - self.config.max_steps_off_policy, anew)
 
     def sample_ahead(self, step: int) -> Callable[[], list[Group]]:
-        """Submit all that the weights of a step are to sample; the function returned waits for the
-        step's own batch, which older weights may have begun."""
+        """Submit all batches that the weights of a step sample. The function returned waits for
+        the step's own batch, which older weights may have sampled."""
         last = min(step + self.config.max_steps_off_policy, self.config.max_steps - 1)
         for batch in range(step, last + 1):
             if self.begun_at(batch) == step:
@@ -299,7 +306,7 @@ class GroupTrainer(Trainer):
         return self.under_way.pop(step)
 
     def train_step(self, step: int) -> None:
-        """One batch: its samples, the optimizer's steps, a line of metrics."""
+        """Run one step: its samples, the optimizer's steps, a line of metrics."""
         config = self.config
         groups_due = self.sample_ahead(step)
         scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
@@ -330,15 +337,15 @@ class GroupTrainer(Trainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups of equal rewards are left out. A bonus or a penalty is for every answer: a
-        group left out would settle on one, and stay left out."""
+        """Whether groups of equal rewards are dropped. Not with a bonus or a penalty, which apply
+        to every answer: a dropped group would settle on one answer and stay dropped."""
         config = self.config
         if config.remove_constant_reward_groups is not None:
             return config.remove_constant_reward_groups
         return not (config.entropy_coef or config.kl_penalty_coef)
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
-        """Ask a step's questions; the function returned waits for the answers."""
+        """Submit a step's questions. The function returned waits for the answers."""
         config, sampler = self.config, self.wait(self.sampler)
         problems = self.asked_at(step)
         requests = [
@@ -360,7 +367,7 @@ class GroupTrainer(Trainer):
         return groups
 
     def asked_at(self, step: int) -> list[Problem]:
-        """The questions of a step."""
+        """Return the questions of a step."""
         config = self.config
         count = len(self.questions)
         indices = tasks.batch_indices(step, config.groups_per_batch, count, config.seed)
@@ -376,8 +383,8 @@ class GroupTrainer(Trainer):
         return sampler.sample(prompt, count, tinker.SamplingParams(stop=[problem.end], **params))
 
     def begin_group(self, problem: Problem, request: "SampleRequest") -> Callable[[], Group]:
-        """Wait for the answers to a question, and begin to judge them; the function returned waits
-        for what they earn."""
+        """Wait for the answers to a question and start judging them. The function returned waits
+        for their rewards."""
         begun: list[tuple[Any, str, bool, Callable[[], float]]] = []
         for sequence in self.wait(request).sequences:
             text, ended = self.text(sequence.tokens), sequence.stop_reason == "stop"
@@ -396,9 +403,11 @@ class GroupTrainer(Trainer):
         return group
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[list[float]], dict[str, float]]:
-        """The advantage of each token of each answer, group by group, and what they are made of.
+        """Return the advantage of each token of each answer, group by group, and metrics of the
+        penalty.
 
-        What an answer earned above its group, with the bonus and the penalty of its tokens.
+        The advantage is the reward relative to the group, plus the token's entropy bonus and KL
+        penalty.
         """
         config = self.config
         logprobs = [rollout.logprobs for group in groups for rollout in group.rollouts]
@@ -425,7 +434,7 @@ class GroupTrainer(Trainer):
     def logprobs_by(
         self, sampler: "tinker.SamplingClient", groups: list[Group]
     ) -> list[list[float]]:
-        """What another model thinks of each answer's tokens, group by group."""
+        """Return another model's logprobs of each answer's tokens, group by group."""
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
         asked: list[tuple[int, Callable[[], list[float]], list[int]]] = []
         for number, answer in enumerate(answers):
@@ -460,18 +469,18 @@ class GroupTrainer(Trainer):
 
     @property
     def loss_fn(self) -> Any:
-        """The service's loss that a batch is trained on by."""
+        """The name of the service's loss function."""
         return self.config.loss_fn
 
     def to_datum(self, prompt: list[int], rollout: Rollout, by_token: Any) -> "tinker.Datum":
-        """What an answer is to be trained on by, with what `token_advantages` says of it."""
+        """Return the training datum of an answer, with its output of `token_advantages`."""
         return policy_gradient.to_datum(prompt, rollout, by_token)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """The held-out questions, answered greedily: `test/reward` and `test/accuracy`."""
+        """Answer the held-out questions greedily, for `test/reward` and `test/accuracy`."""
         sampler = self.wait(self.sampler)
         requests = [
-            # One token more than the right answer: what is longer is wrong already.
+            # As long as the right answer with its end: a longer one is wrong already.
             self.ask(sampler, problem, 1, max_tokens=problem.size, temperature=0.0)
             for problem in self.held_out
         ]
@@ -487,7 +496,7 @@ class GroupTrainer(Trainer):
         return scores
 
     def write_failures(self, step: int, name: str = "") -> dict[str, float]:
-        """The calls of a reward function that gave no score, and how many they were."""
+        """Write the calls of a reward function that gave no score, and return their number."""
         failures, self.reward.failures = self.reward.failures, []
         if failures:
             lines = "".join(json.dumps(failure._asdict()) + "\n" for failure in failures)
@@ -496,7 +505,9 @@ class GroupTrainer(Trainer):
         return {"env/all/reward_failures": len(failures)} if function else {}
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
-        """The summaries of all, and a transcript of the first `num_groups_to_log`."""
+        """Write summaries of all episodes, and a transcript of the first `num_groups_to_log`
+        groups.
+        """
         split = "train" if name == "train" else name.replace("_", "/", 1)
         sampled_at = self.begun_at(step) if name == "train" else step
         summaries = rollouts.summaries(groups, split, step, self.tag, sampled_at)

@@ -1,8 +1,8 @@
-"""What was sampled, and what it was worth: rewards, metrics and transcripts.
+"""Sampled episodes and their rewards, metrics and transcripts.
 
-The metrics, the `*_rollout_summaries.jsonl` and the `*_logtree.json` have tinker-cookbook's
-names and shapes, so that readers of its runs read these. An episode is one turn, a question, an
-answer, a reward; or several, between which an environment writes.
+The metrics, the `*_rollout_summaries.jsonl` and the `*_logtree.json` have tinker-cookbook's names
+and shapes, so that tools that read its runs also read these. An episode has one turn (a question,
+an answer, a reward) or several, with outputs of an environment between them.
 """
 
 import html
@@ -15,10 +15,10 @@ from .tasks import Conversation
 
 
 class Problem(NamedTuple):
-    """A question: as messages, as the tokens of a prompt, and what answers it.
+    """A question as messages and as the tokens of a prompt, with its answer.
 
-    `end` is the token that ends an answer; `size` the tokens of the right one with its end. `tag`
-    is a name for it, where it has one.
+    `end` is the token that ends an answer; `size` is the number of tokens of the right answer with
+    its end. `tag` is an optional name.
     """
 
     messages: Conversation
@@ -30,9 +30,9 @@ class Problem(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One turn of several: the tokens that the environment wrote before it, how many the model then
-    wrote, what they say, whether the model ended it, and what came of it. A `fresh` one sees none
-    of those before it: `before` is its whole prompt."""
+    """One turn of several: the tokens that the environment wrote before it, the number of tokens
+    that the model wrote, their text, whether the model ended it, and the output. A `fresh` turn
+    does not see the earlier ones: `before` is its whole prompt."""
 
     before: list[int]
     size: int
@@ -44,11 +44,11 @@ class Turn(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """An answer that was sampled: tokens, the logprob of each, the text they make.
+    """A sampled answer: its tokens, the logprob of each, and its text.
 
-    `ended` says whether the model ended it; if not, it ran into the limit. Of several `turns`, the
-    tokens are those of all; `about` is what else was measured of such an episode. `likeliest` are
-    the likeliest values of each token with their logprobs, where they were asked for.
+    `ended` is False if the answer was cut off at the token limit. With several `turns`, the tokens
+    are those of all turns; `about` holds other measurements of such an episode. `likeliest` holds
+    the likeliest values of each token with their logprobs, if they were requested.
     """
 
     tokens: list[int]
@@ -70,18 +70,18 @@ class Group(NamedTuple):
 
     @property
     def rewards(self) -> list[float]:
-        """The reward of each."""
+        """The reward of each answer."""
         return [rollout.reward for rollout in self.rollouts]
 
     @property
     def constant(self) -> bool:
-        """Whether all are worth the same, so that there is nothing to learn from them."""
+        """Whether all rewards are equal, so that there is nothing to learn from them."""
         return len(set(self.rewards)) <= 1
 
 
 class Segment(NamedTuple):
-    """A part of an episode that one sequence of tokens holds: its prompt, what was sampled behind
-    it, and which of the episode's sampled tokens those are."""
+    """A part of an episode that is one sequence of tokens: its prompt, the rollout after it, and
+    the slice of the episode's sampled tokens that it holds."""
 
     prompt: list[int]
     rollout: Rollout
@@ -89,7 +89,7 @@ class Segment(NamedTuple):
 
 
 def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
-    """An episode, cut where its model began anew; most are one segment."""
+    """Split an episode where its context was restarted; most episodes are one segment."""
     starts = [number for number, turn in enumerate(rollout.turns) if number and turn.fresh]
     if not starts:
         return [Segment(prompt, rollout, slice(0, len(rollout.tokens)))]
@@ -110,8 +110,8 @@ def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
 
 
 def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
-    """All tokens of a segment, from its prompt to its last sampled one, and the places of those
-    that were sampled."""
+    """Return all tokens of a segment, from its prompt to its last sampled token, and the places of
+    the sampled ones."""
     if not rollout.turns:
         tokens = prompt + rollout.tokens
         return tokens, list(range(len(prompt), len(tokens)))
@@ -125,21 +125,21 @@ def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
 
 
 def whole_after(rollout: Rollout) -> tuple[int, list[int]]:
-    """How many tokens an episode has behind its prompt, and where the sampled ones are there."""
+    """Return the number of tokens after the prompt, and the places of sampled ones among them."""
     tokens, places = whole([], rollout)
     return len(tokens), places
 
 
 def exact(answer: str, text: str, ended: bool) -> bool:
-    """Whether a text is the answer and ends there."""
+    """Return whether a text is the answer and ends there."""
     return ended and text == answer
 
 
 def share_right(answer: str, text: str, ended: bool) -> float:
-    """The share of positions that are right: 1.0 for exactly the answer.
+    """Return the share of positions that are right: 1.0 for exactly the answer.
 
-    Of as many positions as the longer of the two has, so that a long text earns little; a text
-    that has not ended is one longer. To end a text earns nothing by itself: the model would
+    The share is over the length of the longer text, so that a long answer earns little; a text
+    that has not ended counts as one longer. Ending a text earns nothing by itself: the model would
     learn that first, and stop trying letters before it has found the right ones.
     """
     right = sum(a == b for a, b in zip(answer, text, strict=False))
@@ -148,7 +148,9 @@ def share_right(answer: str, text: str, ended: bool) -> float:
 
 
 def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over all episodes, `env/all/...`, and how the groups divide."""
+    """Return means over all episodes, `env/all/...`, and the shares of groups that are mixed, all
+    good or all bad.
+    """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     count = len(rollouts)
     sampled = sum(len(rollout.tokens) for rollout in rollouts)
@@ -176,7 +178,7 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def held_out_metrics(found: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of an evaluation, from what `metrics_of` says of its episodes."""
+    """Return the metrics of an evaluation, from the `metrics_of` its episodes."""
     return {
         "test/reward": found["env/all/reward/total"],
         "test/accuracy": found["env/all/correct"],
@@ -187,8 +189,8 @@ def held_out_metrics(found: Mapping[str, float]) -> dict[str, float]:
 def summaries(
     groups: Sequence[Group], split: str, step: int, tag: str, sampled_at: int | None = None
 ) -> str:
-    """A line of JSON for each episode. `sampled_at` is the step whose weights have sampled them, if
-    not this one."""
+    """Return a line of JSON for each episode. `sampled_at` is the step whose weights sampled them,
+    if it is another one."""
     records = [
         {
             "schema_version": 1,
@@ -199,7 +201,7 @@ def summaries(
             "tags": [tag, *([group.problem.tag] if group.problem.tag else [])],
             "sampling_client_step": step if sampled_at is None else sampled_at,
             "total_reward": rollout.reward,
-            "final_reward": 0.0,  # what a whole group is rewarded for: nothing here
+            "final_reward": 0.0,  # reward of a whole group: not used here
             "trajectory_metrics": dict(rollout.about),
             "steps": _turns(group.problem, rollout),
             "final_ob_len": 0,
@@ -215,7 +217,7 @@ def _asked(problem: Problem) -> str:
 
 
 def _turns(problem: Problem, rollout: Rollout) -> list[dict[str, Any]]:
-    """The turns of an episode; its reward comes with the last."""
+    """Return the turns of an episode. The last one carries the reward."""
     if not rollout.turns:
         return [_turn(problem, rollout)]
     last = len(rollout.turns) - 1
@@ -242,7 +244,7 @@ def _turns(problem: Problem, rollout: Rollout) -> list[dict[str, Any]]:
 
 
 def _turn(problem: Problem, rollout: Rollout) -> dict[str, Any]:
-    # As tinker-cookbook says why a turn has ended: a key of its own where it was cut off.
+    # tinker-cookbook's convention: an extra key if the answer was cut off.
     cut = {} if rollout.ended else {"stop/max_tokens": 1.0}
     return {
         "step_idx": 0,
@@ -260,7 +262,7 @@ def _turn(problem: Problem, rollout: Rollout) -> dict[str, Any]:
 
 
 def transcript(title: str, groups: Sequence[Group], now: datetime) -> str:
-    """The episodes of some groups to read, as a tree of elements in JSON (a logtree)."""
+    """Return the episodes of some groups as a readable tree of elements in JSON (a logtree)."""
     body = [
         _node("h1", "lt-title", html.escape(title)),
         _node("div", "lt-subtitle", f"Generated {now.isoformat(timespec='seconds')}"),

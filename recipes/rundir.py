@@ -1,15 +1,15 @@
-"""The files a run leaves in its `log_path`, in tinker-cookbook's names and shapes.
+"""The files of a run in its `log_path`, with tinker-cookbook's names and formats.
 
     config.json        the configuration, written at the start
-    metrics.jsonl      {"step": n, ...}: one line a step, each line one write
-    checkpoints.jsonl  {"name", "batch", "state_path", "sampler_path", "final"}: what was saved,
-                       `batch` being the number of steps trained by then
-    items.jsonl        what an evaluation was answered: a line a sample; see eval.py
-    episodes.jsonl     episodes since the last checkpoint, a line each, so that a run which goes on
-                       does not run them again; see terminal.py
-    iteration_000000/  what a step sampled, in files of its own; see rollouts.py
+    metrics.jsonl      {"step": n, ...}: one line per step, each line one write
+    checkpoints.jsonl  {"name", "batch", "state_path", "sampler_path", "final"}: saved checkpoints;
+                       `batch` is the number of steps trained by then
+    items.jsonl        answers of an evaluation, one line per sample; see eval.py
+    episodes.jsonl     episodes since the last checkpoint, one per line, so that a resumed run does
+                       not run them again; see terminal.py
+    iteration_000000/  files with the samples of a step; see rollouts.py
 
-Any of them may end in a torn line after a crash; `open_run` cuts it.
+Any of them may end in a torn line after a crash; `open_run` removes it.
 """
 
 import json
@@ -27,7 +27,7 @@ EPISODES = "episodes.jsonl"
 
 
 class RunDirectory:
-    """Writes a run's files. `last_state` is the checkpoint to resume from, None to start."""
+    """Writes a run's files. `last_state` is the checkpoint to resume from, None for a new run."""
 
     def __init__(self, path: str, last_state: dict[str, Any] | None) -> None:
         self.path = path
@@ -35,21 +35,21 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Whether the last checkpoint is the one that a run writes when it is done."""
+        """Whether the last checkpoint is the final one."""
         return bool(self.last_state and self.last_state.get("final"))
 
     @property
     def start_step(self) -> int:
-        """Steps trained by the checkpoint to resume from."""
+        """Number of steps trained by the checkpoint to resume from."""
         return int(self.last_state["batch"]) if self.last_state else 0
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write config.json, replacing what was there."""
+        """Write config.json, replacing an older one."""
         text = json.dumps(dict(config), indent=2) + "\n"
         replace_file(os.path.join(self.path, CONFIG), text.encode())
 
     def drop_steps_from(self, step: int) -> None:
-        """Forget metrics of `step` and later: the run is about to train those again."""
+        """Drop metrics of `step` and later: the run is about to train those steps again."""
         _keep_lines(os.path.join(self.path, METRICS), lambda line: line.get("step", step) < step)
 
     def log_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -57,69 +57,69 @@ class RunDirectory:
         self._append(METRICS, {"step": step, **metrics})
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of all steps logged, each with its `step`."""
+        """Return the lines of all steps logged, each with its `step`."""
         return _read_lines(os.path.join(self.path, METRICS))
 
     def record_checkpoint(self, record: Mapping[str, Any]) -> None:
-        """Append what was saved."""
+        """Append a checkpoint's record."""
         self._append(CHECKPOINTS, record)
 
     @property
     def last_record(self) -> dict[str, Any] | None:
-        """The last record of checkpoints.jsonl, of whatever kind."""
+        """The last record of checkpoints.jsonl, of any kind."""
         records = _read_lines(os.path.join(self.path, CHECKPOINTS))
         return records[-1] if records else None
 
     def read_items(self) -> list[dict[str, Any]]:
-        """What was answered before."""
+        """Return the recorded answers."""
         return _read_lines(os.path.join(self.path, ITEMS))
 
     def append_items(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append what was answered, in one write."""
+        """Append answers in one write."""
         self._append(ITEMS, *rows)
 
     def replace_items(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write anew what was answered."""
+        """Replace all answers."""
         text = "".join(json.dumps(row) + "\n" for row in rows)
         replace_file(os.path.join(self.path, ITEMS), text.encode())
 
     def read_episodes(self) -> list[dict[str, Any]]:
-        """The episodes that have ended since the last checkpoint."""
+        """Return the episodes that have ended since the last checkpoint."""
         return _read_lines(os.path.join(self.path, EPISODES))
 
     def append_episode(self, record: Mapping[str, Any]) -> None:
-        """Append one; `step` is that of its batch."""
+        """Append an episode; `step` is that of its batch."""
         self._append(EPISODES, record)
 
     def drop_episodes_before(self, step: int) -> None:
-        """Forget those of earlier steps: a run that goes on begins behind them."""
+        """Drop the episodes of earlier steps: a resumed run starts after them."""
         _keep_lines(os.path.join(self.path, EPISODES), lambda line: line.get("step", -1) >= step)
 
     def write_iteration(self, step: int, name: str, text: str) -> None:
-        """Write a file of a step's directory, replacing what was there."""
+        """Write a file of a step's directory, replacing an older one."""
         directory = os.path.join(self.path, f"iteration_{step:06d}")
         os.makedirs(directory, exist_ok=True)
         replace_file(os.path.join(directory, name), text.encode())
 
     def _append(self, name: str, *records: Mapping[str, Any]) -> None:
-        # One unbuffered write to a file opened for appending: a reader, or a crash, never
-        # sees part of a line with another one behind it.
+        # One unbuffered write to a file opened for appending: neither a reader nor a crash ever
+        # sees part of a line followed by another line.
         with open(os.path.join(self.path, name), "ab", buffering=0) as file:
             file.write("".join(json.dumps(record) + "\n" for record in records).encode())
 
 
 def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunDirectory:
-    """Open `path` for a run with this configuration, new or to be resumed.
+    """Open `path` for a new or resumed run with this configuration.
 
-    Raises RecipeError when the directory belongs to a run with other settings; those named
-    in `free` may differ. Nothing but torn last lines is changed yet.
+    Raises RecipeError if the directory belongs to a run with other settings; those named in `free`
+    may differ. Only torn last lines are changed yet.
     """
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise RecipeError(f"cannot write to log_path={path}: {error.strerror}") from None
     _check_same_run(path, config, free)
-    # A record appended behind a torn line would be lost with it.
+    # A record appended after a torn line would be lost with it.
     for name in (CHECKPOINTS, ITEMS, EPISODES):
         _keep_lines(os.path.join(path, name), lambda _: True)
     states = _states(path)
@@ -127,9 +127,10 @@ def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunD
 
 
 def state_path(checkpoint: str) -> str:
-    """The address of saved weights: the one given, or the last of the run in that directory.
+    """Return the address of saved weights: the given one, or the last of the run in that
+    directory.
 
-    Raises RecipeError when the directory has no such run.
+    Raises RecipeError if the directory has no such run.
     """
     if checkpoint.startswith("tinker://"):
         return checkpoint
@@ -140,10 +141,11 @@ def state_path(checkpoint: str) -> str:
 
 
 def sampler_path(checkpoint: str) -> str:
-    """The address of saved weights to sample from: the one given, or of the last checkpoint of the
-    run in that directory, where it was saved only to be trained on that one's `state_path`.
+    """Return the address of saved weights to sample from: the given one, or that of the last
+    checkpoint of the run in that directory. Its `state_path` is used if it was saved only to
+    resume training.
 
-    Raises RecipeError when the directory has no such run.
+    Raises RecipeError if the directory has no such run.
     """
     if checkpoint.startswith("tinker://"):
         return checkpoint
@@ -153,7 +155,7 @@ def sampler_path(checkpoint: str) -> str:
 
 
 def has_checkpoint(path: str) -> bool:
-    """Whether a directory has a run with a checkpoint."""
+    """Return whether a directory has a run with a checkpoint."""
     return bool(_states(path))
 
 
@@ -187,7 +189,7 @@ def _read_lines(path: str) -> list[dict[str, Any]]:
 
 
 def _keep_lines(path: str, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Rewrite a file with only its whole lines that `keep` wants, their bytes unchanged."""
+    """Rewrite a file with only the whole lines that `keep` accepts, their bytes unchanged."""
     if not os.path.exists(path):
         return
     with open(path, "rb") as file:
@@ -202,7 +204,7 @@ def _keep_lines(path: str, keep: Callable[[dict[str, Any]], bool]) -> None:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The record, or None for a line that a crash cut short."""
+    """Return the record, or None for a line that a crash cut short."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -213,7 +215,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def replace_file(path: str, content: bytes) -> None:
-    """Write a file so that at every moment it is either the old one or the new one."""
+    """Replace a file atomically: it is always either the old one or the new one."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:
         file.write(content)

@@ -1,7 +1,8 @@
-"""Models that are asked and not trained: a reference, a teacher, a judge, a model to evaluate.
+"""Opens models that are sampled but not trained: a reference, a teacher, a judge, a model to
+evaluate.
 
-Each is a base model, or weights trained before: an address of the service, or the `log_path` of a
-run, whose last checkpoint is meant.
+Each is a base model or a trained checkpoint: an address of the service, or the `log_path` of a
+run, which means its last checkpoint.
 """
 
 import random
@@ -15,21 +16,22 @@ if TYPE_CHECKING:
     import tinker
 
 _STATES = "/weights/"
-"""What addresses of weights to train on have in their path; those to sample from have another."""
+"""Part of the path in addresses of weights to train on; those to sample from have another."""
 
 
 def seed_of(request: str) -> int:
-    """The seed of a request for samples, by a text that names the request."""
+    """Return the seed of a sampling request, from a text that names the request."""
     return random.Random(request).getrandbits(31)
 
 
 def open_sampler(
     connection: Service, model_name: str, checkpoint: str | None
 ) -> "tinker.SamplingClient":
-    """A client that samples from the checkpoint, else from the base model as it is.
+    """Return a client that samples from the checkpoint, or without one from the base model.
 
-    What is saved to be trained on cannot be sampled from on every service: it is opened for
-    training, and a sampler made of that. Raises RecipeError when a directory has no checkpoint.
+    Not every service can sample from weights that were saved for training: such weights are opened
+    for training, and a sampler is made from that. Raises RecipeError if a directory has no
+    checkpoint.
     """
     client, wait = connection.client, connection.wait
     if checkpoint is None:
@@ -44,8 +46,8 @@ def open_sampler(
 def open_named(
     connection: Service, name: str | None, model_name: str, parent: str | None
 ) -> "tinker.SamplingClient":
-    """A client that samples from a base model or a checkpoint by its name; without one from
-    `parent`, or from the base model where there is none."""
+    """Return a client that samples from a base model or a checkpoint by its name. Without a name
+    it samples from `parent`, or from the base model if there is no parent."""
     if name is None:
         return open_sampler(connection, model_name, parent)
     checkpoint = name if is_checkpoint(name) else None
@@ -53,7 +55,7 @@ def open_named(
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a name means weights trained before rather than a base model: an address, or a
+    """Return whether a name means a checkpoint rather than a base model: an address, or a
     directory with checkpoints."""
     return name.startswith("tinker://") or rundir.has_checkpoint(name)
 
@@ -61,7 +63,7 @@ def is_checkpoint(name: str) -> bool:
 def begin_logprobs(
     connection: Service, sampler: "tinker.SamplingClient", tokens: Sequence[int], last: int
 ) -> Callable[[], list[float]]:
-    """Ask for the logprobs of the `last` tokens; the function returned waits for them."""
+    """Request the logprobs of the `last` tokens. The function returned waits for them."""
     import tinker
 
     prompt = tinker.ModelInput.from_ints(list(tokens))
@@ -72,6 +74,6 @@ def begin_logprobs(
 def begin_answer_logprobs(
     connection: Service, sampler: "tinker.SamplingClient", example: chat.Example
 ) -> Callable[[], list[float]]:
-    """Ask for the logprobs of an example's last answer; the function returned waits for them."""
+    """Request the logprobs of an example's last answer. The function returned waits for them."""
     last = len(example.tokens) - example.answer
     return begin_logprobs(connection, sampler, example.tokens, last)

@@ -1,11 +1,11 @@
-"""A function of the user's, from a file, in a process of its own with limits.
+"""Calls a user function of a file in a separate process with limits.
 
     score(question: str, response: str, answer: str) -> float
 
-What it gets are texts; what it returns is a finite number. It runs without the environment's
-secrets, can write no file, has a limit of memory and for each call one of time, and where the
-kernel lets us no network. That protects a run from a function that hangs, fails or grows; it is no
-jail for one that means harm, which can read what its user can.
+It gets texts and returns a finite number. It runs without the environment's secrets, cannot write
+files, has a memory limit and a time limit per call, and has no network where the kernel allows
+that. This protects a run from a function that hangs, fails or grows. It does not stop a malicious
+function, which can read what its user can.
 """
 
 import json
@@ -28,36 +28,38 @@ _PIECE = 65536
 
 
 class Scored(NamedTuple):
-    """What a call gave: a score, or why there is none."""
+    """The result of a call: a score, or why there is none."""
 
     value: float | None
     error: str | None = None
 
 
 class Function(ABC):
-    """A function of the user's, wherever it is called. `function` is how it was named, `examples`
-    the EXAMPLES of its file, if it has any."""
+    """A user function. `function` is its name as given, `examples` the EXAMPLES of its file, if
+    any."""
 
     function: str
     examples: Any = None
 
     def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
-        """Begin a call; the function returned waits for its score."""
+        """Begin a call. The function returned waits for its score."""
         scored = self(question, response, answer)
         return lambda: scored
 
     @abstractmethod
     def __call__(self, question: str, response: str, answer: str) -> Scored:
-        """One call. Whatever the function does, this returns in about the time allowed."""
+        """Call the function. This returns in about the allowed time, even if the
+        function hangs.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """End the process, and those that it has started."""
+        """End the process and those that it has started."""
 
     def check(self, examples: Sequence[tuple[str, str, str]]) -> None:
-        """Call it on (question, response, answer) that are like those to come, and on the file's
-        own EXAMPLES, a list of (question, response, answer, score). Raises RecipeError where it
-        fails, or gives another score than the file says."""
+        """Call the function on (question, response, answer) like those to come, and on the file's
+        own EXAMPLES, a list of (question, response, answer, score). Raises RecipeError if it fails
+        or returns another score than an example has."""
         for question, response, answer in examples:
             scored = self(question, response, answer)
             if scored.error is not None:
@@ -83,8 +85,8 @@ class Function(ABC):
 
 
 def find_function(function: str) -> tuple[str, str]:
-    """The absolute path and the name of `path/to/file.py:name`. Raises RecipeError where there is
-    no such file."""
+    """Return the absolute path and the name of `path/to/file.py:name`. Raises RecipeError if there
+    is no such file."""
     path, _, name = function.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
         raise RecipeError(f"{function!r} is no function of a file: write path/to/file.py:name")
@@ -100,10 +102,10 @@ class _Child(NamedTuple):
 
 
 class Sandbox(Function):
-    """A process that calls the function; a new one after a call that took too long."""
+    """A process that calls the function. It is replaced after a call that took too long."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
-        """`function` is `path/to/file.py:name`. Raises RecipeError where there is none."""
+        """`function` is `path/to/file.py:name`. Raises RecipeError if it cannot be loaded."""
         self.function, self._seconds, self._megabytes = function, seconds, megabytes
         self._path, self._name = find_function(function)
         self._child: _Child | None = None
@@ -117,7 +119,7 @@ class Sandbox(Function):
         if self._child is None and (failed := self._start()) is not None:
             return Scored(None, failed)
         line = json.dumps([question, response, answer]) + "\n"
-        with suppress(OSError):  # it has died: the answer that does not come says so
+        with suppress(OSError):  # it has died: the missing answer reports that
             if self._child is not None:
                 self._child.asks.write(line.encode())
                 self._child.asks.flush()
@@ -125,7 +127,7 @@ class Sandbox(Function):
         return Scored(None, told) if isinstance(told, str) else Scored(told.get("value"))
 
     def _start(self) -> str | None:
-        """Start the process and load the file; why that has failed, if it has."""
+        """Start the process and load the file. Returns the error, if any."""
         here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sandboxed.py")
         self._rest = b""
         process = subprocess.Popen(
@@ -146,7 +148,9 @@ class Sandbox(Function):
         return None
 
     def _answer(self, seconds: float) -> dict[str, Any] | str:
-        """The next answer of the process, or why there is none. It is ended if none comes."""
+        """Return the next answer of the process, or why there is none. The process is ended in
+        that case.
+        """
         line = self._line(time.monotonic() + seconds)
         if line is None:
             self.close()
@@ -158,7 +162,7 @@ class Sandbox(Function):
         return str(found["error"]) if "error" in found else found
 
     def _line(self, deadline: float) -> bytes | None:
-        """A line of the process, b"" at its end; None when time is up."""
+        """Return a line of the process, b"" at its end, None after the deadline."""
         if self._child is None:
             return b""
         out = self._child.answers.fileno()

@@ -1,11 +1,12 @@
-"""The other side of sandbox.py: calls one function of a file, for whoever asks on stdin.
+"""The child process of sandbox.py: calls one function of a file for requests on standard input.
 
     python -I sandboxed.py score.py name megabytes [seconds]
 
-Standard library only, and executed by path: the limits hold before anything of the user's is
-loaded. Each line in is a JSON list of arguments, each line out {"value": ...} or {"error": "..."};
-the first one out says whether the file could be loaded, with its EXAMPLES. What the function prints
-is lost. With `seconds` a call that takes longer fails; who asks line by line sees to that himself.
+It uses only the standard library and is executed by path: the limits hold before any user code is
+loaded. Each input line is a JSON list of arguments, each output line {"value": ...} or
+{"error": "..."}. The first output line says whether the file could be loaded, with its EXAMPLES.
+Output of the function is dropped. With `seconds` a longer call fails; a caller that sends requests
+one by one has its own limit.
 """
 
 import contextlib
@@ -26,8 +27,8 @@ _LONGEST = 400
 
 
 def confine(megabytes: int) -> None:
-    """Limit memory, files and processes to what a function of text needs, and leave the network
-    where the kernel lets us."""
+    """Limit memory, files and processes to the needs of a function of text, and leave the network
+    where the kernel allows it."""
     size = megabytes << 20
     for kind, most in (
         (resource.RLIMIT_AS, size),
@@ -44,7 +45,7 @@ def confine(megabytes: int) -> None:
 
 
 def load(path: str, name: str) -> tuple[Any, Any]:
-    """The function of a file, and the file's EXAMPLES if it has any."""
+    """Return the function of a file, and the file's EXAMPLES if it has any."""
     sys.dont_write_bytecode = True
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location("sandboxed_function", path)
@@ -59,7 +60,7 @@ def load(path: str, name: str) -> tuple[Any, Any]:
 
 
 def told(error: BaseException, path: str) -> str:
-    """An error in a line, with the line of the user's file where it came from."""
+    """Describe an error in one line, with the line of the user's file where it occurred."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     place = f" (line {frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())[:_LONGEST]
@@ -67,12 +68,12 @@ def told(error: BaseException, path: str) -> str:
 
 
 class TooLong(BaseException):
-    """A call has taken its time; no error of the user's, who may catch those."""
+    """A call has exceeded its time. Not an `Exception`, which user code may catch."""
 
 
 def limit_time(seconds: float) -> Callable[[Any], Any]:
-    """Gives what limits a function: its calls end after that time, by TooLong, and where that is
-    caught by the end of the process."""
+    """Return a decorator that limits a function's calls to that time. It raises TooLong, and ends
+    the process if that is caught."""
     told = [0]
 
     def ring(*_: Any) -> None:
@@ -97,7 +98,9 @@ def limit_time(seconds: float) -> Callable[[Any], Any]:
 
 
 def number(value: Any) -> float:
-    """A score: a finite number, or a truth value. TypeError or ValueError for anything else."""
+    """Convert a score: a finite number, or a truth value. Raises TypeError or ValueError
+    otherwise.
+    """
     if not isinstance(value, int | float):
         raise TypeError(f"it returned {type(value).__name__}, not a number")
     if not math.isfinite(value):
@@ -106,7 +109,7 @@ def number(value: Any) -> float:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until standard input ends."""
     path, name, megabytes, *seconds = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_RDWR)

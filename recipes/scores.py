@@ -1,4 +1,4 @@
-"""What the answers of an evaluation say together: mean scores, their errors, and pass@k."""
+"""Summarizes the answers of an evaluation: mean scores, their errors, and pass@k."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from .suites import Item
 
 
 def measures(done: Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]) -> dict[str, float]:
-    """What all items say together, and those of each suite. Items that nothing graded are left
+    """Return the metrics of all items together, and of each suite. Items without a grader are left
     out of scores."""
     graded = [(item, rows) for item, rows in done if item.grader is not None]
     found: dict[str, float] = {"test/num_items": len(done)}
@@ -26,9 +26,9 @@ def measures(done: Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]) -> dict[s
 
 
 def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
-    """The mean score of items, its standard error over items, and pass@k for powers of two.
+    """Return the mean score of items, its standard error over items, and pass@k for powers of two.
 
-    Samples of an item are one observation of it: their scores are averaged first. A sample is right
+    The samples of an item are one observation: their scores are averaged first. A sample is right
     with a score of 1 or more.
     """
     means = [sum(row["score"] for row in rows) / len(rows) for rows in items]
@@ -45,6 +45,6 @@ def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
 
 
 def pass_at(k: int, samples: int, right: int) -> float:
-    """The chance that of k samples drawn from these one is right (Chen et al. 2021,
-    arXiv:2107.03374): an unbiased estimate, unlike 1 - (1 - right/samples)^k."""
+    """Return the chance that at least one of k samples drawn from these is right (Chen et al.
+    2021, arXiv:2107.03374): an unbiased estimate, unlike 1 - (1 - right/samples)^k."""
     return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)

@@ -1,4 +1,4 @@
-"""What recipes share around the Tinker SDK: connecting, errors in one line, polite stopping."""
+"""Helpers around the Tinker SDK: connecting, errors in one line, stopping on signals."""
 
 import atexit
 import logging
@@ -30,11 +30,13 @@ LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 class RecipeError(Exception):
-    """Something the user can put right; its message is one line that says how."""
+    """An error that the user can fix; its message is one line that says how."""
 
 
 def parse_arguments(config_class: type[C]) -> C:
-    """The configuration given on the command line; a bad value ends in one line and exit 2."""
+    """Parse the command line into a configuration. A bad value prints one line and exits with code
+    2.
+    """
     try:
         return chz.entrypoint(config_class)
     except (ValueError, TypeError) as error:
@@ -44,7 +46,7 @@ def parse_arguments(config_class: type[C]) -> C:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn what went wrong outside this program into one line on stderr and exit 1."""
+    """Turn errors from outside this program into one line on standard error and exit code 1."""
     try:
         yield
     except RecipeError as error:
@@ -65,10 +67,10 @@ class Service:
     url: str
 
     def wait(self, request: "tinker.APIFuture[T]") -> T:
-        """The result of a request.
+        """Return the result of a request.
 
-        Raises RecipeError when nobody has answered at the address for PATIENCE_SECONDS: the SDK
-        goes on asking for a result for ever.
+        Raises RecipeError if the address is unreachable for PATIENCE_SECONDS: the SDK itself would
+        wait for a result for ever.
         """
         silent_since: float | None = None
         while self.url:
@@ -93,10 +95,10 @@ class Service:
 
 
 def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
-    """A connection to `base_url`, else $TINKER_BASE_URL, else the hosted service.
+    """Connect to `base_url`, else $TINKER_BASE_URL, else the hosted service.
 
-    Raises RecipeError at once where there is no key or nobody listens: the SDK by itself
-    would go on trying for minutes.
+    Raises RecipeError at once if there is no key or nobody listens: the SDK by itself would retry
+    for minutes.
     """
     # Both are read when transformers is first imported, by the SDK's get_tokenizer.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -110,7 +112,7 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
     except ValueError as error:
         raise RecipeError(f"base_url={url} is no address: {error}") from None
     key = None
-    if local:  # an engine here has no use for the SDK's reports about itself
+    if local:  # a local engine has no use for the SDK's telemetry
         os.environ.setdefault("TINKER_TELEMETRY", "0")
     if not tinker_has_credentials():
         if not local:
@@ -118,7 +120,7 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
                 "no usable API key: set TINKER_API_KEY (it begins with tml-), "
                 "or base_url to the address of a local engine"
             )
-        key = "tml-local"  # the SDK insists on one, and a service here may ask for none
+        key = "tml-local"  # the SDK insists on a key, and a local service may need none
     if url and (silence := _silence(url)):
         raise RecipeError(f"no service answers at {url} ({silence})")
     tell_of_waits()
@@ -127,7 +129,7 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
 
 
 class _Waits(logging.Handler):
-    """Says now and then that the service turns requests away."""
+    """Prints from time to time that the service rejects requests."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -143,27 +145,27 @@ class _Waits(logging.Handler):
 
 
 def tell_of_waits() -> None:
-    """Have it said when the service turns requests away (429): the SDK tries again for minutes
-    without a word, and whoever watches could take that for a hang."""
+    """Print a line when the service rejects requests (429): the SDK retries silently for minutes,
+    which looks like a hang."""
     logger = logging.getLogger("httpx")
     if not any(isinstance(handler, _Waits) for handler in logger.handlers):
         logger.addHandler(_Waits())
     if not logger.isEnabledFor(logging.INFO):
         logger.setLevel(logging.INFO)
-        logger.propagate = False  # nobody asked for the other lines
+        logger.propagate = False  # hide the other lines
 
 
 def tokenizer_of(client: "tinker.TrainingClient | tinker.SamplingClient") -> Any:
-    """The model's tokenizer, from the local cache or the hub it comes from."""
+    """Return the model's tokenizer, from the local cache or the hub it comes from."""
     try:
         return client.get_tokenizer()
-    except OSError as error:  # transformers reports a hub out of reach, or no such model, so
+    except OSError as error:  # transformers raises it for an unreachable hub or unknown model
         reason = str(error).partition("\n")[0]
         raise RecipeError(f"cannot load the model's tokenizer: {reason}") from None
 
 
 def _silence(url: str) -> str | None:
-    """Why nobody can be reached at the address; None if somebody is there, however slow."""
+    """Return why the address is unreachable; None if somebody is there, however slow."""
     import httpx
 
     try:
@@ -176,10 +178,10 @@ def _silence(url: str) -> str | None:
 
 
 class Stop:
-    """Remembers a SIGTERM or SIGINT, for a loop to end at the next good moment.
+    """Remembers a SIGTERM or SIGINT, so that a loop can end at the next good moment.
 
-    Before `graceful` is set there is nothing to save and a signal ends the program there and
-    then; so does a second signal.
+    Before `graceful` is set there is nothing to save, and a signal ends the program at once; so
+    does a second signal.
     """
 
     def __init__(self) -> None:
@@ -201,7 +203,7 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """A Stop that hears SIGTERM and SIGINT while the block runs (in the main thread)."""
+    """Return a Stop that receives SIGTERM and SIGINT while the block runs (in the main thread)."""
     stop = Stop()
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -214,10 +216,10 @@ def stop_on_signals() -> Iterator[Stop]:
 
 
 def leave() -> None:
-    """End the program, which has done and written all, with exit code 0.
+    """End the finished program with exit code 0.
 
-    Python's own teardown is left out: compiled parts of the SDK and of what it needs abort it there
-    now and then (once in 123 runs on a busy machine), and the run would count as failed.
+    It skips Python's own teardown: compiled parts of the SDK and its dependencies abort it now and
+    then (once in 123 runs on a busy machine), and the run would count as failed.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -227,7 +229,7 @@ def leave() -> None:
 
 
 def service_error(error: BaseException) -> BaseException | None:
-    """The SDK's own error in the chain of causes, None if there is none."""
+    """Return the SDK's own error in the chain of causes, None if there is none."""
     import tinker
 
     cause: BaseException | None = error

@@ -1,16 +1,16 @@
-"""Training by order: a run whose steps somebody asks for, one after the other.
+"""Training by order: a run whose steps a client requests one after the other.
 
-    <root>/<sweep>/session/<run>/orders/000001.json    what is to be done, by whoever asks
-                                 answers/000001.json   what came of it, by the run
-                                 progress.json         where the run is now
+    <root>/<sweep>/session/<run>/orders/000001.json    written by the client: what to do
+                                 answers/000001.json   written by the run: the result
+                                 progress.json         the run's current state
 
-An order is a file that is created once. Who asks creates the next one when the last is answered: so
-there is one at a time, whoever asks. A step is the very step of the recipe (rl.py, sft.py): a
-session that is ordered to train all its steps reaches the values of the recipe.
+An order is a file that is created once. A client creates the next one when the last is answered, so
+there is one at a time, even with several clients. A step is exactly the step of the recipe (rl.py,
+sft.py): a session that is ordered to train all its steps reaches the values of the recipe.
 
-A checkpoint's record says with which order it was made. A run that was stopped or killed goes on
-from its last checkpoint, and does again what was ordered since: orders that are answered keep their
-answers, and what was refused is left out. So nothing that was ordered is lost, or done twice.
+A checkpoint's record names the order during which it was made. A run that was stopped or killed
+resumes from its last checkpoint and repeats the orders since then: answered orders keep their
+answers, and refused ones are skipped. So no order is lost or applied twice.
 
     {"kind": "train", "steps": 3, "data": [...]}    steps, on the session's data if none are given
     {"kind": "sample", "prompts", "count", "max_tokens", "temperature", "seed"}
@@ -37,7 +37,7 @@ _REWARD = "env/all/reward/total"
 
 
 class Refused(service.RecipeError):
-    """An order that cannot be carried out, and has changed nothing."""
+    """An order that cannot be carried out and has changed nothing."""
 
 
 class Orders:
@@ -49,11 +49,11 @@ class Orders:
             os.makedirs(os.path.join(folder, part), exist_ok=True)
 
     def order(self, number: int) -> dict[str, Any] | None:
-        """What was ordered; None if nothing was yet."""
+        """Return an order, or None if it does not exist yet."""
         return self._read(f"orders/{number:06d}.json")
 
     def answer(self, number: int) -> dict[str, Any] | None:
-        """What was answered; None if nothing was yet."""
+        """Return an answer, or None if it does not exist yet."""
         return self._read(f"answers/{number:06d}.json")
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -64,12 +64,12 @@ class Orders:
             return None
 
     def put_answer(self, number: int, answer: Mapping[str, Any]) -> None:
-        """Answer an order, unless that was done before."""
+        """Answer an order, unless it is already answered."""
         if self.answer(number) is None:
             self._write(f"answers/{number:06d}.json", {"order": number, **answer})
 
     def put_progress(self, **told: Any) -> None:
-        """Say where the run is."""
+        """Write the run's current state."""
         self._write("progress.json", told)
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
@@ -79,7 +79,9 @@ class Orders:
 
 
 def session_folder(environment: Mapping[str, str]) -> str:
-    """Where the session of this run lies. Raises RecipeError where no worker has said so."""
+    """Return the folder of this run's session. Raises RecipeError if the worker has not set its
+    variables.
+    """
     try:
         parts = [environment[f"SWEEPER_{name}"] for name in ("ROOT", "SWEEP", "RUN")]
     except KeyError:
@@ -90,13 +92,13 @@ def session_folder(environment: Mapping[str, str]) -> str:
 
 
 class Session(Trainer):
-    """The loop: waits for orders and carries them out, until one is to finish."""
+    """Session loop: waits for orders and carries them out, until one is `finish`."""
 
     advance: Callable[[int], None]
-    """The recipe's step, with what goes before it."""
+    """Saves a checkpoint if one is due, then runs the recipe's step."""
 
     def train_steps(self) -> int:
-        """Do what is ordered. A run that nobody asks for anything finishes by itself."""
+        """Carry out orders. A run without orders for `idle_minutes` finishes by itself."""
         self.orders = Orders(session_folder(os.environ))
         last = self.run.last_state or {}
         self.number, self.step = int(last.get("order", 1)), self.run.start_step
@@ -126,18 +128,18 @@ class Session(Trainer):
 
     @abstractmethod
     def begin(self) -> None:
-        """Get ready to train and sample with the weights of this moment."""
+        """Prepare to train and sample with the current weights."""
 
     @abstractmethod
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """What the next steps are about; None: the session's own data."""
+        """Set the data of the next steps; None: the session's own data."""
 
     @abstractmethod
     def sampler_now(self) -> Any:
-        """A request for a client that samples with the weights of this moment."""
+        """Return a request for a client that samples with the current weights."""
 
     def told(self, order: Mapping[str, Any] | None, done: int = 0) -> None:
-        """Say where the session is."""
+        """Write the session's progress."""
         doing = None if order is None else order["kind"]
         steps = 0 if order is None else order.get("steps", 0)
         shown = {key: self.last_row[key] for key in self.shown if key in self.last_row}
@@ -145,7 +147,7 @@ class Session(Trainer):
         self.orders.put_progress(**now, step=self.step, metrics=shown, pid=os.getpid())
 
     def carry_out(self, order: Mapping[str, Any]) -> None:
-        """Do what is ordered, and answer. What was refused before is refused."""
+        """Carry out an order and answer it. An order that was refused before is skipped."""
         before = self.orders.answer(self.number)
         if before is not None and ("error" in before or order["kind"] == "sample"):
             return
@@ -162,7 +164,7 @@ class Session(Trainer):
             found = does[order["kind"]](order)
         except Refused as error:
             found = {"error": str(error)}
-        except Diverged as error:  # who starts again does so without this order
+        except Diverged as error:  # the next start skips this order
             back = "the session goes back to before this order, from its last checkpoint"
             self.orders.put_answer(self.number, {"error": f"{error}; {back}"})
             raise
@@ -170,7 +172,9 @@ class Session(Trainer):
             self.orders.put_answer(self.number, {"step": self.step, **found})
 
     def do_train(self, order: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Some steps, of which a checkpoint may have the first already. None: stopped before."""
+        """Train some steps; a checkpoint may already contain the first ones. Returns None if
+        stopped.
+        """
         last = self.begun + order["steps"]
         if last > self.config.max_steps:
             left = self.config.max_steps - self.begun
@@ -192,7 +196,7 @@ class Session(Trainer):
         return {"steps": last - self.begun, "rows": shown, "metrics": rows[-1] if rows else {}}
 
     def given(self, data: Sequence[Any] | None) -> list[tasks.Conversation] | None:
-        """The conversations that came with an order."""
+        """Return the conversations that came with an order."""
         if not data:
             return None
         try:
@@ -201,7 +205,7 @@ class Session(Trainer):
             raise Refused(str(error)) from None
 
     def save_by_itself(self) -> None:
-        """A checkpoint, once enough is in none and the reward is what it is to be."""
+        """Save a checkpoint if enough steps are unsaved and the reward is high enough."""
         config = self.config
         least = config.checkpoint_reward
         good = least is None or self.last_row.get(_REWARD, least) >= least
@@ -213,7 +217,7 @@ class Session(Trainer):
             self.record(self.step, self.save(self.step))
 
     def do_sample(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers of the model as it is."""
+        """Sample answers with the current weights."""
         import tinker
 
         own = samplers.seed_of(f"order/{self.config.seed}/{self.number}")
@@ -233,12 +237,12 @@ class Session(Trainer):
         return {"samples": [[self.said(one) for one in self.wait(r).sequences] for r in requests]}
 
     def said(self, sequence: "tinker.SampledSequence") -> dict[str, Any]:
-        """A sampled answer, as it is told."""
+        """Return a sampled answer as it is reported."""
         text = self.tokenizer.decode(sequence.tokens, skip_special_tokens=True).strip()
         return {"text": text, "ended": sequence.stop_reason == "stop"}
 
     def do_save(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """A checkpoint that is kept: to train on, and to sample from."""
+        """Save a permanent checkpoint, to train on and to sample from."""
         name = order["name"]
         state = self.training.save_state(name)
         sampler = self.training.save_weights_for_sampler(name)
@@ -249,7 +253,7 @@ class Session(Trainer):
         return {"checkpoint": name, **paths}
 
     def do_load(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on from other weights, with their optimizer; steps are counted on."""
+        """Load other weights with their optimizer state. The step count continues."""
         client = self.connection.client
         try:
             request = client.create_training_client_from_state_with_optimizer(order["path"])
@@ -264,7 +268,7 @@ class Session(Trainer):
         return {"loaded": order["path"]}
 
     def finish(self, step: int) -> None:
-        """The recipe's end; then the order to finish is answered."""
+        """Finish as the recipe does, then answer the order to finish."""
         super().finish(step)
         last = self.run.last_record or {}
         paths = {key: last[key] for key in ("state_path", "sampler_path") if key in last}
@@ -279,19 +283,23 @@ class Session(Trainer):
         self.saved_at = step
 
     def is_saved(self, step: int) -> bool:
-        """Also by a save that was ordered. A load since then is ordered again to who goes on."""
+        """Return whether the step is saved, possibly by an ordered save. A resumed run repeats a
+        later load.
+        """
         return step == self.saved_at
 
     def save_due(self, step: int) -> bool:
-        """Not where there is one already."""
+        """Return whether a checkpoint is due and does not exist yet."""
         return super().save_due(step) and not self.is_saved(step)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Remember the last line."""
+        """Log a line and remember it."""
         self.last_row = {"step": step, **metrics}
         super().log(step, metrics)
 
     @property
     def marks(self) -> dict[str, Any]:
-        """With which order a checkpoint was made, and at which step that began."""
+        """Add the order during which a checkpoint was made, and the step at which that order
+        began.
+        """
         return super().marks | {"order": self.number, "order_begun": self.begun}

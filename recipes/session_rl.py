@@ -1,4 +1,4 @@
-"""GRPO by order: the steps of rl.py when somebody asks for them; see session.py."""
+"""GRPO by order: runs the steps of rl.py when a client requests them; see session.py."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ lacks = rl.lacks
 
 @chz.chz
 class Config(rl.Config, settings.ByOrder):
-    """What a session is; the same orders give the same metrics."""
+    """Configuration of a session. The same orders give the same metrics."""
 
     log_path: str = chz.field(default="runs/session", doc="directory for metrics and checkpoints")
 
@@ -33,11 +33,11 @@ class GroupSession(Session, rl.GroupTrainer):
     given_problems: list[Problem] | None = None
 
     def begin(self) -> None:
-        """A sampler."""
+        """Open a sampler."""
         self.begin_sampler()
 
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """Questions with their right answers, each asked `group_size` times a step."""
+        """Set the questions with their right answers, each asked `group_size` times a step."""
         try:
             found = None if conversations is None else self.problems(list(conversations))
         except service.RecipeError as error:
@@ -45,11 +45,11 @@ class GroupSession(Session, rl.GroupTrainer):
         self.given_problems = found
 
     def asked_at(self, step: int) -> list[Problem]:
-        """Those given, else the recipe's."""
+        """Return the ordered questions, else the recipe's."""
         return super().asked_at(step) if self.given_problems is None else self.given_problems
 
     def sampler_now(self) -> Any:
-        """That of the steps."""
+        """Return the sampler of the steps."""
         return self.sampler
 
 
@@ -59,12 +59,12 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """What a session will use if all its steps are ordered; see estimates.py."""
+    """Estimate the tokens of a session if all its steps are ordered; see estimates.py."""
     return rl.estimate(settings.without_order(values))
 
 
 def main(config: Config) -> None:
-    """Do what is ordered. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Carry out orders. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("rl", GroupSession, config)
 
 

@@ -1,4 +1,4 @@
-"""SFT by order: the steps of sft.py when somebody asks for them; see session.py."""
+"""SFT by order: runs the steps of sft.py when a client requests them; see session.py."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @chz.chz
 class Config(sft.Config, settings.ByOrder):
-    """What a session is; the same orders give the same metrics."""
+    """Configuration of a session. The same orders give the same metrics."""
 
     log_path: str = chz.field(default="runs/session", doc="directory for metrics and checkpoints")
 
@@ -33,14 +33,14 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
     given_data: "list[tinker.Datum] | None" = None
 
     def begin(self) -> None:
-        """Nothing: a step sends all that it needs."""
+        """Do nothing: a step sends all that it needs."""
 
     def advance(self, step: int) -> None:
-        """A step, waited for at once."""
+        """Run a step and wait for it."""
         self.complete(self.submit(step))
 
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """Conversations, all shown at each step."""
+        """Set the conversations that are all shown at each step."""
         if conversations is None:
             self.given_data = None
             return
@@ -51,11 +51,11 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
         self.given_data = [chat.to_datum(example) for example in found]
 
     def shown_at(self, step: int) -> "list[tinker.Datum]":
-        """Those given, else the recipe's."""
+        """Return the ordered examples, else the recipe's."""
         return super().shown_at(step) if self.given_data is None else self.given_data
 
     def sampler_now(self) -> Any:
-        """One for the weights as they are."""
+        """Request a client for the current weights."""
         return self.training.save_weights_and_get_sampling_client()
 
 
@@ -65,12 +65,12 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """What a session will use if all its steps are ordered; see estimates.py."""
+    """Estimate the tokens of a session if all its steps are ordered; see estimates.py."""
     return sft.estimate(settings.without_order(values))
 
 
 def main(config: Config) -> None:
-    """Do what is ordered. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Carry out orders. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("sft", SupervisedSession, config)
 
 

@@ -1,8 +1,8 @@
-"""The settings that recipes share, and what follows from them alone.
+"""The settings that recipes share, and functions of them.
 
-`Place` is which model a run is of and where it writes, `Problems` what it is about besides,
-`Training` how it trains, `Settings` on what, `ByOrder` when. A recipe's own `Config` begins with
-one of these:
+`Place` holds the model and where a run writes, `Problems` adds the generated problems, `Training`
+how to train, `Settings` the training data, `ByOrder` the settings of sessions. A recipe's own
+`Config` begins with one of these:
 
     @chz.chz
     class Config(settings.Settings):
@@ -19,9 +19,9 @@ from . import tasks
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
-"""What a configuration says in the place of a number that hyperparams.py is to find."""
+"""Value of a setting whose number hyperparams.py is to find."""
 
-# What may change between a run's start and its resumption without making it another run.
+# Settings that may change between a run's start and its resumption.
 FREE = frozenset(
     {"log_path", "base_url", "save_every", "ttl_seconds", "wandb_project", "wandb_name"}
     | {"n_parallel_envs"}
@@ -108,7 +108,7 @@ class Training(Place):
 
 @chz.chz
 class Policy(Training):
-    """How a policy is sampled from and trained, whatever it does."""
+    """Sampling and training of a policy."""
 
     groups_per_batch: int = chz.field(default=16, doc="questions a step")
     group_size: int = chz.field(default=16, doc="answers sampled to each question")
@@ -155,7 +155,7 @@ class Policy(Training):
 
 @chz.chz
 class ByOrder:
-    """Of a run whose steps somebody asks for, one after the other; see session.py."""
+    """Settings of a run whose steps a client requests one after the other; see session.py."""
 
     checkpoint_steps: int = chz.field(
         default=10, doc="a checkpoint by itself once so many steps are in none; 0: never"
@@ -170,7 +170,7 @@ class ByOrder:
 
 @chz.chz
 class Settings(Training, Problems):
-    """What a run that trains on questions and answers trains on, beside how."""
+    """Training data of a run that trains on questions and answers, and how it trains."""
 
     train_size: int = chz.field(default=1000, doc="problems to train on, as far as there are any")
     wrong_share: float = chz.field(
@@ -188,8 +188,8 @@ class Settings(Training, Problems):
 
 
 def check_problems(config: Problems) -> None:
-    """Raise ValueError for what is wrong with the problems. Of several bases chz asks the first
-    alone for its checks: the class that has them asks for the others."""
+    """Raise ValueError for invalid problem settings. With several base classes, chz only runs the
+    checks of the first one: the class that has several calls the checks of the others."""
     check_at_least(config, test_size=1)
     for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
         if not low <= getattr(config, key) <= high:
@@ -197,7 +197,7 @@ def check_problems(config: Problems) -> None:
 
 
 def check_settings(config: Settings) -> None:
-    """Raise ValueError for what is wrong with what is trained on; see `check_problems`."""
+    """Raise ValueError for invalid data settings; see `check_problems`."""
     check_problems(config)
     check_at_least(config, train_size=1, max_length=2)
     if not 0 <= config.wrong_share <= 1:
@@ -207,12 +207,12 @@ def check_settings(config: Settings) -> None:
 
 
 def without_order(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A session's values without those that only a session has: its recipe's."""
+    """Return a session's values without those that its recipe does not have."""
     return {key: value for key, value in values.items() if key not in chz.chz_fields(ByOrder)}
 
 
 def check_by_order(config: ByOrder) -> None:
-    """Raise ValueError for what is wrong with a run by order; see `check_problems`."""
+    """Raise ValueError for invalid session settings; see `check_problems`."""
     check_at_least(config, checkpoint_steps=0)
     check_positive(config, "idle_minutes")
 
@@ -225,14 +225,14 @@ def check_at_least(config: object, **least: int) -> None:
 
 
 def check_positive(config: object, key: str) -> None:
-    """Raise ValueError where a field is not a finite number above zero."""
+    """Raise ValueError if a field is not a finite number above zero."""
     value = getattr(config, key)
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{key} must be positive, not {value}")
 
 
 def load_data(config: Settings) -> tasks.Split:
-    """The configured conversations, training and held out."""
+    """Return the configured conversations, training and held out."""
     if config.data is not None:
         return tasks.load(config.data, config.test_size)
     found = tasks.generate(task_of(config), config.train_size, config.test_size, config.seed)
@@ -240,12 +240,12 @@ def load_data(config: Settings) -> tasks.Split:
 
 
 def task_of(config: Problems) -> tasks.Task:
-    """The configured problems."""
+    """Return the configured task."""
     return task_named(config, config.task)
 
 
 def task_named(config: Problems, name: str) -> tasks.Task:
-    """The problems of a task, as large as configured."""
+    """Return a task by name, in the configured size."""
     if name == "addition":
         return tasks.addition(config.digits)
     if name == "reversal":
@@ -254,10 +254,11 @@ def task_named(config: Problems, name: str) -> tasks.Task:
 
 
 def learning_rate_at(config: Training, step: int) -> float:
-    """The rate of a step: 0 <= step < max_steps.
+    """Return the learning rate of a step: 0 <= step < max_steps.
 
-    Weights trained before come without their optimizer, whose first steps know nothing of how
-    large gradients are and move every weight as far as any: smaller ones spare what was learned.
+    A checkpoint of another run comes without its optimizer state. The first steps of a new
+    optimizer do not know how large gradients are, and move every weight as far as any other: the
+    smaller steps of a warm-up preserve what was learned.
     """
     rate = float(config.learning_rate) * min(1.0, (step + 1) / (config.warmup_steps + 1))
     if config.lr_schedule == "constant":

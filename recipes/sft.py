@@ -1,11 +1,11 @@
-"""Supervised fine-tuning: show the model questions with their answers.
+"""Supervised fine-tuning: train the model on questions with their answers.
 
     python -m sweeper.recipes.sft task=sorting learning_rate=8e-3 lora_rank=16 log_path=/tmp/sft
 
 The data are problems generated for a task, or conversations from a JSONL file. Requests are
-pipelined: a step is submitted before the last one's results are read, so that the service
-always has the next to work on. Stopped at any time (SIGTERM, Ctrl-C) and started again with
-the same log_path, a run goes on from its last checkpoint as if nothing had happened.
+pipelined: a step is submitted before the previous one's results are read, so that the service
+always has work. A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path
+resumes from its last checkpoint as if nothing had happened.
 """
 
 import math
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @chz.chz
 class Config(settings.Settings):
-    """What a run is; the same configuration gives the same metrics."""
+    """Configuration of a run. The same configuration gives the same metrics."""
 
     batch_size: int = chz.field(default=32, doc="examples a step")
     log_path: str = chz.field(default="runs/sft", doc="directory for metrics and checkpoints")
@@ -37,17 +37,17 @@ class Config(settings.Settings):
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
     return hyperparams.notes("sft", Config, values)
 
 
 def main(config: Config) -> None:
-    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("sft", SupervisedTrainer, config)
 
 
 def estimate(values: dict[str, Any]) -> estimates.Counts:
-    """What a run with these values will use; see estimates.py."""
+    """Estimate the tokens of a run with these values; see estimates.py."""
     config = Config(**values)
     train, test = estimates.split_sizes(config)
     tally, model = estimates.Tally(), config.model_name
@@ -63,7 +63,7 @@ def tally_evaluation(tally: estimates.Tally, model: str, test: estimates.Sizes, 
 
 
 def mean_nll(outputs: list[dict[str, Any]], data: list["tinker.Datum"]) -> float:
-    """Nats per weighted token: -sum(w log p) / sum(w), in double precision."""
+    """Return nats per weighted token: -sum(w log p) / sum(w), in double precision."""
     import numpy as np
 
     total = weight = 0.0
@@ -75,7 +75,7 @@ def mean_nll(outputs: list[dict[str, Any]], data: list["tinker.Datum"]) -> float
 
 
 class Evaluation:
-    """The held-out examples under the weights at the moment of its creation.
+    """Evaluates the held-out examples with the weights at the moment of its creation.
 
     Creating one only submits requests; training requests submitted later don't affect it.
     """
@@ -88,9 +88,9 @@ class Evaluation:
     def result(
         self, connection: service.Service, tokenizer: Any, examples: list[chat.Example]
     ) -> dict[str, float]:
-        """`test/nll`, in nats per answer token, and `test/accuracy`, the share of answers
+        """Return `test/nll`, in nats per answer token, and `test/accuracy`, the share of answers
         that greedy sampling reproduces exactly. A model that has diverged has no answers: then
-        `test/nll` alone."""
+        only `test/nll`."""
         accuracy = begin_greedy(connection, self._sampler, tokenizer, examples)
         nll = mean_nll(connection.wait(self._forward).loss_fn_outputs, self._data)
         if not math.isfinite(nll):
@@ -101,8 +101,8 @@ class Evaluation:
 def begin_greedy(
     connection: service.Service, sampler: Any, tokenizer: Any, examples: list[chat.Example]
 ) -> "Callable[[], float]":
-    """Have questions answered greedily; the function returned waits for the share of answers that
-    are exactly right. `sampler` is a request for a sampling client."""
+    """Submit greedy answers to questions. The function returned waits for the share that is
+    exactly right. `sampler` is a request for a sampling client."""
     import tinker
 
     client = connection.wait(sampler)
@@ -130,7 +130,7 @@ def begin_greedy(
 
 @dataclass(frozen=True)
 class Submitted:
-    """The requests of one step, under way."""
+    """The pending requests of one step."""
 
     step: int
     batch: list["tinker.Datum"]
@@ -141,23 +141,23 @@ class Submitted:
 
 
 class SupervisedTrainer(Trainer):
-    """The loop: what is submitted when, and what is written when its results are there."""
+    """Training loop: submits each step's requests, and logs their results when they arrive."""
 
     config: Config
     shown: ClassVar = ("train_mean_nll", "test/nll", "test/accuracy")
 
     def prepare(self, data: tasks.Split) -> None:
-        """Tokens of all conversations."""
+        """Render all conversations as tokens."""
         self.train_data = [chat.to_datum(example) for example in self.render_train(data)]
         self.test = chat.render_all(self.tokenizer, data.test, self.config.max_length)
         self.test_data = [chat.to_datum(example) for example in self.test]
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
-        """What the model is shown."""
+        """Return the examples to train on."""
         return chat.render_all(self.tokenizer, data.train, self.config.max_length)
 
     def train_steps(self) -> int:
-        """A step is submitted before the results of the last one are read."""
+        """Run all steps. A step is submitted before the previous one's results are read."""
         under_way: Submitted | None = None
         step = self.run.start_step
         while step < self.config.max_steps and self.stop.signum is None:
@@ -171,13 +171,13 @@ class SupervisedTrainer(Trainer):
         return step
 
     def begin_evaluation(self, step: int) -> "Callable[[], dict[str, float]]":
-        """`test/nll` and `test/accuracy`."""
-        del step  # the weights of this moment
+        """Evaluate `test/nll` and `test/accuracy`."""
+        del step  # evaluates the current weights
         evaluation = Evaluation(self.training, self.test_data)
         return lambda: evaluation.result(self.connection, self.tokenizer, self.test)
 
     def submit(self, step: int) -> Submitted:
-        """Send all of a step's requests; the service executes them in this order."""
+        """Submit all of a step's requests; the service executes them in this order."""
         saved = self.save(step) if self.save_due(step) else None
         scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
         batch = self.shown_at(step)
@@ -191,13 +191,13 @@ class SupervisedTrainer(Trainer):
         )
 
     def shown_at(self, step: int) -> list["tinker.Datum"]:
-        """The examples of a step."""
+        """Return the examples of a step."""
         config, count = self.config, len(self.train_data)
         indices = tasks.batch_indices(step, config.batch_size, count, config.seed)
         return [self.train_data[index] for index in indices]
 
     def complete(self, submitted: Submitted) -> None:
-        """Wait for a step's results and write them down."""
+        """Wait for a step's results and log them."""
         config, step, batch = self.config, submitted.step, submitted.batch
         if submitted.saved:  # before this step's line, after the last one's: safe to resume from
             self.record(step, submitted.saved)

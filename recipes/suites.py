@@ -1,13 +1,13 @@
-"""What an evaluation asks: the problems held out of a task, or the questions of a JSONL file.
+"""The questions of an evaluation: the held-out problems of a task, or the lines of a JSONL file.
 
     {"prompt": "2+2=", "answer": "4"}
     {"question": "Which is a fruit?", "choices": ["apple", "car"], "answer": "A"}
     {"messages": [{"role": "user", "content": "Say hi"}], "answer": "(?i)hi", "grader": "regex"}
 
 A line may also have `id`, `cluster` (what several questions have in common: a page, a template) and
-`task`. One without an answer is asked and not graded, unless a function grades it. An item is known
-by a hash of its content: the same question, answer and choices are the same item in whatever file
-and wherever in it, and are asked once.
+`task`. A question without an answer is asked but not graded, unless a function grades it. An item
+is identified by a hash of its content: the same question, answer and choices are the same item in
+any file and at any place in it, and are asked once.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ from .tasks import Conversation
 NAMED: Mapping[str, tuple[tuple[str, int], ...]] = {
     "arithmetic": (("addition", 1), ("addition", 2)),
 }
-"""Suites of several tasks: each with its digits."""
+"""Suites of several tasks, each with its digits."""
 
 
 class Item(NamedTuple):
-    """A question: `key` is a hash of its content, `grader` None where nothing grades it."""
+    """A question: `key` is a hash of its content, `grader` is None if it is not graded."""
 
     key: str
     suite: str
@@ -39,10 +39,11 @@ class Item(NamedTuple):
 
 
 def load_suites(config: settings.Problems, suite: str | None, grader: str) -> list[Item]:
-    """The items of one or several suites, each once. `suite` names tasks, files or one of `NAMED`,
-    with commas between; None is the configured task. `grader` judges what names none itself.
+    """Load the items of one or several suites, each once. `suite` names tasks, files or one of
+    `NAMED`, separated by commas; None is the configured task. `grader` is the grader of items that
+    name none.
 
-    Raises RecipeError, with file and line, for what is no item.
+    Raises RecipeError, with file and line, for an invalid item.
     """
     found: dict[str, Item] = {}
     total = 0
@@ -74,7 +75,7 @@ def _items_of(config: settings.Problems, name: str, grader: str) -> list[Item]:
     return [
         _problem(conversation, part.name.replace("/", "-"))
         for part in parts
-        # Held out are the very problems that a run which trains on the task holds out.
+        # Training on the task holds out exactly these problems.
         for conversation in tasks.held_out(part, min(config.test_size, part.size))
     ]
 
@@ -92,7 +93,7 @@ def _key(messages: Conversation, question: graders.Question) -> str:
 
 
 def _item_of(row: Any, label: str, grader: str, where: str) -> Item:
-    """A line's item."""
+    """Parse a line's item."""
     if not isinstance(row, dict):
         raise RecipeError(f"{where}: expected an object")
     choices = row.get("choices") or []
@@ -129,7 +130,7 @@ def _grader(
     if not isinstance(used, str):
         raise RecipeError(f'{where}: "grader" must be a text')
     if ":" in used:
-        if row.get("grader") is not None:  # what a file of data says is data
+        if row.get("grader") is not None:  # a data file must not name code
             raise RecipeError(f"{where}: a function is named by the configuration, not by a line")
         return used
     if used not in graders.NAMES:

@@ -1,8 +1,8 @@
-"""What a run trains on: generated problems with exact answers, or conversations from a file.
+"""Training data: generated problems with exact answers, or conversations from a file.
 
-Both come as conversations, lists of `{"role": ..., "content": ...}`, in two parts: training
-and held out. The held-out part depends on everything but the seed, so that the scores of
-several seeds can be compared, and it shares no conversation with the training part.
+Both are conversations, lists of `{"role": ..., "content": ...}`, in two parts: training and held
+out. The held-out part depends on everything but the seed, so that the scores of several seeds can
+be compared, and it shares no conversation with the training part.
 """
 
 import json
@@ -36,7 +36,7 @@ class Task(NamedTuple):
 
 
 def addition(digits: int) -> Task:
-    """`a+b=` for all numbers of up to `digits` digits; the answer is their sum."""
+    """Return problems `a+b=` for all numbers of up to `digits` digits; the answer is their sum."""
     base = 10**digits
 
     def problem(index: int) -> tuple[str, str]:
@@ -47,7 +47,9 @@ def addition(digits: int) -> Task:
 
 
 def reversal(length: int, letters: int) -> Task:
-    """Write a word of `length` out of the first `letters` letters backwards."""
+    """Return problems to reverse a word of `length` letters, out of the first `letters` of the
+    alphabet.
+    """
 
     def problem(index: int) -> tuple[str, str]:
         word = _word(index, length, letters)
@@ -57,7 +59,7 @@ def reversal(length: int, letters: int) -> Task:
 
 
 def sorting(length: int, letters: int) -> Task:
-    """Put the letters of a word of `length`, out of the first `letters`, in order."""
+    """Return problems to sort the letters of a word of `length`, out of the first `letters`."""
 
     def problem(index: int) -> tuple[str, str]:
         word = _word(index, length, letters)
@@ -67,9 +69,9 @@ def sorting(length: int, letters: int) -> Task:
 
 
 def generate(task: Task, train_size: int, test_size: int, seed: int) -> Split:
-    """`test_size` problems held out, and up to `train_size` of the others, chosen by `seed`.
+    """Hold out `test_size` problems, and choose up to `train_size` of the others by `seed`.
 
-    Raises RecipeError when the task has too few problems to train on any.
+    Raises RecipeError if the task has too few problems to train on any.
     """
     if test_size >= task.size:
         raise RecipeError(
@@ -84,7 +86,7 @@ def generate(task: Task, train_size: int, test_size: int, seed: int) -> Split:
 
 
 def held_out(task: Task, test_size: int) -> list[Conversation]:
-    """The problems that `generate` holds out of a task, where it holds out so many."""
+    """Return the problems that `generate` holds out of a task with this `test_size`."""
     return [_ask(task, index) for index in _held_out(task, test_size)]
 
 
@@ -95,9 +97,10 @@ def _held_out(task: Task, test_size: int) -> list[int]:
 def with_wrong(
     conversations: Sequence[Conversation], share: float, seed: int
 ) -> list[Conversation]:
-    """The conversations, of which that share ends with another one's answer, differing from theirs.
+    """Give a share of the conversations a wrong answer, taken from another conversation.
 
-    It is how people's answers are: mostly right. Where all answers are alike none can be wrong.
+    This simulates human answers, which are mostly right. If all answers are equal none can be
+    wrong.
     """
     count = round(share * len(conversations))
     draw = random.Random(f"wrong/{seed}")
@@ -115,11 +118,11 @@ def with_wrong(
 
 
 def load(path: str, test_size: int) -> Split:
-    """Conversations of a JSONL file, `test_size` of them held out.
+    """Load conversations from a JSONL file, `test_size` of them held out.
 
-    A line is `{"messages": [...]}`, or a question with its answer: `{"prompt", "answer"}`.
-    Copies of a held-out conversation are left out of the training part. Raises RecipeError,
-    with file and line, for what is not a conversation.
+    A line is `{"messages": [...]}`, or a question with its answer: `{"prompt", "answer"}`. Copies
+    of a held-out conversation are left out of the training part. Raises RecipeError, with file and
+    line, for an invalid conversation.
     """
     rows = read_rows(path)
     conversations = [conversation(row, f"{path}:{number}") for number, row in rows]
@@ -127,10 +130,11 @@ def load(path: str, test_size: int) -> Split:
 
 
 def hold_out(rows: Sequence[T], test_size: int, path: str, what: str) -> tuple[list[T], list[T]]:
-    """Rows of a file to train on, and `test_size` held out, the same whatever the seed.
+    """Split the rows of a file into training rows and `test_size` held-out ones, the same for any
+    seed.
 
-    Copies of a held-out row are left out of the training part. Raises RecipeError when that
-    leaves nothing; `what` is what the rows are.
+    Copies of a held-out row are left out of the training part. Raises RecipeError if no training
+    row is left; `what` names the rows in messages.
     """
     if test_size >= len(rows):
         raise RecipeError(
@@ -148,10 +152,11 @@ def hold_out(rows: Sequence[T], test_size: int, path: str, what: str) -> tuple[l
 
 
 def batch_indices(step: int, batch_size: int, count: int, seed: int) -> list[int]:
-    """Which of `count` examples step `step` trains on: a pure function of its arguments.
+    """Return the indices of the examples, out of `count`, that a step trains on. It is a pure
+    function.
 
-    The data are an endless stream of epochs, each in its own order, cut into batches; so a
-    run that resumes at any step sees what it would have seen.
+    The data are an endless stream of epochs, each in its own order, cut into batches; so a resumed
+    run sees the same examples as one that was not stopped.
     """
     first = step * batch_size
     return [
@@ -181,13 +186,13 @@ def _ask(task: Task, index: int) -> Conversation:
 
 
 def read_rows(path: str) -> list[tuple[int, Any]]:
-    """The JSON of each line of a file that is not blank, with the line's number.
+    """Return the JSON of each line of a file that is not blank, with the line's number.
 
-    Raises RecipeError, with the place, for a file that cannot be read or a line that is no JSON.
+    Raises RecipeError, with the place, for an unreadable file or an invalid line.
     """
     try:
         with open(path, encoding="utf-8") as file:
-            lines = file.read().split("\n")  # and nowhere else: text may hold other line breaks
+            lines = file.read().split("\n")  # only at \n: text may hold other line breaks
     except OSError as error:
         raise RecipeError(f"cannot read data={path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -203,8 +208,8 @@ def read_rows(path: str) -> list[tuple[int, Any]]:
 
 
 def conversation(row: Any, where: str) -> Conversation:
-    """The conversation that a line holds; see `load`. Raises RecipeError, beginning with `where`,
-    for what is none."""
+    """Return the conversation of a line; see `load`. Raises RecipeError, beginning with `where`,
+    for an invalid one."""
     messages: Any = row.get("messages") if isinstance(row, dict) else None
     if messages is None and isinstance(row, dict):
         pair = (("user", row.get("prompt")), ("assistant", row.get("answer")))
@@ -220,7 +225,7 @@ def conversation(row: Any, where: str) -> Conversation:
 
 
 def is_message(message: Any) -> bool:
-    """Whether a value is a message: texts under `role` and `content`."""
+    """Return whether a value is a message: texts under `role` and `content`."""
     return isinstance(message, dict) and all(
         isinstance(message.get(key), str) for key in ("role", "content")
     )

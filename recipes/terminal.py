@@ -1,19 +1,20 @@
-"""Reinforcement learning where the model works in a shell: GRPO over episodes of many turns.
+"""Reinforcement learning in a shell: GRPO over episodes of many turns.
 
     python -m sweeper.recipes.terminal tasks=grids/terminal log_path=/tmp/terminal
 
-Each step plays `groups_per_batch` tasks, `group_size` times each, `n_parallel_envs` at once, each
-episode in an environment of its own (sweeper.environments). A turn is an answer of the model, which
-is a command (`agent: command`) or Terminus's JSON (`agent: terminus`), and what that printed. When
-the model is done, or may go on no longer, the task's verifier says what the episode earned. All
-else is as in rl.py: advantages within a group, losses, penalties, checkpoints.
+Each step plays `groups_per_batch` tasks, `group_size` times each, `n_parallel_envs` at once. Each
+episode has its own environment (sweeper.environments). In a turn the model answers with a command
+(`agent: command`) or with Terminus's JSON (`agent: terminus`), and gets the output. When the model
+is done or reaches a limit, the task's verifier computes the reward of the episode. The rest is as
+in rl.py: advantages within a group, losses, penalties, checkpoints.
 
-An environment that ends by itself says nothing about the model: the episode is played again from
-its beginning, with the same seeds, and given up after `environment_retries`. It never counts as a
-reward of 0. What the task's verifier cannot judge does, and is counted.
+An environment that dies says nothing about the model: the episode is played again from its
+beginning, with the same seeds, and given up after `environment_retries`. It never counts as a
+reward of 0. An episode that the task's verifier cannot judge does count as 0, and such failures are
+counted.
 
 Every episode is kept in `episodes.jsonl` until the next checkpoint: a run that is stopped or killed
-in the middle of a step goes on without playing again what has been played.
+in the middle of a step resumes without playing finished episodes again.
 """
 
 import json
@@ -46,7 +47,7 @@ _LOOK_SECONDS = 0.2
 
 @chz.chz
 class Config(settings.Policy):
-    """What a run is; the same configuration gives the same metrics, as far as commands do."""
+    """Configuration of a run. Metrics are reproducible if the commands are deterministic."""
 
     tasks: str = chz.field(doc="folder of the tasks to train on (sweeper tasks check)")
     test_tasks: str | None = chz.field(default=None, doc="folder of tasks to evaluate on")
@@ -105,7 +106,7 @@ class Data(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Which episode: `train` or `test`, and the numbers of its step, its group and itself."""
+    """Identifies an episode: `train` or `test`, and its step, group and episode numbers."""
 
     split: str
     step: int
@@ -114,15 +115,17 @@ class Key(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What became of an episode: None if no environment lived long enough; how many did not."""
+    """Result of an episode: None if no environment lived long enough, and the number of failed
+    ones.
+    """
 
     played: Played | None
     failures: int
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """What this machine lacks for a run with these values, and the mistakes of its tasks: told
-    when a grid is planned whose runs execute here."""
+    """Return what this machine lacks for a run with these values, and the mistakes of its tasks.
+    Checked when a grid is planned whose runs execute on this machine."""
     found: list[str] = []
     kind = values.get("environment", "bubblewrap")
     if (lacking := _missing(kind)) is not None:
@@ -144,18 +147,18 @@ def _mistakes(folder: str) -> tuple[str, ...]:
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """What a plan tells of a run with these values: the numbers where they say `auto`."""
+    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
     return hyperparams.notes("terminal", Config, values)
 
 
 def main(config: Config) -> None:
-    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     run("terminal", EpisodeTrainer, with_epochs(config))
 
 
 def with_epochs(config: Config) -> Config:
-    """The configuration with as many steps as `n_epochs` takes; a last batch goes beyond them where
-    the tasks do not divide."""
+    """Return the configuration with `max_steps` set from `n_epochs`. The last batch goes into
+    another epoch if the number of tasks does not divide evenly."""
     if config.n_epochs is None:
         return config
     steps = -(-config.n_epochs * len(read_all(config.tasks)[0]) // config.groups_per_batch)
@@ -163,15 +166,15 @@ def with_epochs(config: Config) -> Config:
 
 
 class EpisodeTrainer(rl.GroupTrainer):
-    """The loop of rl.py, with episodes for answers."""
+    """The loop of rl.py, with episodes as answers."""
 
     config: Config
     shown: ClassVar = ("env/all/reward/total", "env/all/correct", "test/reward")
 
     @staticmethod
     def load_data(config: Config) -> Data:
-        """Read the tasks. Raises RecipeError where one has a mistake, or there can be no
-        environment here."""
+        """Read the tasks. Raises RecipeError if one has a mistake, or if this machine cannot run
+        the environment."""
         if (lacking := environments.missing(config.environment)) is not None:
             raise RecipeError(f"environment={config.environment}: {lacking}")
         folders = [config.tasks, *([config.test_tasks] if config.test_tasks else [])]
@@ -185,7 +188,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         return Data(found[0], found[1] if config.test_tasks else [])
 
     def prepare(self, data: Any) -> None:
-        """Prompts of all tasks, and what plays them."""
+        """Render the prompts of all tasks and create the episode player."""
         config = self.config
         self.tag = os.path.basename(os.path.normpath(config.tasks))
         self.tasks = {"train": data.train, "test": data.test}
@@ -217,7 +220,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         self.batch: dict[str, list[list[Ended]]] = {}
 
     def problem(self, task: Task) -> Problem:
-        """What the model is told of a task. Raises RecipeError where there is no room for it."""
+        """Return the prompt of a task. Raises RecipeError if it does not fit the context."""
         told = episodes.instruction(self.config.agent, task.steps[0])
         messages = [{"role": "user", "content": told}]
         prompt, end = chat.render_prompt(self.tokenizer, messages)
@@ -240,13 +243,13 @@ class EpisodeTrainer(rl.GroupTrainer):
     def record(
         self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
     ) -> None:
-        """And forget the episodes that it has learned from."""
+        """Record the checkpoint and drop the episodes that it was trained on."""
         super().record(step, saved)
         with self.lock:
             self.run.drop_episodes_before(step)
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
-        """Begin to play a step's tasks; the function returned waits for the episodes."""
+        """Start to play a step's tasks. The function returned waits for the episodes."""
         config, sampler = self.config, self.wait(self.sampler)
         indices = tasks.batch_indices(
             step, config.groups_per_batch, len(self.questions), config.seed
@@ -261,7 +264,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         sampler: "tinker.SamplingClient",
         size: int,
     ) -> Callable[[], list[Group]]:
-        """Begin episodes, `size` of each of these tasks."""
+        """Start `size` episodes of each of these tasks."""
         begun: list[tuple[Problem, list[Future[Ended]]]] = []
         problems = self.questions if split == "train" else self.held_out
         for group, index in enumerate(indices):
@@ -295,18 +298,18 @@ class EpisodeTrainer(rl.GroupTrainer):
     def ask_first(
         self, sampler: "tinker.SamplingClient", problem: Problem, key: Key, size: int
     ) -> rl.SampleRequest:
-        """The first answers of a group, which all begin alike, in one request."""
+        """Sample the first answers of a group in one request, since they share a prompt."""
         seed = rl.sampling_seed(self.config.seed, key.step, key.group)
         return self.ask(sampler, problem, size, seed=seed, **self.params(key.split))
 
     def params(self, split: str) -> dict[str, Any]:
-        """How answers are sampled: greedily where they are evaluated."""
+        """Return the sampling parameters: greedy for evaluations."""
         temperature = self.config.temperature if split == "train" else 0.0
         return {"max_tokens": self.config.max_tokens, "temperature": temperature}
 
     def results(self, futures: Sequence[Future[Ended]]) -> list[Ended]:
-        """Wait for episodes. Raises `Interrupted` when a signal comes, which leaves them for who
-        goes on."""
+        """Wait for episodes. Raises `Interrupted` when a signal comes; the episodes are left for
+        the resumed run."""
         left = set(futures)
         while left:
             if self.stop.signum is not None:
@@ -325,7 +328,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         sampler: "tinker.SamplingClient",
         first: Any,
     ) -> Ended:
-        """One episode; again, where its environment ends by itself. It is written down."""
+        """Play one episode, again if its environment dies, and append it to `episodes.jsonl`."""
         if key in self.known:
             return self.known.pop(key)
 
@@ -360,7 +363,9 @@ class EpisodeTrainer(rl.GroupTrainer):
 
     @contextmanager
     def environment(self, task: Task) -> Iterator[Environment]:
-        """An environment for a task, which is ended with the block; or by `close` from outside."""
+        """Open an environment for a task. It is stopped at the end of the block, or earlier by
+        `close`.
+        """
         config = self.config
         made = made_of(task, self.limits)
         place = environments.open_environment(config.environment, made, unsafe=config.unsafe)
@@ -376,7 +381,7 @@ class EpisodeTrainer(rl.GroupTrainer):
                 self.places.discard(place)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """The held-out tasks, once each and greedily: `test/reward` and the like."""
+        """Play the held-out tasks, once each and greedily, for `test/reward` and the like."""
         if not self.held_out:
             return dict
         sampler = self.wait(self.sampler)
@@ -390,12 +395,12 @@ class EpisodeTrainer(rl.GroupTrainer):
         return scores
 
     def write_failures(self, step: int, name: str = "") -> dict[str, float]:
-        """What environments, verifiers and limits did to a step's episodes."""
+        """Return the counts of failures and stops of a step's episodes."""
         del step, name
         return self.told("train")
 
     def told(self, split: str) -> dict[str, float]:
-        """The counts of what went wrong, the shares of what ended episodes, rewards by task."""
+        """Return counts of failures, the share of each reason to end, and mean durations."""
         every = [one for own in self.batch[split] for one in own]
         played = [one.played for one in every if one.played is not None]
         found: dict[str, float] = {
@@ -412,7 +417,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         return found
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
-        """The summaries and transcripts of rl.py, and every episode as a trajectory in ATIF."""
+        """Write the summaries and transcripts of rl.py, and every episode as an ATIF trajectory."""
         super().write_rollouts(step, name, groups, title)
         own = [
             [one.played for one in group if one.played is not None]
@@ -436,8 +441,8 @@ class EpisodeTrainer(rl.GroupTrainer):
 
 
 def _rollouts(group: Sequence[Ended]) -> list[rollouts.Rollout]:
-    """The episodes of a group that were played, each with what is told of it; the first one tells
-    how many were given up, and what that took."""
+    """Return the played episodes of a group, with their measurements. The first one also carries
+    the number of lost episodes and their environment failures."""
     found: list[rollouts.Rollout] = []
     lost = [one.failures for one in group if one.played is None]
     for one in group:

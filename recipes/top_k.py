@@ -1,18 +1,20 @@
-"""The reverse KL divergence from a teacher over the likeliest values of each token, not the sampled
-one alone: the student's k likeliest with all others as one, "the rest".
+"""Computes the reverse KL divergence from a teacher over the likeliest values of each token.
+
+The divergence covers the student's k likeliest values, with all other values joined as "the rest":
 
     KL = sum over k of p log(p / q) + p_rest log(p_rest / q_rest)
 
-That is at most the whole divergence, and all of it where k is the vocabulary. Its slope by the
-logprob of a value is
+That is at most the whole divergence, and equal to it if k is the vocabulary size. Its derivative by
+the logprob of a value is
 
     p (log(p / q) - log(p_rest / q_rest))
 
-the rest having the probability that the others leave. `cross_entropy` with k targets a place and
-minus these slopes as weights so has the divergence's own gradient at the places that were sampled.
-What one sampled value says on average this says at once, for one more pass of the teacher and none
-of the student: the service tells the student's k likeliest as it samples (`topk_sample_logprobs`),
-and what a teacher thinks of the same (`target_prompt_logprobs`).
+where the rest has the remaining probability. `cross_entropy` with k targets per place and minus
+these derivatives as weights therefore has the divergence's exact gradient at the sampled places.
+This gives directly what a sampled value gives only on average. It costs one more pass of the
+teacher and none of the student: the service returns the student's k likeliest values when it
+samples (`topk_sample_logprobs`), and the teacher's logprobs of these values
+(`target_prompt_logprobs`).
 """
 
 from collections.abc import Sequence
@@ -27,20 +29,20 @@ if TYPE_CHECKING:
     import tinker
 
 _FLOOR = 1e-6
-"""What a rest has at least: what float32 leaves of 1 says nothing."""
+"""Least probability of the rest: float32 is not precise enough for a smaller remainder of 1."""
 
 
 class Slopes(NamedTuple):
-    """By token and value how fast the divergence grows with the value's logprob; by token the
-    divergence, in nats."""
+    """The derivative of the divergence by each value's logprob (tokens x k), and the divergence of
+    each token in nats."""
 
     by_value: "np.ndarray"
     divergence: "np.ndarray"
 
 
 def slopes(student: Any, teachers: Sequence[tuple[float, Any]]) -> Slopes:
-    """Of the logprobs of each token's likeliest values (tokens x k), by the student and by each
-    teacher, whose divergences count by their weights."""
+    """Compute the slopes from the logprobs of each token's likeliest values (tokens x k), by the
+    student and by each teacher. The teachers' divergences are weighted."""
     import numpy as np
 
     own = np.asarray(student, np.float64)
@@ -81,7 +83,7 @@ def begin(
 
 
 def taught(response: Any, prompt: list[int], rollout: Rollout) -> tuple[list[float], "np.ndarray"]:
-    """What a teacher thinks of the sampled tokens, and of each one's likeliest values."""
+    """Return the teacher's logprobs of the sampled tokens, and of each one's likeliest values."""
     _, places = rollouts.whole(prompt, rollout)
     sampled = [float(response.prompt_logprobs[place]) for place in places]
     values = response.target_prompt_logprobs.to_numpy()
@@ -89,7 +91,7 @@ def taught(response: Any, prompt: list[int], rollout: Rollout) -> tuple[list[flo
 
 
 def _values(rollout: Rollout) -> "np.ndarray":
-    """The likeliest values of each token (tokens x k). Raises RecipeError if nobody told them."""
+    """Return the likeliest values of each token (tokens x k). Raises RecipeError without them."""
     import numpy as np
 
     if len(rollout.likeliest) != len(rollout.tokens) or not all(rollout.likeliest):
@@ -98,8 +100,8 @@ def _values(rollout: Rollout) -> "np.ndarray":
 
 
 def to_datum(prompt: list[int], rollout: Rollout, weights: "np.ndarray") -> "tinker.Datum":
-    """What Tinker trains on by `cross_entropy`: at each sampled place the token itself, without a
-    weight, so that its logprob is told, and then its likeliest values with theirs."""
+    """Return a datum for `cross_entropy`: at each sampled place the token itself with weight 0, so
+    that the service returns its logprob, and then its likeliest values with their weights."""
     import numpy as np
     import tinker
 

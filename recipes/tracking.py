@@ -1,13 +1,13 @@
-"""Weights & Biases: a run's metrics go there too, when it is told a project.
+"""Logs a run's metrics to Weights & Biases too, if a project is given.
 
-W&B can slow a run down but never end it. Where it does not answer, or has no key, what it was to
-get is kept in `log_path/wandb`, for `wandb sync` to send; where it fails later the run goes on
-without it. W&B's own variables (WANDB_MODE, WANDB_RUN_GROUP, WANDB_TAGS, ...) count as ever; of
-project and name the configuration's come first.
+W&B may slow a run down but never ends it. If W&B is unreachable or has no key, the data are kept
+in `log_path/wandb`, to be sent by `wandb sync`; if it fails later, the run continues without it.
+W&B's own variables (WANDB_MODE, WANDB_RUN_GROUP, WANDB_TAGS, ...) keep their meaning; for project
+and name the configuration takes precedence.
 
-A run that goes on from a checkpoint goes on in the W&B run recorded with it: W&B gets the steps
-that it has missed, and ignores those it has already. One that begins again is another run there,
-unless WANDB_RUN_ID says otherwise.
+A run resumed from a checkpoint resumes the W&B run recorded with it: W&B gets the steps that it
+has missed, and ignores those that it has. A run that starts over is a new W&B run, unless
+WANDB_RUN_ID is set.
 """
 
 import os
@@ -20,18 +20,19 @@ from .rundir import RunDirectory
 from .settings import Place
 
 RUN_ID = "wandb_run_id"
-"""Under which a checkpoint's record has W&B's id of the run."""
+"""Key of a checkpoint's record for W&B's id of the run."""
 
-# How long the end of a run waits for an upload: less than one has between SIGTERM and SIGKILL.
+# Seconds that a run's end waits for an upload: less than the time between SIGTERM and SIGKILL.
 FINISH_SECONDS = 15.0
 
-# Seconds, instead of W&B's 15, after which what is logged is in its file: what a kill may cost.
-# By a variable, since releases of W&B that do not know the setting refuse it anywhere else.
+# Seconds, instead of W&B's 15, until logged data are written to its file: the most that a kill
+# loses. It is set by a variable, because releases of W&B that do not know the setting reject it
+# anywhere else.
 FLUSH = ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1")
 
 
 class Tracker:
-    """The W&B run of a run, or nothing: then its methods do nothing either."""
+    """The W&B run of a run. Without one, its methods do nothing."""
 
     def __init__(self, run: Any | None, last_state: Mapping[str, Any] | None) -> None:
         self._run = run
@@ -40,12 +41,12 @@ class Tracker:
 
     @property
     def mark(self) -> dict[str, str]:
-        """What a checkpoint's record needs to have for the run to go on at W&B."""
+        """Values that a checkpoint's record needs for the W&B run to resume."""
         return {RUN_ID: self._id} if self._id else {}
 
     def catch_up(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Log the steps that W&B has missed: killed with the run before it could send them, or
-        given a project only now. What it has on disk from before cannot be known."""
+        """Log the steps that W&B has missed: the run was killed before it could send them, or has
+        a project only now. Steps that an offline run has on disk are not known."""
         run = self._run
         if run is None or (run.offline and self._before):
             return
@@ -55,16 +56,16 @@ class Tracker:
                 self.log(line["step"], {k: v for k, v in line.items() if k != "step"})
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """A step's line of metrics."""
+        """Log a step's line of metrics."""
         run, self._run = self._run, None  # for good, should it fail
         if run is not None:
             with _harmless("recorded no more"):
-                # By itself W&B keeps a step back until it hears of the next: maybe never.
+                # By default W&B holds a step back until the next one comes, which may be never.
                 run.log(dict(metrics), step, commit=True)
                 self._run = run
 
     def finish(self, exit_code: int) -> None:
-        """Wait a little for what is still to be sent, and say how the run ended."""
+        """Wait a little for pending uploads, and report how the run ended."""
         if self._run is not None:
             with _harmless("not finished"):
                 self._run.finish(exit_code=exit_code)
@@ -72,7 +73,7 @@ class Tracker:
 
 @contextmanager
 def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Iterator[Tracker]:
-    """The W&B run for the time of the block, whose exit code it gets."""
+    """Open the W&B run for the time of the block; it gets the block's exit code."""
     tracker = Tracker(_start(config, directory, values), directory.last_state)
     code: Any = 1
     try:
@@ -87,12 +88,12 @@ def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -
 
 
 def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Any | None:
-    """W&B's run, kept on disk if need be; None without a project, or if that fails as well."""
+    """Return W&B's run, kept on disk if need be; None without a project, or if that fails too."""
     if not (config.wandb_project or os.environ.get("WANDB_PROJECT")):
         return None
 
     def start(**more: Any) -> Any:
-        import wandb  # not before somebody asks for it: it is large
+        import wandb  # imported only when needed: it is large
 
         os.environ.setdefault(*FLUSH)
         settings = {
@@ -100,13 +101,13 @@ def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) ->
             "resume": "allow",
             "root_dir": directory.path,
             "finish_timeout": FINISH_SECONDS,
-            "symlink": False,  # who copies a run would copy it twice
+            "symlink": False,  # copying a run would copy it twice
         }
         return wandb.init(
             project=config.wandb_project,
             name=config.wandb_name,
             config=dict(values),
-            allow_val_change=True,  # log_path, say, when a run goes on elsewhere
+            allow_val_change=True,  # log_path, say, when a run resumes elsewhere
             settings=wandb.Settings(**{k: v for k, v in settings.items() if not _is_set(k)}),
             **more,
         )
@@ -119,13 +120,13 @@ def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) ->
 
 
 def _is_set(setting: str) -> bool:
-    """Whether a variable of W&B's says what a setting is to be."""
+    """Return whether a variable of W&B's sets a setting."""
     return {"root_dir": "WANDB_DIR"}.get(setting, f"WANDB_{setting.upper()}") in os.environ
 
 
 @contextmanager
 def _harmless(otherwise: str) -> Iterator[None]:
-    """Where W&B fails in the block, in whatever way: a line on stderr, and nothing else."""
+    """Turn any failure of W&B in the block into a line on standard error."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  what W&B raises has no common base

@@ -1,8 +1,8 @@
-"""What every recipe's run has in common: its start or resumption, its checkpoints, its end.
+"""The common parts of every recipe's run: start, resumption, checkpoints and end.
 
 A recipe is a `Trainer` with two methods, `train_steps` and `begin_evaluation`; `run` does the
-rest. Line n of the metrics has step n's own results, and the evaluation of the weights that
-step n began with; the last line, at max_steps, has only an evaluation.
+rest. Line n of the metrics has step n's own results, and the evaluation of the weights that step n
+began with; the last line, at max_steps, has only an evaluation.
 """
 
 import math
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 PARENT = "parent_path"
-"""Under which a checkpoint's record has the address of the weights that its run started from."""
+"""Key of a checkpoint's record for the address of the weights that its run started from."""
 
 
 def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> None:
-    """Train, or go on training. Exit code 143 after SIGTERM and 130 after SIGINT."""
+    """Train or resume. Exits with code 143 after SIGTERM and 130 after SIGINT."""
     with service.errors_in_one_line(), service.stop_on_signals() as stop:
         config, whys = found_numbers(recipe, config)
         values = chz.asdict(config)
@@ -53,10 +53,10 @@ class Diverged(service.RecipeError):
 
 
 class Trainer(ABC):
-    """A run under way: `training` is the model, `wait` gets a request's result."""
+    """A run in progress: `training` is the model, `wait` returns a request's result."""
 
     shown: ClassVar[tuple[str, ...]] = ()
-    """The metrics that go on the screen too."""
+    """The metrics that are also printed."""
 
     def __init__(
         self,
@@ -76,31 +76,31 @@ class Trainer(ABC):
 
     @staticmethod
     def load_data(config: Any) -> Any:
-        """What is configured to train on and to hold out; before anything is asked of a service."""
+        """Load the data to train on and to hold out, before any request to a service."""
         return settings.load_data(config)
 
     @abstractmethod
     def prepare(self, data: Any) -> None:
-        """Make of the data what the recipe trains and evaluates on."""
+        """Prepare the data for training and evaluation."""
 
     @abstractmethod
     def train_steps(self) -> int:
-        """Train and log from the run's start until the end, or until `stop` has heard a signal.
+        """Train and log from the run's start until the end, or until `stop` has received a signal.
 
         Returns the number of steps that the model has been trained by then.
         """
 
     @abstractmethod
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Submit the requests of an evaluation; the function returned waits for the scores.
+        """Submit the requests of an evaluation. The function returned waits for the scores.
 
-        They are of the weights that the step begins with, whatever is submitted after.
+        The scores are those of the weights that the step begins with, whatever is submitted later.
         """
 
     def train(self, tracker: tracking.Tracker) -> bool:
-        """Train from the run's start; True at the end, False when stopped by a signal.
+        """Train from the run's start. Returns True at the end, False when stopped by a signal.
 
-        Either way a checkpoint is there: the final one, or one to resume from.
+        Either way there is a checkpoint: the final one, or one to resume from.
         """
         self.tracker = tracker
         self.stop.graceful = True
@@ -114,32 +114,32 @@ class Trainer(ABC):
         return False
 
     def adam(self, step: int) -> "tinker.AdamParams":
-        """The optimizer's parameters at a step."""
+        """Return the optimizer's parameters at a step."""
         import tinker
 
         rate = settings.learning_rate_at(self.config, step)
         return tinker.AdamParams(learning_rate=rate, beta1=0.9, beta2=0.95, eps=1e-8)
 
     def evaluation_due(self, step: int) -> bool:
-        """Whether the weights that a step begins with are to be evaluated."""
+        """Return whether the weights that a step begins with should be evaluated."""
         every = self.config.eval_every
         return step == 0 or bool(every and step % every == 0)
 
     def save_due(self, step: int) -> bool:
-        """Whether there is to be a checkpoint of the weights that a step begins with."""
+        """Return whether the weights that a step begins with should be saved."""
         every = self.config.save_every
         return step > self.run.start_step and bool(every and step % every == 0)
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
-        """Let go of what the run alone has opened, but for the connection."""
+        """Close what the run alone has opened, except the connection."""
 
     def is_saved(self, step: int) -> bool:
-        """Whether the last checkpoint has the weights that a step begins with."""
+        """Return whether the last checkpoint has the weights that a step begins with."""
         last = self.run.last_record
         return last is not None and last.get("name") == _name_of(step)
 
     def resumable(self, step: int) -> bool:
-        """Whether a run that starts again from the weights of a step comes to the same values."""
+        """Return whether a run resumed from the weights of a step reaches the same values."""
         del step
         return True
 
@@ -150,9 +150,10 @@ class Trainer(ABC):
     def record(
         self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
     ) -> None:
-        """Wait for a checkpoint and write down where it is.
+        """Wait for a checkpoint and record its address.
 
-        To be called between the lines of the last step in it and of the first one not in it.
+        Call it between the metric lines of the last step in the checkpoint and the first one not
+        in it.
         """
         record = {"name": _name_of(step), "batch": step, "state_path": self.wait(saved).path}
         if self.config.ttl_seconds is not None:
@@ -161,12 +162,12 @@ class Trainer(ABC):
 
     @property
     def marks(self) -> dict[str, Any]:
-        """What else a checkpoint's record needs to have for the run to go on from it."""
+        """Further values that a checkpoint's record needs for the run to resume from it."""
         parent = {PARENT: self.parent} if self.parent else {}
         return parent | self.tracker.mark
 
     def finish(self, step: int) -> None:
-        """The last evaluation, after so many steps, and, once it is written, the final
+        """Run the last evaluation, after `step` steps, and once it is logged record the final
         checkpoint."""
         scores = self.begin_evaluation(step)
         state = self.training.save_state("final")
@@ -177,10 +178,10 @@ class Trainer(ABC):
         self.run.record_checkpoint(record | self.marks)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """A line of metrics, and one on the screen. `time/total` is since the line before.
+        """Log a line of metrics and print one. `time/total` is the time since the previous line.
 
-        Raises Diverged once that is written if the run has diverged: what comes after a NaN is
-        NaN too, and costs as much.
+        Raises Diverged after writing the line if the run has diverged: what follows a NaN is NaN
+        too, and costs as much.
         """
         now = time.monotonic()
         times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
@@ -197,12 +198,12 @@ class Trainer(ABC):
 
 
 def _name_of(step: int) -> str:
-    """The name of a checkpoint of the weights that a step begins with."""
+    """Return the name of a checkpoint of the weights that a step begins with."""
     return f"{step:06d}"
 
 
 def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
-    """The configuration with numbers where it says `auto`, and why those. Raises RecipeError."""
+    """Return the configuration with numbers for `auto`, and their reasons. Raises RecipeError."""
     try:
         found, whys = hyperparams.resolved(recipe, config)
     except ValueError as error:
@@ -213,7 +214,7 @@ def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
 
 
 def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The first metric that is NaN or infinite, and its value."""
+    """Return the first metric that is NaN or infinite, and its value."""
     for key, value in metrics.items():
         if isinstance(value, float) and not math.isfinite(value):
             return key, value
@@ -221,10 +222,11 @@ def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def parent_of(config: settings.Training, directory: rundir.RunDirectory) -> str | None:
-    """The address of the weights that the run has started from, or is to; None: new ones.
+    """Return the address of the weights that the run has started or will start from; None: new
+    ones.
 
-    A run that goes on has it on record, since a `load_checkpoint_path` that is another run's may
-    have got more checkpoints meanwhile.
+    A resumed run has the address on record, because a `load_checkpoint_path` of another run may
+    have new checkpoints meanwhile.
     """
     if directory.last_state is not None and PARENT in directory.last_state:
         return directory.last_state[PARENT]
@@ -239,7 +241,7 @@ def open_training(
     directory: rundir.RunDirectory,
     parent: str | None,
 ) -> "tinker.TrainingClient":
-    """The run's last checkpoint with its optimizer; else the weights that it is to start from;
+    """Open the run's last checkpoint with its optimizer state, else the weights to start from,
     else a new LoRA adapter."""
     client = connection.client
     if directory.last_state is not None:

@@ -1,4 +1,4 @@
-"""Fixtures that more than one kind of test uses."""
+"""Fixtures for several kinds of tests."""
 
 import gc
 import importlib.util
@@ -23,8 +23,8 @@ from sweeper.engine import lifecycle
 
 
 def _forget_the_users_aws() -> None:
-    """No profile, key, machine's role or proxy of who runs the tests counts: what they talk to is
-    all here, and AWS is played. Before anything is imported that looks."""
+    """Remove the user's AWS profile, keys, machine role and proxy, before anything that reads them
+    is imported: tests use a fake AWS on this machine."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
     os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
@@ -35,22 +35,22 @@ def _forget_the_users_aws() -> None:
 
 
 def _same_wherever_started() -> Path:
-    """What a shell, a script or a service hands on must not reach what the tests start: ignored
-    signals (a script's `make test &` ignores SIGINT, `nohup` SIGHUP), a umask, variables and files
-    of sweeper's users. Gives the folder that stands in for HOME and for tmux's sockets."""
+    """Reset state inherited from a shell, a script or a service: ignored signals (a script's `make
+    test &` ignores SIGINT, `nohup` SIGHUP), a umask, variables and files of sweeper's users.
+    Returns the folder that replaces HOME and the folder of tmux's sockets."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
-            # Nothing happens here, as before; a program that is started finds the default.
+            # This process still ignores the signals; programs that it starts get the default.
             signal.signal(number, lambda *_: None)
     os.umask(0o022)
-    # Its handlers abort one in a hundred children that a process with gRPC's threads forks.
+    # Its handlers abort one in a hundred children forked from a process with gRPC's threads.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
     for name in [name for name in os.environ if name.startswith(("SWEEPER_", "TINKER_", "WANDB_"))]:
         if not name.startswith("SWEEPER_TEST_"):
             del os.environ[name]
     if _IS_WORKER:
         return Path(os.environ["HOME"])
-    folder = Path(tempfile.mkdtemp(prefix="swt-"))  # short: the path of a socket has 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="swt-"))  # short: a socket's path has at most 107 bytes
     os.environ["HOME"] = os.environ["TMUX_TMPDIR"] = str(folder)
     os.environ.pop("TMUX", None)
     return folder
@@ -59,25 +59,27 @@ def _same_wherever_started() -> Path:
 _forget_the_users_aws()
 _MOTO = Path(__file__).parent / "support" / "moto_server.py"
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
-"""Of pytest-xdist: the process that started it has made the folder, and removes it."""
+"""A worker of pytest-xdist: the process that started it has made the folder, and removes it."""
 _PLACE = _same_wherever_started()
 
 
 def pytest_unconfigure() -> None:
-    """Leave nothing behind."""
+    """Remove the folder."""
     if not _IS_WORKER:
         shutil.rmtree(_PLACE, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays: that Python looks through it for garbage takes a tenth of all."""
+    """Freeze existing objects: scanning them in garbage collections takes a tenth of the time."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def load_support() -> Callable[[str], ModuleType]:
-    """A function from a name to the module `tests/support/<name>.py`, which is on no path."""
+    """Return a function that loads the module `tests/support/<name>.py`, which is
+    not on the path.
+    """
 
     def load(name: str) -> ModuleType:
         path = Path(__file__).parent / "support" / f"{name}.py"
@@ -92,7 +94,9 @@ def load_support() -> Callable[[str], ModuleType]:
 
 @pytest.fixture(scope="session")
 def metered() -> Callable[[lifecycle.EngineInfo], dict[str, Any]]:
-    """Asks an engine for its meter until it answers, which a busy one may not at first."""
+    """Return a function that asks an engine for its meter until it answers; a busy one may not at
+    first.
+    """
 
     def ask(engine: lifecycle.EngineInfo) -> dict[str, Any]:
         deadline = time.monotonic() + 120
@@ -106,32 +110,34 @@ def metered() -> Callable[[lifecycle.EngineInfo], dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def written(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    """`tests/support/written.py`: sweeps written straight into a store, with a known truth."""
+    """`tests/support/written.py`: writes sweeps straight into a store, with a known truth."""
     return load_support("written")
 
 
 @pytest.fixture(scope="session")
 def certificate(load_support: Callable[[str], ModuleType]) -> tuple[bytes, bytes]:
-    """A key for 127.0.0.1 and its certificate, which is its own root; both PEM."""
+    """A key for 127.0.0.1 and its self-signed certificate, both PEM."""
     return load_support("certificates").made()
 
 
 @pytest.fixture(scope="session")
 def receivers(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    """`tests/support/receivers.py`: web and mail servers that take messages, and may fail first."""
+    """`tests/support/receivers.py`: web and mail servers that receive messages, and may fail
+    first.
+    """
     return load_support("receivers")
 
 
 @pytest.fixture
 def receiver(receivers: ModuleType) -> Iterator[Any]:
-    """A web server that takes messages: `.url`, `.taken`, `.faults`, `.hold`."""
+    """A web server that receives messages: `.url`, `.taken`, `.faults`, `.hold`."""
     with receivers.receiving() as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[tuple[str, int]]:
-    """An S3 that moto plays over HTTP: its address, and the number of its process."""
+    """moto's S3 over HTTP: its address, and the id of its process."""
     command = [sys.executable, str(_MOTO), "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as server:
         assert server.stderr is not None
@@ -157,7 +163,7 @@ def moto(moto_server: tuple[str, int]) -> str:
 
 
 def _use_s3(monkeypatch: pytest.MonkeyPatch, address: str, key: str, secret: str) -> str:
-    """Point this process and what it starts at an S3; gives a root in a bucket of its own."""
+    """Point this process and its children at an S3; returns a root in a new bucket."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ENDPOINT_URL", address)
@@ -176,7 +182,7 @@ def _use_s3(monkeypatch: pytest.MonkeyPatch, address: str, key: str, secret: str
 
 @pytest.fixture
 def s3_root(moto: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A root on moto's S3, which environment variables lead to."""
+    """A root on moto's S3, configured by environment variables."""
     return _use_s3(monkeypatch, moto, "testing", "testing-secret")
 
 
@@ -191,7 +197,9 @@ def ceph_root(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def slurm_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
-    """`tests/support/slurm.py`: `Cluster(nodes, cpus)`. Tests skip loudly without Slurm."""
+    """`tests/support/slurm.py`: `Cluster(nodes, cpus)`. Tests skip with a message
+    without Slurm.
+    """
     module = load_support("slurm")
     missing = module.missing()
     if missing:
@@ -208,7 +216,9 @@ def slurm_cluster(slurm_support: ModuleType) -> Iterator[Any]:
 
 @pytest.fixture
 def slurm(slurm_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """The same, found by this process and what it starts, and nobody's configuration file."""
+    """The same cluster, configured for this process and its children, without any user's
+    configuration.
+    """
     monkeypatch.setenv("SLURM_CONF", str(slurm_cluster.config))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return slurm_cluster
@@ -216,7 +226,7 @@ def slurm(slurm_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @pytest.fixture
 def tmux_socket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A tmux server of the test's own, gone afterwards. Its tests skip loudly without tmux."""
+    """A tmux server for one test. Tests skip with a message without tmux."""
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed: `make tmux` gets it")
     name = f"sweeper-test-{uuid.uuid4().hex[:8]}"
@@ -227,7 +237,7 @@ def tmux_socket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.EngineInfo]:
-    """An engine with a home of its own on a free port, for the whole session: `.url`, `.home`."""
+    """An engine with its own home on a free port, for the whole session: `.url`, `.home`."""
     home = str(tmp_path_factory.mktemp("engine-home"))
     with subprocess.Popen(
         lifecycle.command(home), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -242,7 +252,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lifecycle.Engin
 def batch_emulation(
     load_support: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """`tests/support/batch.py`: AWS Batch emulated by moto and real processes. One for the whole
+    """`tests/support/batch.py`: AWS Batch emulated by moto and real processes, for the whole
     session."""
     with load_support("batch").Batch(tmp_path_factory.mktemp("batch")) as batch:
         yield batch
@@ -250,8 +260,8 @@ def batch_emulation(
 
 @pytest.fixture
 def batch(batch_emulation: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The same, found by this process and what it starts; as it is at first. `.root` is an S3
-    root in a bucket of the test's own."""
+    """The same emulation in its initial state, configured for this process and its children.
+    `.root` is an S3 root in a bucket of the test's own."""
     keys = batch_emulation.environment
     batch_emulation.root = _use_s3(
         monkeypatch,
@@ -267,7 +277,7 @@ def batch(batch_emulation: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.fixture(scope="session")
 def ray_cluster(load_support: Any) -> Iterator[Any]:
-    """A cluster for the whole session."""
+    """A Ray cluster for the whole session."""
     support = load_support("ray_cluster")
     if support.missing():
         pytest.skip("no Ray here: `make ray` makes an environment that has it")
@@ -277,7 +287,7 @@ def ray_cluster(load_support: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def ray(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """The same, which lets in this process and what it starts."""
+    """The same cluster, with access for this process and its children."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(name, ray_cluster.environment[name])
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -294,14 +304,14 @@ def kubernetes_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
 def kubernetes_cluster(
     kubernetes_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """One for the whole session."""
+    """A stand-in for the whole session."""
     with kubernetes_support.Kubernetes(tmp_path_factory.mktemp("kubernetes")) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def kube(kubernetes_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The same, found by this process and what it starts; as it is at first."""
+    """The same stand-in in its initial state, configured for this process and its children."""
     monkeypatch.setenv("KUBECONFIG", str(kubernetes_cluster.config))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     yield kubernetes_cluster
@@ -318,14 +328,14 @@ def modal_support(load_support: Callable[[str], ModuleType]) -> ModuleType:
 def modal_service(
     modal_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """One for the whole session."""
+    """A stand-in for the whole session."""
     with modal_support.Modal(tmp_path_factory.mktemp("modal")) as service:
         yield service
 
 
 @pytest.fixture
 def modal(modal_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The same, found by this process and what it starts; as it is at first."""
+    """The same stand-in in its initial state, configured for this process and its children."""
     for name in [name for name in os.environ if name.startswith("MODAL_")]:
         monkeypatch.delenv(name)
     for name, value in modal_service.environment_of_launchers.items():
@@ -347,7 +357,7 @@ def beaker_service(
     certificate: tuple[bytes, bytes],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Any]:
-    """One for the whole session. gRPC reads once which roots a process trusts."""
+    """A stand-in for the whole session: gRPC reads a process's trusted roots only once."""
     with beaker_support.Beaker(tmp_path_factory.mktemp("beaker"), certificate) as service:
         roots = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
         os.environ[roots] = service.environment_of_launchers[roots]
@@ -357,7 +367,7 @@ def beaker_service(
 
 @pytest.fixture
 def beaker(beaker_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The same, found by this process and what it starts; as it is at first."""
+    """The same stand-in in its initial state, configured for this process and its children."""
     monkeypatch.delenv("BEAKER_TOKEN", raising=False)
     for name, value in beaker_service.environment_of_launchers.items():
         monkeypatch.setenv(name, value)

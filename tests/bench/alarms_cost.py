@@ -1,4 +1,4 @@
-"""What a look of the alarms costs, in milliseconds of CPU.
+"""Measures the cost of one check of the alarms, in milliseconds of CPU.
 
 python tests/bench/alarms_cost.py [--runs 1000]
 """

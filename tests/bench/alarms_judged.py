@@ -1,15 +1,16 @@
-"""How good the alarms are: healthy runs and misconfigured ones, of our recipes on our engine.
+"""Measures how good the alarms are, on healthy and misconfigured runs of our recipes on our
+engine.
 
-    python tests/bench/alarms_judged.py tune      seeds that the defaults were chosen by
+    python tests/bench/alarms_judged.py tune      seeds by which the defaults were chosen
     python tests/bench/alarms_judged.py judge     the held-out half: seeds that no rule has seen
     python tests/bench/alarms_judged.py judge --seeds 40000     yet others, after a change
-    python tests/bench/alarms_judged.py replay tune     the rules as they are now, over what was run
+    python tests/bench/alarms_judged.py replay tune     the current rules, over the recorded runs
 
-Each kind of run is a sweep, launched as a user does it; what counts is what its launcher put on
-record. A run of a kind that is wrong counts as caught when one of the rules that its kind is known
-by has said so; a healthy run is a false alarm when any has. Runs, and what there was to be seen of
-them, stay below --out. No seed is in both halves: those of a half begin at FIRST_SEEDS, or at
---seeds, and each kind has a thousand of its own.
+Each kind of run is a sweep, launched as a user does it; the result is what its launcher recorded. A
+run of a faulty kind counts as caught if one of the rules expected for its kind raised an alarm; a
+healthy run is a false alarm if any rule did. Runs and their observations stay below --out. No seed
+is in both halves: the seeds of a half begin at FIRST_SEEDS, or at --seeds, and each kind has a
+thousand of its own.
 """
 
 import argparse
@@ -48,15 +49,15 @@ ANY = ("nan", "divergence", "spike", "collapse", "entropy", "no_signal", "trunca
 
 NOT_STALLED: dict[str, Any] = {"alarms": {"stalled": "off"}}
 NEVER_SECONDS = 180
-"""How long is looked whether a rule speaks that must not."""
+"""How long to watch for a rule that must not raise an alarm."""
 MOST_SECONDS = 300
-"""How long is waited for a rule that should."""
+"""How long to wait for a rule that should."""
 
 
 class Kind(NamedTuple):
-    """A kind of run: its recipe, its configurations, the rules that know it (none: nothing is to
-    be said), its `share` of the healthy runs if it is healthy, what its engine is like and what
-    happens to that, rules that must `never` speak however long, and sections of the grid."""
+    """A kind of run: its recipe, its configurations, the rules that should raise an alarm (none:
+    no alarm is expected), its `share` of the healthy runs if it is healthy, the settings of its
+    engine and its faults, rules that must `never` raise an alarm, and sections of the grid."""
 
     recipe: str
     configs: list[dict[str, Any]]
@@ -145,7 +146,7 @@ KINDS = {
         ("paused",),
         limits=Limits(rate_limit=0.1),
         never=("stalled", "heartbeat"),
-        # Whoever did not see that they wait would call them stalled soon.
+        # A rule that did not see that they wait would soon call them stalled.
         sections={
             "alarms": {
                 "paused": {"after": "10s"},
@@ -157,7 +158,7 @@ KINDS = {
 
 
 def seeds(first: int, name: str, count: int) -> list[int]:
-    """Those of a kind: a thousand each, from `first` on."""
+    """Return the seeds of a kind: a thousand each, from `first` on."""
     start = first + 1000 * list(KINDS).index(name)
     return list(range(start, start + count))
 
@@ -173,7 +174,7 @@ class Bench:
         self.warm = str(self.out / "warm")
 
     def run(self) -> None:
-        """Everything, one kind after the other."""
+        """Run everything, one kind after the other."""
         os.nice(10)
         with self.engine("plain", Limits()) as (home, info):
             command = [sys.executable, "-m", "sweeper.recipes.sft", f"log_path={self.warm}"]
@@ -235,7 +236,7 @@ class Bench:
         print(f"{name}: {total} runs, {time.monotonic() - begun:.0f} s", flush=True)
 
     def _wait_for_alarms(self, name: str, kind: Kind, launcher: "subprocess.Popen[bytes]") -> None:
-        """Until every run has been caught, or has ended, or it has been long enough."""
+        """Wait until every run has been caught or has ended, or the time is over."""
         deadline = time.monotonic() + MOST_SECONDS
         while launcher.poll() is None and time.monotonic() < deadline:
             time.sleep(1)
@@ -245,7 +246,7 @@ class Bench:
                     return
 
     def _wait_for_steps(self, sweep: str, runs: int) -> None:
-        """Until every run has trained some steps."""
+        """Wait until every run has trained some steps."""
         folder = self.out / "sweeps" / sweep / "runs"
         deadline = time.monotonic() + MOST_SECONDS
         while time.monotonic() < deadline:
@@ -257,7 +258,7 @@ class Bench:
 
 
 class Engine:
-    """An engine with a home of its own, gone afterwards."""
+    """A temporary engine with its own home."""
 
     def __init__(self, home: str, limits: Limits) -> None:
         self._home, self._limits = home, limits
@@ -279,7 +280,7 @@ def slug(name: str) -> str:
 
 
 def recorded(out: Path, name: str) -> dict[str, dict[str, Any]]:
-    """Run -> rule -> the alarm, as the launcher has put it on record."""
+    """Return run -> rule -> the alarm, as recorded by the launcher."""
     store = open_store(str(out / "sweeps"))
     sweep = Registry(store.root).sweep(slug(name))
     found: dict[str, dict[str, Any]] = {run.id: {} for run in sweep.runs}
@@ -289,7 +290,7 @@ def recorded(out: Path, name: str) -> dict[str, dict[str, Any]]:
 
 
 def replayed(out: Path, name: str) -> dict[str, dict[str, Any]]:
-    """The same by the rules over metrics and rollouts as they are now."""
+    """Return the same by the current rules, over metrics and rollouts."""
     store, layout = open_store(str(out / "sweeps")), Layout(slug(name))
     found: dict[str, dict[str, Any]] = {}
     for run in Registry(store.root).sweep(slug(name)).runs:
@@ -313,7 +314,7 @@ def replayed(out: Path, name: str) -> dict[str, dict[str, Any]]:
 def lines(
     out: Path, read: Callable[[Path, str], dict[str, dict[str, Any]]], *, details: bool
 ) -> Iterator[str]:
-    """The table, in Markdown."""
+    """Return the table, in Markdown."""
     yield "| runs | number | caught | which rules said so | step, median |"
     yield "|---|---|---|---|---|"
     for name, kind in KINDS.items():

@@ -1,4 +1,4 @@
-"""Attempts that are ready for their workers: of a command that ends at once."""
+"""Attempts that are ready for their workers, of a command that ends at once."""
 
 from sweeper.backends.base import JobSpec
 from sweeper.command import worker_command
@@ -10,9 +10,9 @@ __all__ = ["attempts"]
 
 
 def attempts(folder: str, count: int) -> list[JobSpec]:
-    """Jobs for `count` runs of `true` of a new sweep `s` in `folder`."""
+    """Return jobs for `count` runs of `true` of a new sweep `s` in `folder`."""
     store, layout = LocalStore(folder), Layout("s")
-    store.replace(layout.plan, encode({}))  # whose folder has none is not there
+    store.replace(layout.plan, encode({}))  # a sweep without a plan in its folder does not exist
     jobs: list[JobSpec] = []
     for number in range(count):
         run, name = f"{number:012x}", f"n={number}"

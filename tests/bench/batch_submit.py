@@ -1,6 +1,7 @@
-"""What it takes to submit jobs to AWS Batch and to poll them: requests and seconds, against moto
-over HTTP on this machine, whose jobs are held and never start. Amazon's own answers take longer;
-the number of requests is the same.
+"""Measures submitting jobs to AWS Batch and polling them: requests and seconds.
+
+It uses moto over HTTP on this machine, whose jobs are held and never start. Amazon's own answers
+take longer; the number of requests is the same.
 
     python tests/bench/batch_submit.py [--jobs 1000] [--many 10000]
 """
@@ -41,14 +42,14 @@ def measured(what: str, backend: AwsBatchBackend, count: int, act: Callable[[], 
 
 
 def submitted(batch: Batch, root: str, sweep: str, count: int, array: int) -> tuple[Any, list[Row]]:
-    """A sweep of `count` jobs, as one array or one by one, and what that took."""
+    """Submit a sweep of `count` jobs, as one array or one by one; returns the cost."""
     folder = f"{root}/{sweep}"
     backend = open_backend(sweep, folder, batch.options(array=array))
     how = "an array" if array else "one by one"
     specs = jobs(folder, count)
     tokens = [job.token for job in specs]
     rows = [measured(f"submit, {how}", backend, count, lambda: backend.submit(specs))]
-    # Another launcher, that knows nothing.
+    # Another launcher, without any state.
     other = open_backend(sweep, folder, batch.options(array=array))
     rows.append(measured(f"find again, {how}", other, count, lambda: other.find(tokens)))
     rows.append(measured(f"poll, all waiting, {how}", other, count, lambda: other.poll(tokens)))
@@ -56,7 +57,7 @@ def submitted(batch: Batch, root: str, sweep: str, count: int, array: int) -> tu
 
 
 def moved(batch: Batch, name: str, states: dict[str, int]) -> None:
-    """Have the first children of the newest array be in these states."""
+    """Set the states of the first children of the newest array."""
     children = iter([job for job in batch.jobs() if job._child_jobs][-1]._child_jobs)
     for state, count in states.items():
         for _ in range(count):

@@ -1,11 +1,11 @@
-"""Which array library should the engine compute with?
+"""Compares array libraries for the engine.
 
     python tests/bench/engine_arrays.py
 
-Prints a table: numpy with the engine's own backward pass against jax (jit) and HIPS autograd, as
-far as they can be imported; put those into an environment of their own and run this there with
-PYTHONPATH at the repository. All compute the same model, loss, gradients and AdamW step, and are
-checked to agree before anything is timed.
+Prints a table: numpy with the engine's own backward pass against jax (jit) and HIPS autograd, if
+they can be imported. Install those into a separate environment and run this there with PYTHONPATH
+at the repository. All compute the same model, loss, gradients and AdamW step, and are checked to
+agree before anything is timed.
 """
 
 import importlib.metadata
@@ -208,7 +208,7 @@ PEERS = [
 
 
 def megabytes(package, have=frozenset({"numpy", "scipy"})):
-    """What installing a package adds to numpy and scipy, which the project needs anyway."""
+    """Return the size that a package adds to numpy and scipy, which the project needs anyway."""
     seen, todo, total = set(have), [package], 0
     while todo:
         name = todo.pop().lower().replace("_", "-")

@@ -1,11 +1,11 @@
-"""The engine's speed beside that of another commit's: steps, samples and tokens a second.
+"""Compares the engine's speed with that of another commit: steps, samples and tokens a second.
 
     git worktree add --detach /tmp/before COMMIT
     python tests/bench/engine_before.py /tmp/before [--rounds 9]
 
-Both engines are up at once and are asked the same in turns, through the unmodified SDK. A second is
-one of the engine's processor, which others on the machine change little; each figure is the best of
-the rounds, and the ratio the median of those of each round.
+Both engines run at once and get the same requests in turns, through the unmodified SDK. Seconds are
+processor time of the engine, which other load on the machine changes little; each figure is the
+best of the rounds, and the ratio the median of the rounds' ratios.
 """
 
 import argparse
@@ -38,21 +38,21 @@ class Side(NamedTuple):
     sampler: tinker.SamplingClient
 
     def rate(self, call: Callable[["Side"], Any], times: int) -> float:
-        """Calls a second of the engine's processor."""
+        """Return calls per second of the engine's processor time."""
         begun = self.used()
         for _ in range(times):
             call(self)
         return times / (self.used() - begun)
 
     def used(self) -> float:
-        """Seconds of processor that its threads have had; `cpu_times` counts hundredths."""
+        """Return the processor seconds of its threads; `cpu_times` only counts hundredths."""
         files = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
         return sum(int(file.read_text().split()[0]) for file in files) / 1e9
 
 
 @contextmanager
 def side(checkout: str) -> Generator[Side]:
-    """The engine of a checkout."""
+    """Start the engine of a checkout."""
     with tempfile.TemporaryDirectory() as home:
         command = [sys.executable, "-P", "-c", SERVE, home, "2"]
         environment = {**os.environ, "PYTHONPATH": checkout}
@@ -69,7 +69,7 @@ def side(checkout: str) -> Generator[Side]:
 
 
 def sample(count: int, tokens: int) -> Callable[[Side], Any]:
-    """A call that draws so many answers of so many tokens."""
+    """Return a call that draws this many answers of this many tokens."""
     params = types.SamplingParams(max_tokens=tokens, seed=1, stop=[])
     return lambda one: one.sampler.sample(PROMPT, count, params).result()
 

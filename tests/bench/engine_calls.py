@@ -1,10 +1,10 @@
-"""What the engine's calls cost through the unmodified SDK, HTTP included.
+"""Measures the cost of the engine's calls through the unmodified SDK, HTTP included.
 
     python tests/bench/engine_calls.py
 
-Starts engines of its own. Prints milliseconds a call (one client, rank 16, the built-in model) with
-the ratio to a round trip that computes nothing; the memory the engine holds over 10,000 requests
-(alone with the argument `memory`); and steps a second of several clients in processes of their own,
+Starts engines of its own. Prints milliseconds per call (one client, rank 16, the built-in model)
+with the ratio to a round trip that computes nothing; the engine's memory over 10,000 requests
+(alone with the argument `memory`); and steps per second of several clients in separate processes,
 with one and two worker threads in the engine.
 """
 
@@ -76,7 +76,7 @@ def step(training: tinker.TrainingClient, data: list[types.Datum]) -> None:
 
 
 def timed(call: Callable[[], Any], times: int) -> tuple[float, float]:
-    """Milliseconds: the best, and the median."""
+    """Return milliseconds: the best, and the median."""
     for _ in range(3):
         call()
     spent: list[float] = []
@@ -124,8 +124,8 @@ def calls() -> None:
 
 
 def memory() -> None:
-    """10,000 requests and more, of every kind, by sessions that come and go and one that does not
-    end itself."""
+    """Send 10,000 and more requests of every kind, from sessions that come and go and one that
+    stays open."""
     with engine() as info:
         process = psutil.Process(info.pid)
         data, requests = batch(16, 24), 0
@@ -174,7 +174,7 @@ def clients() -> None:
 
 
 def client(home: str, size: int, length: int, seconds: float = 8.0) -> None:
-    """Train for a while; print the steps a second."""
+    """Train for a while; print the steps per second."""
     service, training = connect(lifecycle.wait(home))
     data = batch(size, length)
     time.sleep(2.0)  # the others are still importing

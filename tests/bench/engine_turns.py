@@ -1,11 +1,12 @@
-"""What the next turn of an episode costs, with the prompts read before and without.
+"""Measures the cost of the next turn of an episode, with and without cached prompts.
 
     python tests/bench/engine_turns.py
 
-An episode of 20 turns: each prompt is the last one, 40 tokens drawn for it and 80 of a reply.
-Prints milliseconds of CPU to read each prompt and to draw its tokens, one thread, the best of five
-episodes, and the ratio of reading all to reading what is new. Then what long prompts take: seconds
-of CPU to read one and to train on it, and memory. Weights are those of the built-in model.
+In an episode of 20 turns each prompt is the last one, the 40 tokens sampled for it and 80 of a
+reply. Prints milliseconds of CPU to read each prompt and to sample its tokens, one thread, the best
+of five episodes, and the ratio of reading all to reading the new tokens. Then the cost of long
+prompts: seconds of CPU to read one and to train on it, and memory. Weights are those of the
+built-in model.
 """
 
 import os
@@ -35,7 +36,9 @@ def built_in() -> Model:
 
 
 def episode(adapter: Adapter, prefixes: Prefixes | None) -> list[tuple[int, float, float, str]]:
-    """For each turn: its prompt's length, ms to read and to draw, and what was drawn."""
+    """Return for each turn: its prompt's length, ms to read and to sample, and the
+    sampled tokens.
+    """
     network = adapter.network
     rng, rows = np.random.default_rng(0), list[tuple[int, float, float, str]]()
     tokens: list[int] = rng.integers(0, 256, 200).tolist()

@@ -1,5 +1,5 @@
-"""Environments for the commands of a model: how long one takes to start, what a command costs over
-a bare shell, and many at once, of which nothing may stay.
+"""Measures environments for a model's commands: the time to start one, the cost of a command
+compared with a bare shell, and many at once, which must leave nothing behind.
 
     python tests/bench/environments.py [--episodes 500] [--at-once 64]
 """
@@ -19,7 +19,7 @@ _COMMANDS = 3
 
 
 def milliseconds(act: Callable[[], object], count: int) -> list[float]:
-    """What each of so many calls took."""
+    """Return the milliseconds of each of this many calls."""
     found: list[float] = []
     for _ in range(count):
         begun = time.perf_counter()
@@ -29,12 +29,12 @@ def milliseconds(act: Callable[[], object], count: int) -> list[float]:
 
 
 def told(what: str, found: list[float]) -> None:
-    """A line with the median and the largest."""
+    """Return a line with the median and the largest."""
     print(f"{what:44} median {statistics.median(found):7.2f} ms, most {max(found):7.2f} ms")
 
 
 def one(kind: str) -> None:
-    """Start, a builtin and a program in an environment that nobody else shares."""
+    """Measure start, a builtin and a program in an environment that is not shared."""
 
     def start_and_stop() -> None:
         place = open_environment(kind, Made(), unsafe=True)
@@ -51,7 +51,9 @@ def one(kind: str) -> None:
 
 
 def episode(number: int) -> int:
-    """A short life of an environment: a few commands, daemons, a file. Gives how many failed."""
+    """Run a short life of an environment: a few commands, daemons, a file. Returns the number of
+    failures.
+    """
     place = open_environment("bubblewrap", Made(limits=Limits(256, 64, 64)))
     try:
         place.start()
@@ -65,13 +67,13 @@ def episode(number: int) -> int:
 
 
 def mounts() -> int:
-    """How many mounts this machine has."""
+    """Return the number of mounts on this machine."""
     with open("/proc/self/mountinfo", encoding="ascii") as file:
         return len(file.readlines())
 
 
 def main() -> None:
-    """Print the measurements; exit 1 where something has stayed."""
+    """Print the measurements; exit 1 if something was left behind."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=500)
     parser.add_argument("--at-once", type=int, default=64)

@@ -1,9 +1,9 @@
-"""What `sweeper plan` says that the example grids will use, beside what they then used:
+"""Compares the estimates of `sweeper plan` for the example grids with their actual usage:
 
     python tests/bench/estimates.py [--grids quickstart pipeline reward grpo eval]
 
-Each is launched twice on an engine of its own: with nothing known before, when the recipes
-themselves reckon, and again with other seeds, when the first launch is what is known.
+Each grid is launched twice on its own engine: first without earlier runs, when the recipes
+themselves estimate, and again with other seeds, when the estimate uses the first launch.
 """
 
 import argparse
@@ -21,8 +21,8 @@ GRIDS = Path(__file__).resolve().parents[2] / "grids"
 
 
 class Case(NamedTuple):
-    """A grid, what is overridden both times, and its seeds the first and the second time: fewer and
-    shorter runs than the grid itself has."""
+    """A grid, its overrides, and its seeds the first and the second time: fewer and shorter runs
+    than the grid itself has."""
 
     overrides: tuple[str, ...] = ()
     first: str = "seeds=[0]"
@@ -39,7 +39,7 @@ CASES = {
 
 
 def sweeper(folder: Path, *arguments: str) -> str:
-    """What `sweeper` prints, in a folder of its own with a home of its own."""
+    """Return the output of `sweeper`, in its own folder with its own home."""
     ours = {"SWEEPER_HOME": str(folder / "home"), "XDG_CONFIG_HOME": str(folder / "config")}
     command = [sys.executable, "-m", "sweeper", *arguments]
     done = subprocess.run(
@@ -51,7 +51,7 @@ def sweeper(folder: Path, *arguments: str) -> str:
 
 
 def once(folder: Path, grid: str, name: str, settings: Sequence[str]) -> tuple[dict[str, Any], int]:
-    """The estimate of a launch, and the tokens that it used."""
+    """Return the estimate of a launch, and the tokens that it used."""
     text = (GRIDS / f"{grid}.yaml").read_text()
     (folder / f"{name}.yaml").write_text(re.sub(r"(?m)^name: .*$", f"name: {name}", text))
     given = [f"{name}.yaml", *settings]
@@ -63,7 +63,7 @@ def once(folder: Path, grid: str, name: str, settings: Sequence[str]) -> tuple[d
 
 
 def told(grid: str, known: str, planned: dict[str, Any], used: int) -> None:
-    """A line of the table."""
+    """Return a line of the table."""
     wrong = planned["tokens"] / used - 1
     runs = f"{planned['runs']} of {planned['wanted']}"
     print(

@@ -1,13 +1,14 @@
-"""What a grid costs in other tools: expanding it, and checking each configuration as they do.
+"""Measures the cost of a grid in other tools: expanding it, and checking each configuration as
+they do.
 
     python tests/bench/grid_peers.py [POINTS ...]          all of them, 1,000 and 10,000 points
     python tests/bench/grid_peers.py --only TOOL POINTS    one of them, in this interpreter
 
-Each tool runs in a process of its own, in its own environment: sweeper in this one, SEML and Hydra
-in `.venv-peers` (`make peers`), tinker-cookbook in `.venv-cookbook` (`make cookbook`), or by the
-Pythons that $PEERS_PYTHON and $COOKBOOK_PYTHON name. One that is missing is skipped, and that is
-said. Processor time, children's included, the best of three (Hydra's one), imports of the tools
-left out. The same grid for all: three axes.
+Each tool runs in a separate process and its own environment: sweeper in this one, SEML and Hydra in
+`.venv-peers` (`make peers`), tinker-cookbook in `.venv-cookbook` (`make cookbook`), or by the
+Pythons that $PEERS_PYTHON and $COOKBOOK_PYTHON name. A missing tool is skipped with a message.
+Figures are processor time, children's included, the best of three (Hydra's one), without imports of
+the tools. The grid is the same for all: three axes.
 
 sweeper    the plan: expanded, named, identified, each configuration parsed by its recipe's chz
 cookbook   tinker_cookbook.recipes.chat_sl.sweep: grid, default_run_name, chz.replace of a CLIConfig
@@ -39,7 +40,7 @@ MAKE = {"cookbook": "cookbook", "seml": "peers", "hydra": "peers"}
 
 
 def axes(points: int) -> dict[str, list[Any]]:
-    """Three axes whose product is about so many points."""
+    """Return three axes whose product is about this many points."""
     side = round(points ** (1 / 3))
     return {
         "learning_rate": [1e-5 * (n + 1) for n in range(side)],
@@ -49,7 +50,7 @@ def axes(points: int) -> dict[str, list[Any]]:
 
 
 def seconds(work: Callable[[], Any], rounds: int = 3) -> float:
-    """Processor time of the quickest of some rounds."""
+    """Return the processor time of the quickest of some rounds."""
     taken: list[float] = []
     for _ in range(rounds):
         before = _used()
@@ -144,7 +145,7 @@ TOOLS = {"sweeper": sweeper, "cookbook": cookbook, "seml": seml, "hydra": hydra}
 
 
 def row(tool: str, points: int) -> str | None:
-    """A line of the table; None when the tool is not there."""
+    """Return a line of the table; None if the tool is missing."""
     python = PYTHONS[tool]
     if not Path(python).exists():
         print(f"SKIPPED: {tool} is not there ({python}): `make {MAKE[tool]}`", file=sys.stderr)

@@ -1,11 +1,11 @@
-"""What a grid of many points costs to plan: expanding, naming, identifying, validating.
+"""Measures the cost of planning a grid of many points: expanding, naming, identifying, validating.
 
     python tests/bench/grid_points.py [POINTS]
 
-For each grid: microseconds of processor time a run for planning (ours and the recipe's interpreter
-together) and for a bare loop that constructs the same configs with chz, by turns in one run, the
-best of each, and their ratio; bytes a run that the plan holds and that planning takes at its most;
-and milliseconds until the first point of a grid of 10^30.
+For each grid it prints: microseconds of processor time per run for planning (ours and the recipe's
+interpreter together) and for a bare loop that constructs the same configs with chz, by turns in one
+run, the best of each, and their ratio; bytes per run that the plan holds, and the maximum during
+planning; and milliseconds until the first point of a grid of 10^30.
 """
 
 import gc
@@ -29,13 +29,13 @@ ROUNDS = 3
 
 
 def processor_seconds() -> float:
-    """Of this process, and of those that it has waited for."""
+    """Return the processor time of this process and of its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Processor time of one call."""
+    """Return the processor time of one call."""
     gc.collect()
     before = processor_seconds()
     work()
@@ -43,7 +43,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def grids(points: int) -> dict[str, dict[str, Any]]:
-    """The grids that are measured, of about so many points each."""
+    """Return the measured grids, of about this many points each."""
     side = round(points ** (1 / 5))
     rates = [1e-5 * (n + 1) for n in range(side)]
     axes = {
@@ -83,13 +83,13 @@ def grids(points: int) -> dict[str, dict[str, Any]]:
 
 
 def construct(made: Plan) -> None:
-    """The bare loop."""
+    """Run the bare loop."""
     for run in made.runs:
         Config(log_path="x", **run.config)
 
 
 def memory(grid: dict[str, Any]) -> tuple[float, float]:
-    """Bytes a point that a plan holds, and that making it takes at its most."""
+    """Return bytes per point that a plan holds, and the maximum while it is made."""
     gc.collect()
     tracemalloc.start()
     made = plan(grid)
@@ -113,7 +113,7 @@ def measure(name: str, grid: dict[str, Any]) -> None:
 
 
 def first_point() -> float:
-    """Milliseconds until the first of 10^30 points."""
+    """Return milliseconds until the first of 10^30 points."""
     axes = {f"a{n}": list(range(10)) for n in range(30)}
     grid = grid_from_mapping({"name": "g", "command": ["x"], "grid": axes})
     before = time.perf_counter()

@@ -1,5 +1,5 @@
-"""What following the output of many runs costs: `sweeper logs -f` against `tail -F` of the same
-files, in one run. Ten of the runs print a line a second.
+"""Measures the cost of following the output of many runs: `sweeper logs -f` against `tail -F` of
+the same files, in one run. Ten of the runs print a line per second.
 
     python tests/bench/logs.py [SECONDS]
 
@@ -24,7 +24,7 @@ LINE = b"step 17 of 1000: loss 0.1234, 31 tokens/s\n"
 
 
 def sweep(folder: str, count: int) -> list[str]:
-    """A sweep of `count` runs that are at work; the paths of their logs."""
+    """Write a sweep of `count` runs that are at work; returns the paths of their logs."""
     store, layout = LocalStore(folder), Layout("many")
     runs = []
     logs: list[str] = []
@@ -43,7 +43,7 @@ def sweep(folder: str, count: int) -> list[str]:
 
 
 def cost(command: list[str], logs: list[str], seconds: float) -> tuple[float, int]:
-    """CPU in percent, and lines that came out meanwhile."""
+    """Return CPU in percent, and the number of lines printed meanwhile."""
     with tempfile.TemporaryFile() as output, subprocess.Popen(command, stdout=output) as process:
         time.sleep(3)
         watched = psutil.Process(process.pid)
@@ -54,7 +54,7 @@ def cost(command: list[str], logs: list[str], seconds: float) -> tuple[float, in
                 with open(path, "ab") as file:
                     file.write(LINE)
             time.sleep(1)
-        time.sleep(1)  # for the last of them to be seen
+        time.sleep(1)  # wait for the last of them to be seen
         after, spent = watched.cpu_times(), time.monotonic() - begun
         process.kill()
         output.seek(size)

@@ -1,12 +1,12 @@
-"""Reading what runs recorded: sweeper's registry against tinker-cookbook's, by ratios.
+"""Compares sweeper's registry with tinker-cookbook's in reading the records of runs.
 
     python tests/bench/registry.py [--runs 10 100 1000] [--small 10000] [--rounds 3]
         [--cookbook .venv-cookbook/bin/python]
 
-The same files for both: N runs of 1,000 steps with 20 keys, and 10 iterations of 64 trajectories;
-then as many small runs (20 steps, no rollouts). Both sides by turns, each round in new processes,
-what they import not counted; medians. tinker-cookbook gives lists of dicts, sweeper a DataFrame.
-"First" is with an empty cache, which it leaves filled.
+Both read the same files: N runs of 1,000 steps with 20 keys, and 10 iterations of 64 trajectories;
+then as many small runs (20 steps, no rollouts). Both sides run by turns, each round in new
+processes, without the time of imports; medians. tinker-cookbook returns lists of dicts, sweeper a
+DataFrame. "First" starts with an empty cache and fills it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ROOT = HERE.parents[1]
 KEYS = [f"train/metric_{i:02}/mean" for i in range(20)]
 KEY = KEYS[7]
 DISTINCT = 20
-"""So many runs differ in what they recorded; the others repeat them."""
+"""Number of runs with different records; the others repeat them."""
 
 
 def metrics(rng: random.Random, steps: int) -> str:
@@ -61,7 +61,7 @@ def summaries(rng: random.Random, iteration: int, count: int = 64) -> str:
 
 
 def generate(folder: Path, count: int, steps: int, iterations: int) -> None:
-    """A sweep of `count` runs that have succeeded, long enough ago for a cache to rely on."""
+    """Write a sweep of `count` succeeded runs, old enough for a cache to trust their files."""
     rng = random.Random(0)
     texts = [metrics(rng, steps) for _ in range(DISTINCT)]
     sampled = [[summaries(rng, i) for i in range(iterations)] for _ in range(DISTINCT)]

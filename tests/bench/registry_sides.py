@@ -15,8 +15,8 @@ from typing import Any
 
 
 def timed(call: Callable[[], Any], times: int = 1) -> float:
-    """Seconds that a call takes: the median of so many. Garbage of what went before is none of
-    its."""
+    """Return the seconds of a call: the median of this many. Earlier garbage is
+    collected before."""
     found: list[float] = []
     for _ in range(times):
         gc.collect()
@@ -28,7 +28,7 @@ def timed(call: Callable[[], Any], times: int = 1) -> float:
 
 
 def measured(calls: dict[str, Callable[[], Any]], cases: list[str]) -> dict[str, float]:
-    """What is quick is done five times: what was read before, or only the last lines are."""
+    """Measure quick calls five times: those that read from the cache, or only the last lines."""
     quick, once = ("later", "same objects", "last values"), {"first", "cold"}
     return {
         name: timed(
@@ -40,7 +40,7 @@ def measured(calls: dict[str, Callable[[], Any]], cases: list[str]) -> dict[str,
 
 
 def append(folder: str, lines: int = 10) -> str:
-    """Ten new lines in one of the runs."""
+    """Append ten new lines to one of the runs."""
     runs = f"{folder}/many/runs"
     path = f"{runs}/{sorted(os.listdir(runs))[-1]}/metrics.jsonl"
     with open(path, "rb") as file:
@@ -98,7 +98,7 @@ def ours(folder: str, key: str, cases: list[str]) -> dict[str, float]:
 
 
 def floor(folder: str) -> float:
-    """scandir, a stat each, and a pread of what is new."""
+    """Measure the minimum: scandir, a stat of each file, and a pread of the new bytes."""
     runs = f"{folder}/many/runs"
     with os.scandir(runs) as items:
         sizes = {item.path: os.stat(f"{item.path}/metrics.jsonl").st_size for item in items}

@@ -1,12 +1,12 @@
-"""How long a report takes, and how large it is: ours against the plain way, pandas and plotly.
+"""Compares the time and size of a report with the plain way, pandas and plotly.
 
     python tests/bench/report.py [--runs 1000] [--steps 1000] [--rounds 3]
 
-The plain way is what a researcher would write in ten lines: `pandas.read_json` for each run, a
-trace for each curve, `write_html`. It draws the metric and the training curve of every run. Ours
-draws the same two, and does everything else that a report does (statistics, tables, other curves,
-JSON); pictures for Markdown, which the plain way has not, are timed by themselves. Both run as a
-process of their own, imports included, in turns; the figures are medians.
+The plain way is a researcher's ten lines: `pandas.read_json` for each run, a trace for each curve,
+`write_html`. It draws the metric and the training curve of every run. Ours draws the same two, and
+does the rest of a report (statistics, tables, other curves, JSON); pictures for Markdown, which the
+plain way lacks, are timed separately. Both run as separate processes, imports included, in turns;
+the figures are medians.
 """
 
 import argparse
@@ -56,7 +56,7 @@ TITLES = {
 
 
 def generate(root: Path, runs: int, steps: int) -> None:
-    """A sweep of `runs` runs, five seeds a cell, each with `steps` lines of 20 keys."""
+    """Write a sweep of `runs` runs, five seeds per cell, each with `steps` lines of 20 keys."""
     folder = root / "bench"
     rng = random.Random(1)
     noise = [rng.gauss(0, 1) for _ in range(4096)]
@@ -104,7 +104,7 @@ def generate(root: Path, runs: int, steps: int) -> None:
 
 
 def events(folder: Path) -> None:
-    """A run that succeeded in four minutes."""
+    """Return the events of a run that succeeded in four minutes."""
     folder.mkdir(parents=True)
     when = {"schema": 1, "time": "2026-11-21T01:02:04Z"}
     ended = {"started": "2026-11-21T01:02:05Z", "ended": "2026-11-21T01:06:15Z", "wall_s": 250.0}
@@ -115,8 +115,8 @@ def events(folder: Path) -> None:
 
 
 def seconds(cache: Path, code: str, *arguments: str) -> tuple[float, float]:
-    """Of a Python process that runs `code`, on the clock and of the processor; the registry keeps
-    its cache in `cache`."""
+    """Return the wall and processor seconds of a Python process that runs `code`; the registry's
+    cache is in `cache`."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment["XDG_CACHE_HOME"] = str(cache)
     used, begun = os.times(), time.perf_counter()
@@ -127,7 +127,7 @@ def seconds(cache: Path, code: str, *arguments: str) -> tuple[float, float]:
 
 
 def warm_up(root: Path) -> None:
-    """Both once, of a sweep of two runs: so that no one pays for compiling what both import."""
+    """Run both once on a sweep of two runs, so that neither pays for compiling the imports."""
     generate(root, 2, 3)
     out = str(root / "out")
     seconds(root / "cache", PLAIN, str(root / "bench"), f"{out}.html")
@@ -135,7 +135,7 @@ def warm_up(root: Path) -> None:
 
 
 def asked(doc: str) -> argparse.Namespace:
-    """How large the sweep is to be, and how often it is measured."""
+    """Parse the size of the sweep and the number of rounds."""
     parser = argparse.ArgumentParser(description=doc.split("\n", 1)[0])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=1000)
@@ -150,7 +150,7 @@ def main() -> None:
         root = Path(made)
         warm_up(root / "small")
         generate(root, given.runs, given.steps)
-        os.sync()  # or the first to read it waits for the disk
+        os.sync()  # or the first reader waits for the disk
         plain, out = root / "plain.html", root / "out"
         taken: dict[str, list[tuple[float, float]]] = {
             "floor": [],

@@ -1,10 +1,9 @@
-"""How soon a report of many runs shows its first plot in Chromium, and all of them.
+"""Measures how soon a report of many runs shows its first plot in Chromium, and all of them.
 
     python tests/bench/report_browser.py [--runs 1000] [--steps 1000] [--rounds 3]
 
-From the start of loading the file (nothing cached, a window of 1280 by 900) to the first figure
-that plotly has drawn, and to the last, on the clock; and what the page's thread has worked by then.
-Medians.
+Wall time from the start of loading the file (nothing cached, a window of 1280 by 900) to the first
+figure that plotly has drawn, and to the last; and the work of the page's thread by then. Medians.
 """
 
 import statistics

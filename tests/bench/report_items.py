@@ -1,11 +1,11 @@
-"""What "A solves, B does not" costs a report, with what both wrote, over 100,000 answers.
+"""Measures the cost of "A solves, B does not" in a report, with both answers, over 100,000
+answers.
 
     python tests/bench/report_items.py [--answers 100000] [--characters 600] [--rounds 5]
 
 Five cells of two runs answer the same questions, five samples each, in `items.jsonl` as `eval`
-writes it. Measured in a process of its own each time, in its processor's time and by the clock:
-what finds the pairs and reads the answers that are shown, the whole report around it, and what the
-page grows by. Medians.
+writes it. Each measurement is in a separate process, in processor and wall time: finding the pairs
+and reading the answers to show, the whole report, and the growth of the page. Medians.
 """
 
 import argparse
@@ -45,7 +45,7 @@ print(json.dumps({
 
 
 def generate(root: Path, answers: int, characters: int) -> None:
-    """A sweep of ten runs with so many answers together."""
+    """Write a sweep of ten runs with this many answers in total."""
     folder, chance = root / "bench", random.Random(1)
     words = [f"{chance.getrandbits(30):x}" for _ in range(5000)]
     items = answers // (CELLS * RUNS * SAMPLES)

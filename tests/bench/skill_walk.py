@@ -1,6 +1,5 @@
-"""The skill, followed from its own text by somebody who has just heard of sweeper: this repository
-is cloned, installed, and each command of the skill typed in an empty folder. Says when each was
-done.
+"""Follows the skill from its own text like a new user: clones this repository, installs it, and
+types each command of the skill in an empty folder. Prints when each was done.
 
     python tests/bench/skill_walk.py
 """
@@ -22,7 +21,7 @@ SKILL = "sweeper/agents/SKILL.md"
 
 
 def main() -> int:
-    """Walk. The exit code is that of the first command that failed."""
+    """Follow the skill. The exit code is that of the first command that failed."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="skill-walk-") as name, own_tmux():
         folder = Path(name)

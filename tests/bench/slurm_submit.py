@@ -1,10 +1,10 @@
-"""Handing many jobs to Slurm, and asking after them: sweeper's backend, against plain `sbatch` in a
-loop, one array by hand, and submitit.
+"""Measures submitting many jobs to Slurm, and polling them: sweeper's backend, against plain
+`sbatch` in a loop, one array by hand, and submitit.
 
     python tests/bench/slurm_submit.py [--jobs 1000] [--held 10000] [--submitit VENV/bin/python]
 
-A real Slurm of its own on loopback, whose partition is down: jobs wait, and none takes the machine
-from what is measured.
+It starts its own real Slurm on loopback, whose partition is down: jobs wait, and none takes
+processor time from the measurement.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--held", type=int, default=10_000)
     parser.add_argument("--submitit", help="the Python of an environment with submitit")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster goes with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the cluster ends with this process
     result: dict[str, float] = {}
 
     def tell(name: str, seconds: float) -> None:

@@ -1,12 +1,11 @@
-"""How long the command line takes to start, beside a Python that does nothing.
+"""Measures how long the command line takes to start, compared with a Python that does nothing.
 
     python tests/bench/startup.py [ROUNDS]
 
-Prints medians, and the least where the machine is busy, with the ratio to `python -c pass`, all
-measured in turns in one run:
-`sweeper --help`, and a plan of 10 runs of the recipe `sft` beside the import of that recipe. What
-the plan may cost is four times a bare Python and the recipe's own import, which is a Python of its
-own: the one that will run it.
+Prints medians (and minimums, for busy machines), with the ratio to `python -c pass`, all measured
+in turns in one run: `sweeper --help`, and a plan of 10 runs of the recipe `sft` compared with the
+import of that recipe. A plan may cost four times a bare Python plus the recipe's import, which
+happens in a separate Python: the one that will run it.
 """
 
 import os
@@ -27,7 +26,7 @@ grid: {learning_rate: [1e-3, 2e-3, 4e-3, 8e-3, 16e-3], lora_rank: [4, 16]}
 def main() -> None:
     rounds = int(sys.argv[1]) if sys.argv[1:] else 41
     python, program = sys.executable, str(Path(sys.executable).parent / "sweeper")
-    # Without its bytecode every start would compile what it imports.
+    # Without its bytecode every start would compile its imports.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "ten.yaml").write_text(GRID)

@@ -1,10 +1,9 @@
-"""How often the report says something false of axes, and how often something true, by simulation.
+"""Measures by simulation how often the report's statements about axes are false and true.
 
     python tests/bench/statistics_axes.py [--trials 1000]
 
-Called by `statistics_coverage.py` as well. Sweeps are made in memory and studied as the report
-studies them. "A null sweep" is one in which no setting does anything, so that whatever is said of
-one is false.
+Also called by `statistics_coverage.py`. Sweeps are made in memory and analyzed as the report does.
+In "a null sweep" no setting has an effect, so that every statement about one is false.
 """
 
 import argparse
@@ -35,7 +34,7 @@ NOISES: dict[str, Draw] = {
 def sweep(
     cells: Sequence[tuple[Mapping[str, Any], Sequence[Sequence[float]]]], goal: str = "minimize"
 ) -> SweepData:
-    """A finished sweep: for each cell its settings and, for each seed, what it recorded."""
+    """Return a finished sweep: for each cell its settings and, for each seed, its records."""
     runs: list[RunData] = []
     keys = list(dict.fromkeys(key for settings, _ in cells for key in settings))
     for at, (settings, seeds) in enumerate(cells):
@@ -76,7 +75,7 @@ SAID = ("edge", "trend", "interaction", "blocks", "unstable", "identical", "same
 
 
 def said(found: Study) -> set[str]:
-    """What a report claims."""
+    """Return the claims of a report."""
     kinds = {finding.kind for finding in found.findings} & set(SAID)
     return kinds - ({"blocks"} if found.blocks is not None and found.blocks.asked else set())
 
@@ -84,7 +83,7 @@ def said(found: Study) -> set[str]:
 def null_grid(
     rng: np.random.Generator, shape: Sequence[int], seeds: int, noise: str, points: int = 1
 ) -> SweepData:
-    """Equal cells on a grid of two axes or more."""
+    """Return equal cells on a grid of two axes or more."""
     places = list(itertools.product(*(range(1, size + 1) for size in shape)))
     drawn = 20 + NOISES[noise](rng, (len(places), seeds, points))
     named = [{f"x{i}": float(2**at) for i, at in enumerate(place)} for place in places]
@@ -97,9 +96,9 @@ Parts = Mapping[str, np.ndarray]
 def search(
     rng: np.random.Generator, points: int, noise: str, matter: int = 3, seeds: int = 1
 ) -> tuple[SweepData, Parts]:
-    """A random search over eight axes of which three do something, or none: a valley over a
-    logarithmic axis, a slope, a category. In units of the noise their parts have standard
-    deviations of about 2, 0.9 and 0.7. Gives the parts of the cells too."""
+    """Return a random search over eight axes of which three have an effect, or none: a valley over
+    a logarithmic axis, a slope, a category. In units of the noise their effects have standard
+    deviations of about 2, 0.9 and 0.7. Also returns the effects by cell."""
     parts: dict[str, list[float]] = {"lr": [], "warmup": [], "kind": []}
     cells: list[tuple[dict[str, Any], np.ndarray]] = []
     for _ in range(points):
@@ -119,7 +118,7 @@ def search(
 
 
 def valley(key: str, value: Any) -> float:
-    """What an axis adds."""
+    """Return the effect of an axis."""
     if key == "lr":
         return 2.5 * float(np.log10(value) + 3.7) ** 2
     return 3.0 * value if key == "warmup" else {"a": 0.0, "b": 1.5, "c": 1.5}[value]
@@ -129,7 +128,7 @@ NULL_AXES = ("rank", "decay", "beta", "clip", "flag")
 
 
 def false_in_grids(trials: int) -> None:
-    """Tables of what is said of equal cells."""
+    """Return tables of the statements about equal cells."""
     print("\nSaid of sweeps in which all cells are equal, % (at most 5 each, 10 for any)\n")
     print("| grid, seeds, noise | " + " | ".join(SAID) + " | any |")
     print("|---|" + "---|" * (len(SAID) + 1))
@@ -159,7 +158,7 @@ def _row(name: str, found: Any) -> None:
 
 
 def searches(trials: int) -> None:
-    """Tables of random searches."""
+    """Return tables of random searches."""
     cases = [(60, noise, 3, 1) for noise in NOISES]
     cases += [(60, "normal", 0, 1), (60, "normal", 3, 3), (24, "normal", 3, 1)]
     cases += [(200, "normal", 3, 1)]
@@ -241,7 +240,7 @@ def main() -> None:
 
 
 def tables(trials: int) -> None:
-    """All tables; searches, which take longest, with a third of the trials."""
+    """Return all tables; searches, which take longest, use a third of the trials."""
     print(f"\n{trials} sweeps a row of grids, {max(trials // 3, 1)} a row of searches")
     false_in_grids(trials)
     searches(max(trials // 3, 1))

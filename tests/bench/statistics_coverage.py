@@ -1,16 +1,16 @@
-"""What the report's statistics are worth, by simulation.
+"""Measures the quality of the report's statistics by simulation.
 
     python tests/bench/statistics_coverage.py [--trials 2000]
 
-Prints tables: false lone winners among equal cells, whether the best is among what cannot be told
-from it, and how often intervals hold the truth, of any cell and of the one that was chosen, by the
-noise between seeds, its amount and the number of cells; then how often a cell that is better is
-named alone (power); then differences of two cells, and what
-is said of axes (`statistics_axes`). The figures come from seeded generators: the
-same trials give the same tables.
+Prints tables, by the noise between seeds, its amount and the number of cells: false lone winners
+among equal cells, whether the best is in the set that cannot be told from it, and how often
+intervals contain the truth, for any cell and for the chosen one; then how often a better cell is
+named alone (power); then differences of two cells, and statements about axes (`statistics_axes`).
+The figures come from seeded generators: the same trials give the same tables.
 
-Most of it runs on a copy of the report's rules that takes all sweeps of a table at once. The first
-line says in how many sweeps it was compared with the real functions, and in how many both agreed.
+Most of it runs on a copy of the report's rules that handles all sweeps of a table at once. The
+first line says in how many sweeps it was compared with the real functions, and in how many both
+agreed.
 """
 
 import argparse
@@ -56,7 +56,7 @@ _GRID = 1 / np.concatenate([np.geomspace(1, 0.02, 36), np.linspace(0.018, 0.0005
 
 
 def draw(rng: np.random.Generator, noise: str, size: tuple[int, int, int]) -> Floats:
-    """Noise with mean 0 for sweeps of cells of seeds; more is better."""
+    """Draw noise with mean 0 for sweeps of cells of seeds; more is better."""
     if noise == "t3":
         return rng.standard_t(3, size) / 3**0.5
     if noise == "binomial":
@@ -78,9 +78,9 @@ def _sds(noise: str, cells: int) -> Floats:
 
 
 class Judged(NamedTuple):
-    """Of each sweep: which cells may be the best, which was chosen, the means, the sd of each
-    cell's noise, its degrees of freedom, by how many cells its choice is allowed for, and whether
-    a lone winner is warned of as one by too few runs."""
+    """The results of each sweep: the cells that may be the best, the chosen one, the means, the sd
+    of each cell's noise, its degrees of freedom, the number of cells for which its selection is
+    corrected, and whether a lone winner has a warning of too few runs."""
 
     kept: NDArray[np.bool_]
     best: NDArray[np.intp]
@@ -92,7 +92,7 @@ class Judged(NamedTuple):
 
 
 def judge(values: Floats, lent: Floats | None = None, step: float = 0.0) -> Judged:
-    """What the report does, for all sweeps at once; with single runs by the noise of `lent`."""
+    """Apply the report's rules to all sweeps at once; single runs use the noise of `lent`."""
     sweeps, cells, seeds = values.shape
     means, free = values.mean(axis=2), seeds - 1
     best = means.argmax(axis=1)
@@ -139,8 +139,8 @@ def _doubt(
     variances: Floats,
     seeds: int,
 ) -> None:
-    """Where the best is noisier than the others, its own noise counts for its interval, and for
-    being alone. Changes `told`, `found` and `dfs`."""
+    """If the best is noisier than the others, use its own noise for its interval, and for being
+    alone. Changes `told`, `found` and `dfs`."""
     rows, cells, free = np.arange(len(best)), means.shape[1], seeds - 1.0
     own = variances[rows, best]
     rest = (variances.sum(axis=1) - own) / (cells - 1)
@@ -155,7 +155,8 @@ def _doubt(
     for level, (kept, wide) in zip((0.05, 0.01), told, strict=True):
         alone = p[rows, nearest] <= level
         kept[noisier] = wide[noisier] & ~alone[noisier, np.newaxis]
-        # At the second level what is not alone at the first is judged with Bonferroni's bound.
+        # At the second level, cells that are not alone at the first are judged with Bonferroni's
+        # bound.
         beside = noisier & ~alone & ((p[rows, nearest] <= 0.05) | (bonferroni > level))
         kept[rows[noisier], nearest[noisier]] = beside[noisier]
         kept[rows, best] = True
@@ -166,8 +167,8 @@ def _doubt(
 def _compared(
     means: Floats, errors: Floats, dfs: Floats, shared: Floats, best: Floats, free: int
 ) -> Sets:
-    """Which cells may be the best, and which may have been chosen as it; of both also without
-    asking whether the best is alone."""
+    """Return the cells that may be the best, and those that may have been chosen as it; both also
+    without the test whether the best is alone."""
     cells = means.shape[1]
     at = best[:, np.newaxis]
     own = np.take_along_axis(errors, at, 1)
@@ -199,8 +200,8 @@ def _compared(
 
 
 def _another_is_better(means: Floats, errors: Floats, dfs: Floats) -> Floats:
-    """For each cell the p value of that: moved onto the mean of itself and those above that mean,
-    the means are as near to what was found as they can be if it is the best."""
+    """Return for each cell the p value of its being the best. The null hypothesis moves it and the
+    cells above onto their common mean, which is the closest fit to the data."""
     order = np.argsort(-means, axis=1)
     places, weights = (np.take_along_axis(part, order, 1) for part in (means, 1 / errors))
     above, sums = (np.cumsum(part, 1) - part for part in (weights, weights * places))
@@ -222,7 +223,7 @@ def _another_is_better(means: Floats, errors: Floats, dfs: Floats) -> Floats:
 
 
 def _quantile(share: float, of: int, df: Floats) -> Floats:
-    """Between those of some degrees of freedom."""
+    """Interpolate between the quantiles of some degrees of freedom."""
     table = _table(share, of)
     return np.exp(np.interp(-1 / np.clip(df, 1, 2000), -1 / _GRID, table))
 
@@ -236,13 +237,13 @@ def _table(share: float, of: int) -> Floats:
 
 @functools.cache
 def _critical(cells: int, df: int) -> float:
-    """Of the test for equal variances."""
+    """Return critical values of the test for equal variances."""
     drawn = np.random.default_rng(1).chisquare(df, (20000, cells)) / df
     return float(np.quantile(bartlett(drawn, np.array(float(df))), 1 - LEVEL))
 
 
 def intervals(found: Judged, seeds: int, *, chosen: bool) -> tuple[Floats, Floats]:
-    """Bounds of each cell's mean, or of the chosen one's."""
+    """Return bounds of each cell's mean, or of the chosen one's."""
     student = _quantile(0.975, 1, found.dfs)
     if not chosen:
         reach = student * found.sds / seeds**0.5
@@ -280,7 +281,7 @@ def _held(bounds: tuple[Floats, Floats], truth: Floats | float) -> str:
 
 
 def by_noise(trials: int) -> None:
-    """Equal cells: false lone winners, the set, and intervals."""
+    """Simulate equal cells: false lone winners, the set, and intervals."""
     for noise, told in NOISES.items():
         print(f"\n{told[0].upper()}{told[1:]}: {noise}\n")
         print("| cells | " + " | ".join(f"n = {n}" for n in SEEDS) + " |")
@@ -299,7 +300,7 @@ def by_noise(trials: int) -> None:
 
 
 def power(trials: int) -> None:
-    """One cell ahead: it alone, and how many cells are left."""
+    """Simulate one cell ahead: how often it is alone, and how many cells are left."""
     print("| cells | ahead by | " + " | ".join(f"n = {n}" for n in SEEDS) + " |")
     print("|---|---|" + "---|" * len(SEEDS))
     for cells in CELLS:
@@ -317,7 +318,7 @@ def power(trials: int) -> None:
 
 
 def chosen(trials: int) -> None:
-    """The interval of the winner, where cells differ."""
+    """Simulate the interval of the winner if cells differ."""
     print("| cells | truth | " + " | ".join(f"n = {n}" for n in SEEDS) + " |")
     print("|---|---|" + "---|" * len(SEEDS))
     rng = np.random.default_rng(8)
@@ -338,8 +339,8 @@ def chosen(trials: int) -> None:
 
 
 def checked(sweeps: int) -> tuple[int, int]:
-    """In how many sweeps the copy and the real functions agree on the cells that may be the best,
-    on the best, and on its interval; and in how many they were compared."""
+    """Return in how many sweeps the copy and the real functions agree on the cells that may be the
+    best, on the best, and on its interval; and in how many they were compared."""
     rng = np.random.default_rng(9)
     agreed = asked = 0
     for cells, seeds in ((2, 3), (6, 2), (6, 5), (12, 3), (20, 3)):
@@ -363,7 +364,9 @@ def checked(sweeps: int) -> tuple[int, int]:
 
 
 def from_best(sweeps: int) -> None:
-    """The intervals of all differences from the best hold the truth at once: the real functions."""
+    """Test whether the intervals of all differences from the best contain the truth at once, with
+    the real functions.
+    """
     print("| cells | truth | n = 2 | n = 3 | n = 5 | n = 3, each its own noise |")
     print("|---|---|---|---|---|---|")
     rng = np.random.default_rng(12)
@@ -392,7 +395,7 @@ def _all_hold(values: Floats, truth: Floats, own: bool) -> bool:
 
 
 def differences(trials: int) -> None:
-    """Of differences (Welch, paired), of a marginal mean over four cells, of a share."""
+    """Simulate differences (Welch, paired), a marginal mean over four cells, and a share."""
     print("| | n = 3 | n = 5 | n = 10 |")
     print("|---|---|---|---|")
     for title, function in (
@@ -447,7 +450,7 @@ def _wilson(share: float, trials: int) -> float:
 
 
 def both_looks(trials: int) -> None:
-    """Equal cells, and where the sweep leaves several, those (the first eight) again."""
+    """Simulate equal cells and, if several are left, those (the first eight) again."""
     print("| cells | n = 2 | n = 3 | n = 5 |")
     print("|---|---|---|---|")
     rng = np.random.default_rng(10)
@@ -466,8 +469,8 @@ def both_looks(trials: int) -> None:
 
 
 def crashing(trials: int) -> None:
-    """How often a cell is named best that is worse by half a sd and whose worse seeds, half of
-    them, crash; five seeds each; and how often if none crashed."""
+    """Return how often a cell is named best that is worse by half a sd and whose worse seeds, half
+    of them, crash; five seeds each; and how often if none crashed."""
     print("| cells | `drop` | `bound` | none crashes |")
     print("|---|---|---|---|")
     rng = np.random.default_rng(11)
@@ -488,7 +491,7 @@ def crashing(trials: int) -> None:
 
 
 def warned(sweeps: int) -> None:
-    """How often the report warns of noise that looks split."""
+    """Return how often the report warns of noise that looks split."""
     print("| noise | 6 cells, n = 2 | 6, n = 3 | 12, n = 2 | 12, n = 3 | 20, n = 2 | 20, n = 3 |")
     print("|---|---|---|---|---|---|---|")
     for noise, name in NOISES.items():
@@ -541,7 +544,7 @@ def main() -> None:
     from_best(trials // 4)
     print("\nDifferences: 95 % intervals that hold the truth, %\n")
     differences(trials)
-    import statistics_axes  # beside this file
+    import statistics_axes  # in this folder
     import statistics_items
 
     statistics_items.measure(trials // 5)

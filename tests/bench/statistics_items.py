@@ -1,11 +1,11 @@
-"""What intervals over items and runs, and those of shares, are worth, by simulation.
+"""Measures intervals over items and runs, and those of shares, by simulation.
 
     python tests/bench/statistics_items.py [--trials 2000]
 
-Also printed by `statistics_coverage.py`. Answers are right or wrong by a logistic model: a
-question has its difficulty, a cell its skill, a cell and a question something of their own, a run
-its luck; no two trials share questions. The truth is the mean over all questions and, where cells
-have several runs, over all runs; of single runs it is that of these very runs.
+Also printed by `statistics_coverage.py`. Answers are right or wrong by a logistic model with terms
+for a question's difficulty, a cell's skill, a cell and a question together, and a run's luck; no
+two trials share questions. The truth is the mean over all questions and, if cells have several
+runs, over all runs; for single runs it is that of these very runs.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def _logistic(values: Floats) -> Floats:
 
 
 class World:
-    """Cells of given skill and luck; `draw` gives a sweep and its true means."""
+    """Cells of given skill and luck; `draw` returns a sweep and its true means."""
 
     def __init__(self, skills: tuple[float, ...], luck: float, runs: int, items: int) -> None:
         self.skills, self.luck, self.runs, self.items = skills, luck, runs, items
@@ -43,16 +43,16 @@ class World:
         ]
 
     def spread(self, deviation: float) -> Floats:
-        """What each item draws of something."""
+        """Draw a value for each item."""
         return self.rng.normal(0, deviation, self.items)
 
     @property
     def clusters(self) -> dict[str, str]:
-        """Which items belong together."""
+        """Return which items belong together."""
         return {}
 
     def draw(self) -> tuple[dict[str, list[dict[str, float]]], list[float]]:
-        """Scores by cell, run and item, and what the cells' means are in truth."""
+        """Return scores by cell, run and item, and the true means of the cells."""
         difficulty = self.spread(_DIFFICULTY)
         cells: dict[str, list[dict[str, float]]] = {}
         truth: list[float] = []
@@ -74,8 +74,8 @@ class World:
 
 
 class Pages(World):
-    """The same of questions that come in groups of very different sizes (of 1 to 40, half of them
-    of 1 to 3): half of the variance of what items draw is their group's."""
+    """The same for questions in groups of very different sizes (of 1 to 40, half of them of 1 to
+    3): the group accounts for half of the variance of an item's value."""
 
     def __init__(self, skills: tuple[float, ...], luck: float, runs: int, groups: int) -> None:
         super().__init__(skills, luck, runs, groups)
@@ -98,8 +98,8 @@ class Pages(World):
 
 
 def coverage(world: World, trials: int, *, clustered: bool = True) -> tuple[float, float]:
-    """How often intervals of a cell's mean, and of a difference, hold the truth; with
-    `clustered=False` nobody has said which items belong together."""
+    """Return how often intervals of a cell's mean, and of a difference, contain the truth; with
+    `clustered=False` the grouping of items is unknown."""
     level = gap = gaps = 0
     for _ in range(trials):
         cells, truth = world.draw()
@@ -115,8 +115,8 @@ def coverage(world: World, trials: int, *, clustered: bool = True) -> tuple[floa
 
 
 def winners(world: World, trials: int) -> tuple[float, float]:
-    """How often a lone winner is named, and how often the first cell is told apart from the best
-    though none is better."""
+    """Return how often a lone winner is named, and how often the first cell is distinguished from
+    the best though none is better."""
     lone = lost = 0
     for _ in range(trials):
         found = compare(world.draw()[0])
@@ -128,8 +128,9 @@ def winners(world: World, trials: int) -> tuple[float, float]:
 
 
 def shares(trials: int, seeds: int, items: int, share: float) -> tuple[float, float, float]:
-    """Of a share measured on so many items by each seed: intervals that hold the truth on the
-    logit scale and by Student's t, and how often the latter leaves 0 to 1; where seeds differ."""
+    """Simulate a share measured on this many items by each seed, if seeds differ: how often
+    intervals contain the truth on the logit scale and by Student's t, and how often the latter
+    leave 0 to 1."""
     rng = np.random.default_rng([12, seeds, items, round(1000 * share)])
     drawn = rng.binomial(items, share, (trials, seeds)) / items
     reach = student_quantile(0.975, seeds - 1) * drawn.std(axis=1, ddof=1) / seeds**0.5
@@ -145,8 +146,8 @@ def shares(trials: int, seeds: int, items: int, share: float) -> tuple[float, fl
 
 
 def gaps(trials: int, cells: int, seeds: int) -> float:
-    """How often a gap is said of runs that do as well on what was held out: cells that differ,
-    noise of its own at each end."""
+    """Return how often a gap is reported for runs that do as well on held-out data: cells that
+    differ, with separate noise on both."""
     rng = np.random.default_rng([13, cells, seeds])
     said = 0
     for _ in range(trials):

@@ -1,10 +1,10 @@
-"""`sweeper status` of a sweep of many runs, against what it cannot do without: one `tmux
-list-panes -a` and one listing of the state files with their sizes and times.
+"""Compares `sweeper status` of a sweep of many runs with its minimum: one `tmux list-panes -a` and
+one listing of the state files with their sizes and times.
 
     python tests/bench/status.py [RUNS]
 
-Each run has four events and a pane in a tmux server of the measurement's own. The start of a bare
-interpreter is measured beside it, and taken off; what sweeper imports is not.
+Each run has four events and a pane in a private tmux server. The start of a bare interpreter is
+measured too, and subtracted; sweeper's imports are not.
 """
 
 import json
@@ -33,7 +33,7 @@ ROUNDS = 25
 
 
 def sweep(folder: str, count: int) -> list[JobSpec]:
-    """A sweep of `count` runs on disk, all of which have succeeded."""
+    """Write a sweep of `count` runs on disk, all of which have succeeded."""
     store, layout = LocalStore(folder), Layout("many")
     runs = []
     jobs: list[JobSpec] = []
@@ -54,7 +54,9 @@ def sweep(folder: str, count: int) -> list[JobSpec]:
 
 
 def measured(actions: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Median milliseconds of each, by turns: whatever else the machine does hits them alike."""
+    """Return the median milliseconds of each, by turns: other load on the machine affects them
+    alike.
+    """
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(ROUNDS):
         for name, action in actions.items():

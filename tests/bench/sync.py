@@ -1,4 +1,4 @@
-"""What syncing costs, against moto's S3 over HTTP on this machine.
+"""Measures the cost of syncing, against moto's S3 over HTTP on this machine.
 
     python tests/bench/sync.py [--steps 10000] [--runs 100]
 
@@ -48,14 +48,14 @@ class Server:
 
     def _count(self) -> None:
         for line in self._process.stderr or ():
-            plain = re.sub(r"\x1b\[[0-9;]*m", "", line)  # it colours what is not a plain 200
+            plain = re.sub(r"\x1b\[[0-9;]*m", "", line)  # it colours everything but a plain 200
             if found := re.search(r'"(GET|PUT|POST|HEAD|DELETE) (\S+)', plain):
                 listing = found[1] == "GET" and "list-type=2" in found[2]
                 self.requests["LIST" if listing else found[1]] += 1
 
     def during(self, action: Callable[[], object]) -> tuple[Counter[str], float]:
-        """Requests and seconds of `action`."""
-        time.sleep(0.3)  # for what is still in the pipe
+        """Return the requests and seconds of `action`."""
+        time.sleep(0.3)  # for lines that are still in the pipe
         before, begun = self.requests.copy(), time.perf_counter()
         action()
         seconds = time.perf_counter() - begun
@@ -134,14 +134,14 @@ def one_long_run(server: Server, root: str, spool: LocalStore, steps: int, every
 
 
 def many_runs(server: Server, root: str, spool: LocalStore, runs: int) -> None:
-    """Each in a thread with a client of its own, all at the same moment."""
+    """Sync each in a thread with its own client, all at the same moment."""
     syncs: list[Any] = []
     for run in range(runs):
         folder = Path(spool.root, LAYOUT.log_path(f"r{run}", 1))
         folder.mkdir(parents=True)
         (folder / "metrics.jsonl").write_bytes(b"".join(map(row, range(100))))
         store = open_store(root)
-        store.exists("x")  # what a client takes to be made is not meant
+        store.exists("x")  # leaves out the time to make a client
         syncs.append(Sync(store, spool, LAYOUT, f"r{run}", 1, fresh=True))
     for what in ("step", "finish"):
 
@@ -160,7 +160,7 @@ def many_runs(server: Server, root: str, spool: LocalStore, runs: int) -> None:
 
 
 def finding(server: Server, root: str, count: int, folder: str) -> None:
-    """A sweep of so many runs that have ended, four events and one metrics file each."""
+    """Write a sweep of this many finished runs, with four events and one metrics file each."""
     root = f"{root}/{count}"
     store = open_store(root)
     runs = [f"{number:012x}" for number in range(count)]

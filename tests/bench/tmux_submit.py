@@ -1,13 +1,13 @@
-"""Submitting many jobs that end at once to tmux: sweeper's backend, against one `tmux source-file`
-of the same worker commands, and against tinker-cookbook's xmux.
+"""Measures submitting many jobs that end at once to tmux: sweeper's backend, against one `tmux
+source-file` of the same worker commands, and against tinker-cookbook's xmux.
 
     python tests/bench/tmux_submit.py [--jobs 1000] [--xmux .venv-cookbook/bin/python]
 
-Each has a tmux server of its own; the next begins when the jobs of the last have ended. On a small
+Each has its own tmux server; the next begins when the jobs of the last have ended. On a small
 machine most of the time goes to the jobs that start meanwhile: sweeper's worker, xmux's runner. So
-xmux is measured as it is, with a function that sleeps for 3 s (with shorter jobs it fails), and a
-second time with `sleep 3` for its runner; and so is sweeper's backend, with `sleep 3` for its
-worker. Then the whole of it: a sweep of as many runs of `true`, by `sweeper launch`.
+xmux is measured unchanged, with a function that sleeps for 3 s (with shorter jobs it fails), and a
+second time with `sleep 3` as its runner; and so is sweeper's backend, with `sleep 3` as its worker.
+Then a whole sweep: as many runs of `true`, by `sweeper launch`.
 """
 
 import argparse
@@ -70,7 +70,7 @@ class Sweep:
         subprocess.run(["tmux", "-L", socket_name(), *arguments], check=True)
 
     def raw(self) -> float:
-        """Seconds of one `source-file` of the bare commands."""
+        """Return the seconds of one `source-file` of the bare commands."""
         self.tmux("new-session", "-d", "-s", "s", "-x", "200", "-y", "50", "sleep 600")
         self.tmux("set-option", "-g", "remain-on-exit", "on")
         with tempfile.NamedTemporaryFile("w", suffix=".tmux") as file:
@@ -83,7 +83,7 @@ class Sweep:
             return time.perf_counter() - begun
 
     def ours(self) -> float:
-        """Seconds of the backend's `submit`, the server's start included."""
+        """Return the seconds of the backend's `submit`, with the server's start."""
         backend = open_backend("s", self.folder)
         begun = time.perf_counter()
         backend.submit(self.jobs)
@@ -92,7 +92,7 @@ class Sweep:
         return taken
 
     def slept(self) -> float:
-        """The same with `sleep 3` in the workers' place."""
+        """Return the same with `sleep 3` in place of the workers."""
         for number, job in enumerate(self.jobs):
             argv = ["sh", "-c", "exec sleep 3", job.token]
             self.jobs[number] = job._replace(argv=argv)
@@ -101,7 +101,7 @@ class Sweep:
         return taken
 
     def settle(self) -> None:
-        """Wait until every run is on record as done."""
+        """Wait until every run is recorded as done."""
         deadline = time.monotonic() + 600
         while True:
             states = [state.state for state in read_states(self.store, "s").values()]
@@ -112,7 +112,9 @@ class Sweep:
 
 
 def xmux(python: str, count: int, runner: str) -> float:
-    """Seconds of xmux's `launch_swarm`, with its own `runner` or with "sleep" for it."""
+    """Return the seconds of xmux's `launch_swarm`, with its own `runner` or with
+    "sleep" for it.
+    """
     with tempfile.TemporaryDirectory() as home, own_tmux():
         done = subprocess.run(
             [python, "-c", XMUX, str(count), runner],
@@ -127,7 +129,7 @@ def xmux(python: str, count: int, runner: str) -> float:
 
 
 def launched(folder: str, count: int, parallel: int) -> float:
-    """Seconds of a whole sweep of `count` runs, its interpreter's start included."""
+    """Return the seconds of a whole sweep of `count` runs, with its interpreter's start."""
     own = {"SWEEPER_HOME": os.path.join(folder, "home")}
     Path(folder, "grid.yaml").write_text(GRID.format(numbers=[*range(count)], parallel=parallel))
     begun = time.perf_counter()

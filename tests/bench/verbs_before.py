@@ -1,12 +1,13 @@
-"""What the verbs cost beside another commit's: `plan`, `launch`, `status`, `watch`, `ls`, metrics.
+"""Compares the cost of the verbs with another commit: `plan`, `launch`, `status`, `watch`, `ls`,
+metrics.
 
     git worktree add --detach /tmp/before COMMIT
     python tests/bench/verbs_before.py /tmp/before [--runs 100] [--rounds 5]
 
-The other commit's program runs in this interpreter, with the same packages. One sweep, which the
-other commit has launched, is read by both: each run has 1,000 rows of 20 keys. "First" is with a
-cache of its own that is empty, "again" right after it. A second is one of processor, of the verb
-and all that it has waited for; each ratio is the median of the rounds, in which both take turns.
+The other commit's program runs in this interpreter, with the same packages. Both read one sweep,
+which the other commit has launched: each run has 1,000 rows of 20 keys. "First" starts with an
+empty cache, "again" is right after it. Seconds are processor time of the verb and its finished
+children; each ratio is the median of the rounds, in which both take turns.
 """
 
 import argparse
@@ -46,13 +47,13 @@ class Side(NamedTuple):
     folder: Path
 
     def cost(self, *command: str, home: str = "home") -> float:
-        """Seconds of processor that a verb takes, with its cache in a home of that name."""
+        """Return the processor seconds of a verb, with its cache in a home of that name."""
         environment = {
             **os.environ,
             "PYTHONPATH": self.checkout,
             "SWEEPER_HOME": str(self.folder / home),
         }
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled once, as where it is installed
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled once, as if it were installed
         before = _used()
         done = subprocess.run(
             [sys.executable, "-P", "-m", "sweeper", *command],
@@ -74,7 +75,7 @@ def _used() -> float:
 
 
 def grid(folder: Path, name: str, runs: int, rows: int) -> None:
-    """A grid of so many runs, and the program that they are."""
+    """Write a grid of this many runs, and their program."""
     program = folder / f"{name}.py"
     program.write_text(PROGRAM)
     values = list(range(1, runs // 2 + 1))
@@ -83,7 +84,7 @@ def grid(folder: Path, name: str, runs: int, rows: int) -> None:
 
 
 def cases(root: str, runs: int) -> list[tuple[str, Callable[[Side, int], float]]]:
-    """What is measured: its name, and its cost on a side in a round."""
+    """Return the measured cases: a name, and its cost on a side in a round."""
     query = "SELECT count(*), avg(key0) FROM metrics"
 
     def reading(*command: str) -> list[tuple[str, Callable[[Side, int], float]]]:

@@ -1,11 +1,11 @@
-"""What a live run costs its machine, forked from a fork server and by itself.
+"""Measures the cost of a live run, forked from a fork server and started by itself.
 
     python tests/bench/warm_start.py [--runs N] [--recipe sft]
 
-Starts N runs on the local backend against the engine (its home is a folder of its own), with
-`launch: {warm: false}` and with it, and looks at each run's processes when it has its first row of
+Starts N runs on the local backend against the engine (its home is a folder of its own), with and
+without `launch: {warm: false}`, and looks at each run's processes when it has its first row of
 metrics: processor time of the recipe until then, and private memory of the recipe, its keeper, its
-worker and the guard. The first run of all makes the list of what is imported, and is not counted.
+worker and the guard. The first run of all makes the list of imports, and is not counted.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(NamedTuple):
-    """Of one run: seconds of processor, and private bytes of its processes."""
+    """The cost of one run: processor seconds, and private bytes of its processes."""
 
     processor: float
     recipe: int
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
 
 
 def private(pid: int) -> int:
-    """Bytes that only this process has."""
+    """Return the private bytes of a process."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
@@ -52,7 +52,7 @@ def children(pid: int) -> list[int]:
 
 
 def worker_of(run: str) -> int:
-    """The worker of the run with this token."""
+    """Return the worker of the run with this token."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes().decode().split("\0")
@@ -75,7 +75,7 @@ def cost(token: str, recipe: int) -> Cost:
 
 
 def measure(folder: Path, given: argparse.Namespace, name: str) -> tuple[list[Cost], float]:
-    """Costs of the runs, and how long it took until all had their first row."""
+    """Return the costs of the runs, and the time until all had their first row."""
     grid = folder / f"{name}.yaml"
     text = GRID.format(
         name=name,
@@ -111,7 +111,7 @@ def measure(folder: Path, given: argparse.Namespace, name: str) -> tuple[list[Co
 
 
 def ended(sweep: Path) -> int:
-    """How many runs have an outcome."""
+    """Return how many runs have an outcome."""
     ends = ("cancelled", "succeeded", "failed")
     return sum(len(list(sweep.glob(f"state/*/1.{end}.json"))) for end in ends)
 

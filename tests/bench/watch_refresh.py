@@ -1,14 +1,14 @@
-"""What it costs to keep a sweep on the screen: `sweeper watch` against the control window of
-tinker-cookbook's xmux, at 10, 100 and 1,000 runs that are all at work.
+"""Measures the cost of keeping a sweep on the screen: `sweeper watch` against the control window
+of tinker-cookbook's xmux, at 10, 100 and 1,000 runs that are all at work.
 
     python tests/bench/watch_refresh.py [--runs 10 100 1000] [--xmux .venv-cookbook/bin/python]
 
 A refresh of ours is a look at the store and all lines of a screen of 200x50, after one run in
-twenty has written a heartbeat and a row of metrics; an idle one, when nothing has. One of xmux's is
-its `refresh_jobs`, with a window of `sleep` for each job; what tmux's server spends on it is told
-apart. Then the whole program for some seconds, in a tmux window, with as much going on each
-second, and with nothing: the processor time of its process. Of xmux's program there is no idle: it
-does the same every 5 s, or all the time when that takes longer.
+twenty has written a heartbeat and a row of metrics; an idle one is without changes. One of xmux's
+is its `refresh_jobs`, with a window of `sleep` for each job; the time of tmux's server is shown
+separately. Then the whole program for some seconds, in a tmux window, with as many changes each
+second, and with none: the processor time of its process. xmux's program has no idle state: it does
+the same every 5 s, or all the time if that takes longer.
 """
 
 import argparse
@@ -68,7 +68,7 @@ print(json.dumps({"wall": sorted(walls)[rounds // 2], "cpu": sorted(cpus)[rounds
 
 
 class Sweep:
-    """Runs that are at work, as their workers would have them on disk."""
+    """Runs that are at work, with the files that their workers would write."""
 
     def __init__(self, root: str, count: int) -> None:
         self.store, self.layout = LocalStore(root), Layout("many")
@@ -100,7 +100,7 @@ class Sweep:
         self.store.replace(self.layout.heartbeat(run, 1), encode(body), durable=False)
 
     def go_on(self) -> None:
-        """One run in twenty, the next ones each time, records something."""
+        """Let one run in twenty, the next ones each time, record something."""
         self._step += 1
         for _ in range(max(1, len(self.ids) // 20)):
             run = self.ids[self._next % len(self.ids)]
@@ -111,7 +111,7 @@ class Sweep:
 
 
 def cost(action: Callable[[], object], before: Callable[[], object], rounds: int = 25) -> dict:
-    """Median milliseconds of an action, by the clock and of the processor."""
+    """Return the median milliseconds of an action, in wall and processor time."""
     walls, cpus = [], []
     for _ in range(rounds):
         before()
@@ -123,7 +123,7 @@ def cost(action: Callable[[], object], before: Callable[[], object], rounds: int
 
 
 def refreshes(sweep: Sweep) -> dict[str, dict]:
-    """A refresh without a terminal: live, and idle."""
+    """Measure a refresh without a terminal: live, and idle."""
     from sweeper.tui.poller import Poller
     from sweeper.tui.render import head_lines
     from sweeper.tui.run_list import list_lines
@@ -150,7 +150,7 @@ def refreshes(sweep: Sweep) -> dict[str, dict]:
 
 
 def program(sweep: Sweep, seconds: float) -> dict[str, float]:
-    """Processor seconds a second of `sweeper watch` in a tmux window, live and idle."""
+    """Return processor seconds per second of `sweeper watch` in a tmux window, live and idle."""
     command = self_command("watch", "many", "--root", sweep.store.root)
     made = ["tmux", "-u", "new-session", "-d", "-P", "-F", "#{pane_pid}", "-x", "200", "-y", "50"]
     with own_tmux():
@@ -195,7 +195,7 @@ def _used(process: psutil.Process, seconds: float) -> float:
 
 
 def xmux(python: str, count: int) -> dict[str, float]:
-    """Seconds of a refresh of its control window."""
+    """Return the seconds of a refresh of xmux's control window."""
     with tempfile.TemporaryDirectory() as home, own_tmux():
         environment = os.environ | {"HOME": home}
         lines = [f"new-window -d -t s: -n j{number} 'sleep 3600'" for number in range(count)]

@@ -1,11 +1,11 @@
-"""What a worker costs beside its recipe: a whole attempt of a recipe that does nothing (`true`),
-against `python -c pass` in the same interpreter, by turns.
+"""Measures the cost of a worker: a whole attempt of a recipe that does nothing (`true`), against
+`python -c pass` in the same interpreter, by turns.
 
     python tests/bench/worker_start.py [ROUNDS]
 
-Processor time is the worker's and that of the two processes it waits for (the recipe, the guard).
-Waiting for the disk (the claim and the outcome are synced) shows in the wall time on it alone, so
-the store lies in memory for one row and in the current folder for the other.
+Processor time is that of the worker and the two processes it waits for (the recipe, the guard).
+Waiting for the disk (the claim and the outcome are synced) only affects the wall time, so the store
+is in memory for one row and in the current folder for the other.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Five common accidents, made to happen, and what a user sees: `python tests/chaos/accidents.py`
-prints the screens of docs/reliability.md. Everything is as shipped but for the recipe, a script of
+"""Causes five common accidents and prints what a user sees: `python tests/chaos/accidents.py`
+prints the screens of docs/reliability.md. Everything is as shipped except the recipe, a script of
 a few lines."""
 
 import os
@@ -54,7 +54,7 @@ launch: {{backend: {backend}, max_parallel: 2, retries: 1}}
 
 
 class Screen:
-    """A user at a terminal: what is typed, and what it shows."""
+    """A user at a terminal: the typed commands and their output."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

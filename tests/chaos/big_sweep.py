@@ -1,8 +1,12 @@
-"""A sweep of 200 runs on tmux with `max_parallel: 8`, as a user launches it; its launcher is killed
-ten times on the way, and the tmux server once: `python tests/chaos/big_sweep.py [--seed N]`.
+"""Runs a sweep of 200 runs on tmux while its launcher and the tmux server are killed.
 
-Everything is as shipped (a lease of 60 s, beats every 5 s), but for the recipe, a toy of about a
-second. Exit code 1 unless all is complete after relaunching and the ledger agrees.
+    python tests/chaos/big_sweep.py [--seed N]
+
+The sweep has `max_parallel: 8`, and is launched as a user does it. Its launcher is killed ten times
+on the way, and the tmux server once.
+
+Everything is as shipped (a lease of 60 s, heartbeats every 5 s), except the recipe, a toy of about
+a second. Exit code 1 unless everything is complete after relaunching and the ledger agrees.
 """
 
 import argparse
@@ -59,7 +63,8 @@ def main() -> int:
 
     began, killed, server = time.monotonic(), 0, 0
     with own_tmux():
-        # One launcher dies for every share of the runs; the server when half of them are done.
+        # One launcher is killed for every share of the runs; the server when half of them are
+        # done.
         while True:
             launcher = start()
             share = int(RUNS * STEPS * (killed + 1) / (KILLS + 2))

@@ -1,5 +1,5 @@
-"""Is what is remembered true? Sequences of anything that may happen to what was recorded, and after
-each thing the reading verbs, with the cache that they have filled and with an empty one:
+"""Checks that cached results are right. It changes recorded files at random, and after each change
+compares the reading verbs with the filled cache and with an empty one:
 
     python tests/chaos/caches.py [--sequences 1000] [--seed 1]
 

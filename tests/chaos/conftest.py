@@ -1,5 +1,5 @@
-"""What the chaos tests share. They are the quick part: `run.py` beside them makes the large counts,
-from the same harness."""
+"""Fixtures of the chaos tests. The tests are the quick part; `run.py` makes the large counts from
+the same harness."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ import psutil
 import pytest
 from harness.real import Sweep
 
-# A launcher that is forked off finds these imported.
+# Forked launchers find these imported.
 import sweeper.backends.local.backend
 import sweeper.launcher.launching
 import sweeper.planner.plan
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: for thousands of files whose syncs matter to none."""
+    """A folder in memory if possible, for thousands of files whose durability does not matter."""
     place = Path("/dev/shm")  # noqa: S108 - a folder is made in it that nobody can guess
     with tempfile.TemporaryDirectory(dir=place if place.is_dir() else tmp_path) as folder:
         yield Path(folder)
@@ -50,7 +50,7 @@ def sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
 
 @pytest.fixture
 def alive() -> Callable[[int], bool]:
-    """Whether a process is there, and no zombie."""
+    """Return whether a process exists and is no zombie."""
 
     def check(pid: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Thousands of quick runs on `local`, and a look at the launcher's children all the while:
+"""Runs thousands of quick runs on `local` while watching the launcher's children:
 
     python tests/chaos/crowd.py --runs 2000
 

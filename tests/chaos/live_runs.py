@@ -1,11 +1,12 @@
-"""Hundreds of runs of `sft` at once on this machine, in panes of tmux, on an engine of their own:
+"""Runs hundreds of runs of `sft` at once on this machine, in panes of tmux, on an engine of their
+own:
 
     python tests/chaos/live_runs.py --runs 300 --steps 60
 
 The fork server of the recipes is killed when a third of them train, the launcher and the tmux
-server when all of them do. Prints what the runs cost, and goes on to their end. Exit code 1 when
-not all succeed, when a step is missing in a run's metrics or there twice, or when runs that are
-done again, one at a time and undisturbed, come to other values.
+server when all of them do. It prints the cost of the runs, and continues to their end. Exit code 1
+when not all succeed, when a step is missing or repeated in a run's metrics, or when runs that are
+repeated one at a time and undisturbed reach other values.
 """
 
 import argparse
@@ -43,13 +44,13 @@ launch: {{backend: {backend}, max_parallel: {abreast}, timeout: 1h}}
 
 
 def sweeper(folder: Path, *arguments: str) -> str:
-    """What `sweeper` prints."""
+    """Return the output of `sweeper`."""
     command = [sys.executable, "-m", "sweeper", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait for it."""
+    """Wait for a condition."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -58,7 +59,7 @@ def until(condition: Callable[[], object], seconds: float, what: str) -> None:
 
 
 def training(sweep: Path) -> set[str]:
-    """The attempts that have a row of metrics, and no end."""
+    """Return the attempts that have a row of metrics, and no end."""
     rows = {path.parent.name for path in sweep.glob("runs/*/metrics.jsonl") if path.stat().st_size}
     ends = ("succeeded", "failed", "lost", "preempted", "cancelled")
     over = {
@@ -70,8 +71,8 @@ def training(sweep: Path) -> set[str]:
 
 
 def kill_fork_servers(home: str) -> int:
-    """Kill what forks the recipes of this home, not what it has forked; how many these were. Each
-    says in a file who it is, and takes that away when it ends by itself."""
+    """Kill the fork servers of this home, not their forks; returns how many there were. Each is
+    named in a file, which it removes when it ends by itself."""
     told = [json.loads(path.read_text()) for path in Path(home, "warm").glob("*.json")]
     for server in told:
         os.kill(server["pid"], signal.SIGKILL)
@@ -79,12 +80,12 @@ def kill_fork_servers(home: str) -> int:
 
 
 class Trial:
-    """One sweep of so many runs."""
+    """One sweep of this many runs."""
 
     def __init__(self, folder: Path, runs: int, steps: int) -> None:
         self.folder, self.runs, self.steps = folder, runs, steps
         self.sweep = folder / "sweeps" / "live"
-        self._write("first", 1, "local", 1)  # which tells the fork server what to import
+        self._write("first", 1, "local", 1)  # it tells the fork server what to import
         self._write("live", runs, "tmux", runs)
 
     def _write(self, name: str, seeds: Any, backend: str, abreast: int) -> None:
@@ -96,7 +97,7 @@ class Trial:
         sweeper(self.folder, "launch", "live.yaml")
 
     def go(self, home: str) -> None:
-        """From the first launch to the end of all."""
+        """Run from the first launch to the end of all runs."""
         sweeper(self.folder, "launch", "first.yaml", "--wait")
         began = time.monotonic()
         self.launch()
@@ -119,7 +120,7 @@ class Trial:
         print(f"all over after {time.monotonic() - began:.0f} s: {self.states()}")
 
     def states(self) -> dict[str, int]:
-        """How many runs are in which state."""
+        """Return the number of runs in each state."""
         command = [sys.executable, "-m", "sweeper", "status", "live", "--json"]
         told = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         found: dict[str, int] = {}
@@ -128,11 +129,11 @@ class Trial:
         return found
 
     def bad(self) -> int:
-        """How many have failed."""
+        """Return how many have failed."""
         return self.states().get("failed", 0)
 
     def wrong(self) -> list[str]:
-        """What is wrong with what the runs left."""
+        """Return errors in the files of the runs."""
         found = [] if self.states() == {"succeeded": self.runs} else [str(self.states())]
         attempts = list(self.sweep.glob("runs/*.[0-9]*"))
         for run in {path.name.rpartition(".")[0] for path in attempts}:
@@ -148,12 +149,12 @@ class Trial:
         return found
 
     def values(self, name: str) -> dict[int, float]:
-        """The value of each seed."""
+        """Return the value of each seed."""
         listed = json.loads(sweeper(self.folder, "ls", name, "--json"))["runs"]
         return {run["seed"]: run["value"] for run in listed}
 
     def compare(self, some: int) -> list[str]:
-        """Do some seeds again, one at a time; those that come to other values."""
+        """Repeat some seeds, one at a time; returns those that reach other values."""
         seeds = random.Random(1).sample(range(self.runs), some)
         self._write("again", seeds, "local", 1)
         sweeper(self.folder, "launch", "again.yaml", "--wait")
@@ -164,7 +165,7 @@ class Trial:
 
 
 def main() -> int:
-    """Exit code 1 where something is wrong."""
+    """Run the trial. Exit code 1 if something is wrong."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     options.add_argument("--runs", type=int, default=300)
     options.add_argument("--steps", type=int, default=60)

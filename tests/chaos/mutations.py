@@ -1,5 +1,6 @@
-"""Does the quick part notice? Takes one safeguard at a time out of a copy of the package, and runs
-those of the quick tests that are there for it: `python tests/chaos/mutations.py [NAME...]`.
+"""Checks that the quick tests notice missing safeguards. It removes one safeguard at a time from a
+copy of the package, and runs the quick tests of that safeguard: `python tests/chaos/mutations.py
+[NAME...]`.
 
 Exit code 1 when a mutant survives, or when the tests fail without one.
 """
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Mutation(NamedTuple):
-    """`old` becomes `new` in `file`, in the one place where it stands; `tests` are to notice."""
+    """Replaces `old` by `new` in `file`, where it must occur exactly once; `tests` should fail."""
 
     name: str
     file: str
@@ -151,7 +152,7 @@ MUTATIONS = [
 
 
 def copy(folder: Path) -> None:
-    """What the tests need of the tree."""
+    """Copy the files that the tests need."""
     for name in ("sweeper", "tests"):
         ignore = shutil.ignore_patterns("__pycache__", "bench")
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
@@ -159,7 +160,7 @@ def copy(folder: Path) -> None:
 
 
 def passes(folder: Path, tests: list[str]) -> bool:
-    """Whether the tests pass in the copy, with the package of the copy."""
+    """Return whether the tests pass in the copy, with the package of the copy."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
@@ -171,7 +172,7 @@ def passes(folder: Path, tests: list[str]) -> bool:
 
 
 def mutate(folder: Path, mutation: Mutation) -> None:
-    """Make the one change. Raises `ValueError` when the text is not there exactly once."""
+    """Apply the change. Raises `ValueError` if the text does not occur exactly once."""
     path = folder / mutation.file
     text = path.read_text()
     if text.count(mutation.old) != 1:

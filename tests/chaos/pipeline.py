@@ -1,14 +1,13 @@
-"""`grids/pipeline.yaml` itself, its launcher killed in the middle:
+"""Runs `grids/pipeline.yaml` itself while its launcher is killed:
 
     python tests/chaos/pipeline.py --kills 20 --seed 1
     python tests/chaos/pipeline.py --kills 5 --small
 
-It is launched twice, each time with an engine and a tmux server of its own: once undisturbed, once
-with the launcher killed (SIGKILL) again and again, at moments drawn over its whole length, and
-launched again. What was really done is told by the engine, which counts by itself what every
-session asked of it; a session carries the run and the attempt that it is of. Exit code 1 when the
-runs, their parents, what they recorded or what they asked the engine for differ, or a run was begun
-twice.
+It is launched twice, each time with its own engine and tmux server: once undisturbed, once with the
+launcher killed (SIGKILL) repeatedly, at random moments over its whole length, and launched again.
+The engine independently counts the requests of every session; a session carries its run and
+attempt. Exit code 1 when the runs, their parents, their records or their requests to the engine
+differ, or a run was started twice.
 """
 
 import argparse
@@ -47,12 +46,12 @@ _ASKED = (
     *("trained_tokens", "forward_tokens", "prompt_tokens", "sampled_tokens", "steps", "samples"),
 )
 _BY_THE_CLOCK = "time/"
-"""What the keys of metrics begin with that no two runs have alike."""
+"""Prefix of the metrics that no two runs have alike."""
 
 
 class Found(NamedTuple):
-    """What is left of a launch: each run as it is on record, and what its attempts asked the engine
-    for, by the engine's own count."""
+    """The result of a launch: each run as recorded, and its attempts' requests as counted by the
+    engine."""
 
     runs: Mapping[str, Mapping[str, Any]]
     asked: Mapping[str, Mapping[str, int]]
@@ -62,7 +61,7 @@ class Found(NamedTuple):
 
 
 class Trial:
-    """One launch of the grid, from its first moment to its end, in a folder of its own."""
+    """One launch of the grid from start to end, in a folder of its own."""
 
     def __init__(self, folder: Path, changes: tuple[str, ...]) -> None:
         self.folder, self.changes = folder, changes
@@ -75,8 +74,8 @@ class Trial:
         self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def launch(self, until: int | None = None) -> bool:
-        """Launch, or launch again, and kill the launcher once so many events are on record. Returns
-        whether it was killed."""
+        """Launch, or launch again, and kill the launcher when this many events are recorded.
+        Returns whether it was killed."""
         with (self.folder / "launcher.log").open("ab") as log:
             process = subprocess.Popen(
                 [*(sys.executable, "-m", "sweeper", "launch"), str(GRID), *self.changes, "--wait"],
@@ -95,11 +94,11 @@ class Trial:
         return False
 
     def events(self) -> int:
-        """How many are on record."""
+        """Return the number of recorded events."""
         return sum(not path.name.startswith(".") for path in self.state.glob("*/*"))
 
     def found(self, seconds: float) -> Found:
-        """What is left, all being over."""
+        """Return the result when everything has ended."""
         runs = Registry(str(self.folder / "sweeps")).sweep("pipeline").runs
         names = {run.id: run.name for run in runs}
         engine = lifecycle.find(self.home)
@@ -118,7 +117,7 @@ class Trial:
         return Found(left, asked, sessions, self.events(), seconds)
 
     def end(self) -> None:
-        """End all that was started."""
+        """End everything that was started."""
         stop = [sys.executable, "-m", "sweeper", "engine", "stop", "--force"]
         subprocess.run(stop, env=self.environment, capture_output=True, check=False)
         tmux = ["tmux", "-L", self.socket, "kill-server"]
@@ -127,7 +126,7 @@ class Trial:
 
 
 def _left(run: RecordedRun, names: Mapping[str, str]) -> dict[str, Any]:
-    """What a run left that must be the same whenever it is done."""
+    """Return the parts of a run's files that must be the same at any time."""
     lines = (Path(run.path) / "metrics.jsonl").read_text().splitlines()
     rows = [
         {key: value for key, value in row.items() if not key.startswith(_BY_THE_CLOCK)}
@@ -143,7 +142,7 @@ def _left(run: RecordedRun, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def differences(whole: Found, killed: Found) -> list[str]:
-    """What is not as it was undisturbed, a line each."""
+    """Return the differences from the undisturbed launch, a line each."""
     found: list[str] = []
     for run in dict.fromkeys((*whole.runs, *killed.runs)):
         one, other = whole.runs.get(run), killed.runs.get(run)
@@ -164,7 +163,7 @@ def differences(whole: Found, killed: Found) -> list[str]:
 
 
 def told(what: str, found: Found) -> str:
-    """A line of figures."""
+    """Return a line of figures."""
     sums = {key: sum(counts[key] for counts in found.asked.values()) for key in _ASKED}
     trained = f"{sums['trained_tokens']:,} tokens trained on in {sums['steps']:,} steps"
     values = sum(len(row) for run in found.runs.values() for row in run["rows"])
@@ -176,7 +175,7 @@ def told(what: str, found: Found) -> str:
 
 
 def main() -> int:
-    """Exit code 1 where something differs."""
+    """Run both launches. Exit code 1 if something differs."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     options.add_argument("--kills", type=int, default=20)
     options.add_argument("--seed", type=int, default=1)

@@ -1,15 +1,15 @@
-"""Three sweeps share the quota of a real engine, while launchers are killed and the cap is moved:
+"""Three sweeps share the quota of a real engine, while launchers are killed and the cap changes:
 
     python tests/chaos/quota.py --runs 90 --cap 10 --seconds 12 --kills 12
 
-Twice: once sweeper is told the cap, which stays, and launchers are killed; once the cap is to be
-learned, and goes to a fifth and to 1.6 times of what it was. Part of `make chaos`. Weights are 1, 1
-and 2. With `--xmux .venv-cookbook/bin/python` tinker-cookbook's xmux starts as many runs on an
-engine of the same cap, for comparison.
+There are two trials. In the first sweeper is given the cap, which is constant, and launchers are
+killed. In the second it must learn the cap, which changes to a fifth and to 1.6 times of its value.
+Part of `make chaos`. Weights are 1, 1 and 2. With `--xmux .venv-cookbook/bin/python`
+tinker-cookbook's xmux starts as many runs on an engine of the same cap, for comparison.
 
-Runs are judged by a ledger of their own, seats by the engine's records. Exit code 1 when a
-run is lost or done twice, when one failed, when more is asked of the engine than the cap that was
-told, or when slots stay idle or are shared otherwise than by weight.
+Runs are checked by a ledger of their own, seats by the engine's records. Exit code 1 when a run is
+lost or done twice, when one failed, when the engine gets more requests than the given cap, or when
+slots stay idle or are not shared by weight.
 """
 
 import argparse
@@ -39,15 +39,15 @@ from support.own_tmux import own_tmux
 
 WEIGHTS = (1, 1, 2)
 BUSY = 0.95
-"""The least share of the slots that is to be in use while there is work."""
+"""The least share of the slots in use while there is work."""
 FOLLOWED = 0.75
-"""The same of seats, where a moved cap has to be found out: seconds, in a trial of minutes."""
+"""The same for seats, when a changed cap must be learned: seconds, in a trial of minutes."""
 FAIR = 0.2
-"""How far a share may be from what is due."""
+"""Allowed difference of a share from its weight."""
 
 
 class Size(NamedTuple):
-    """How large a trial is. `seconds`: how long a run has its seat."""
+    """The size of a trial. `seconds`: how long a run has its seat."""
 
     runs: int
     cap: int
@@ -63,18 +63,18 @@ class Engine:
         self.home = home
 
     def cap(self, number: int) -> None:
-        """From now on so many have a seat."""
+        """Set the number of seats from now on."""
         partial = self.home / "cap.new"
         partial.write_text(str(number))
         partial.replace(self.home / "cap")
 
     def record(self) -> list[dict[str, Any]]:
-        """All that it has written down of its seats."""
+        """Return the engine's record of its seats."""
         lines = (self.home / "seats.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def sessions(self) -> list[tuple[str, str]]:
-        """The run and the attempt of each session."""
+        """Return the run and the attempt of each session."""
         info = lifecycle.find(str(self.home))
         assert info is not None
         found = lifecycle.meter(info)
@@ -101,7 +101,7 @@ def engine(home: Path, cap: int) -> Iterator[Engine]:
 
 
 class Trial:
-    """Three sweeps on one engine. `known`: sweeper is told the cap, and never asks for more."""
+    """Three sweeps on one engine. `known`: sweeper is given the cap, and never asks for more."""
 
     def __init__(self, folder: Path, size: Size, engine: Engine, *, known: bool) -> None:
         self.size, self.engine, self.known = size, engine, known
@@ -134,7 +134,7 @@ class Trial:
         return one
 
     def run(self) -> float:
-        """Launch, kill and launch again until all is done. Returns how many seconds it took."""
+        """Launch, kill and launch again until all is done. Returns the seconds that it took."""
         chance, began = random.Random(self.size.seed), time.monotonic()
         work = self.size.runs * self.size.seconds / self.size.cap
         kills = [began + chance.uniform(0.1, 0.9) * work for _ in range(self.size.kills)]
@@ -171,7 +171,7 @@ class Trial:
             self.kills += 1
 
     def wrong(self) -> list[str]:
-        """What the ledgers and the engine's sessions say against the program."""
+        """Return errors found by the ledgers and the engine's sessions."""
         found: list[str] = []
         ran: list[tuple[str, str]] = []
         for one in self.sweeps:
@@ -186,8 +186,8 @@ class Trial:
         return found
 
     def record(self) -> list[dict[str, Any]]:
-        """The engine's record while each sweep has runs to start: from when all are at work until
-        the first has begun its last run."""
+        """Return the engine's record while each sweep has runs to start: from the time when all
+        are at work until the first has started its last run."""
         roots = {str(one.root) for one in self.sweeps}
         ends = min(max(_begun(one)) for one in self.sweeps)
         lines = [line for line in self.engine.record() if line["time"] <= ends]
@@ -195,8 +195,8 @@ class Trial:
         return lines[first:]
 
     def held(self, lines: list[dict[str, Any]]) -> float:
-        """The share of the slots that attempts had, from their intent to their end, over the time
-        of a part of the engine's record. By when the files were written."""
+        """Return the share of the slots that attempts held, from their intent to their end, over a
+        part of the engine's record. Times are those of the files."""
         spans: list[tuple[float, float]] = []
         for one in self.sweeps:
             for folder in (one.root / "toys" / "state").iterdir():
@@ -207,7 +207,7 @@ class Trial:
 
 
 def _begun(one: Sweep) -> list[float]:
-    """When the attempts of a sweep were opened."""
+    """Return the times when the attempts of a sweep were opened."""
     state = one.root / "toys" / "state"
     return [path.stat().st_mtime for path in state.glob("*/1.intent.json")]
 
@@ -231,7 +231,7 @@ launch_swarm(jobs, SwarmConfig(sweep_name="s", control_window_cmd="sleep 3600"))
 
 
 def beside(folder: Path, python: str, size: Size) -> None:
-    """Print how tinker-cookbook's xmux does with as many runs."""
+    """Print the results of tinker-cookbook's xmux with as many runs."""
     ledger, began = folder / "ledger", time.monotonic()
     with own_tmux(), engine(folder / "home", size.cap) as served:
         info = lifecycle.find(str(folder / "home"))
@@ -263,7 +263,7 @@ def _rows(ledger: Path) -> list[str]:
 
 
 def _of_folder(folder: str) -> Iterator[int]:
-    """The processes whose home this folder is."""
+    """Return the processes whose home is this folder."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("HOME") == folder:
@@ -271,7 +271,7 @@ def _of_folder(folder: str) -> Iterator[int]:
 
 
 def judged(trial: Trial, *, seconds: float) -> list[str]:
-    """Print how it went. Returns what is wrong."""
+    """Print the results. Returns the errors."""
     lines, size = trial.record(), trial.size
     taken = sum(sum(line["inside"].values()) for line in lines)
     seats = taken / max(1, sum(line["cap"] for line in lines))

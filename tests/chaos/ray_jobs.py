@@ -1,6 +1,6 @@
-"""Many runs on a real Ray of two nodes, and on `local` beside it; then runs while launchers are
-killed, the head answers nobody for a minute, a node is lost and one is drained; and the ledger
-afterwards. `make ray` makes the environment.
+"""Many runs on a real Ray of two nodes, compared with `local`; then runs while launchers are
+killed, the head is unresponsive for a minute, a node is lost and one is drained; afterwards the
+ledger is checked. `make ray` makes the environment.
 
     python tests/chaos/ray_jobs.py [--runs 300] [--outage 60] [--kills 3]
 """
@@ -31,12 +31,12 @@ from support.ray_cluster import TOKEN, Cluster
 HERE = Path(__file__).resolve().parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MOST_TIMES = 10.0
-"""How much longer than on `local` quick runs may take, on a machine that does nothing else."""
+"""How much longer than on `local` quick runs may take, on an otherwise idle machine."""
 PATIENCE = 900.0
 LAUNCHERS: list["subprocess.Popen[bytes]"] = []
-"""All that were started, to be ended with this one."""
+"""All launchers that were started, to be ended with this process."""
 ROWS = 60
-"""How much is done between two of the things that are done to it."""
+"""Rows of the ledger between two disturbances."""
 
 
 class Sweep:
@@ -74,7 +74,7 @@ class Sweep:
         return len(read_ledger(self.folder / "ledger"))
 
     def told(self) -> str | None:
-        """What the launcher publishes of the platform."""
+        """Return the platform's state as the launcher publishes it."""
         path = self.folder / "sweeps" / self.name / "launcher" / "observations.json"
         try:
             return json.loads(path.read_text())["unreachable"]
@@ -85,7 +85,7 @@ class Sweep:
         return max(attempt for _, attempt, _ in read_ledger(self.folder / "ledger"))
 
     def agreed(self, *, once: bool) -> bool:
-        """Whether the ledger agrees with the events; prints how far."""
+        """Return whether the ledger agrees with the events; prints the counts."""
         store = LocalStore(str(self.folder / "sweeps"))
         rows = read_ledger(self.folder / "ledger")
         verdict = judge(store, self.name, rows, self.steps, once=once, resumes=not once)
@@ -104,7 +104,7 @@ class Sweep:
 
 
 def quick(top: Path, cluster: Cluster, runs: int) -> bool:
-    """Quick runs on `local` and on Ray, as many abreast."""
+    """Run quick runs on `local` and on Ray, as many at once."""
     took: dict[str, float] = {}
     good = True
     for backend in ("local", "ray"):
@@ -125,7 +125,7 @@ def quick(top: Path, cluster: Cluster, runs: int) -> bool:
 
 
 class Trouble:
-    """What is done to a sweep, one thing after the other."""
+    """Disturbs a sweep, one disturbance after the other."""
 
     def __init__(self, sweep: Sweep, cluster: Cluster, outage: float, kills: int) -> None:
         self.sweep, self.cluster, self.outage = sweep, cluster, outage
@@ -136,7 +136,7 @@ class Trouble:
         self._launcher = sweep.launch()
 
     def drive(self, chance: random.Random) -> int:
-        """Until a launcher ends by itself; its exit code."""
+        """Launch until a launcher ends by itself; returns its exit code."""
         deadline, due = time.monotonic() + PATIENCE, 0.0
         while time.monotonic() < deadline:
             time.sleep(0.5)
@@ -196,7 +196,7 @@ def trouble(top: Path, cluster: Cluster, options: argparse.Namespace) -> bool:
 
 
 def canaries(top: Path, cluster: Cluster) -> bool:
-    """Whether the cluster's token is in no file of a sweep's."""
+    """Return whether no file of a sweep contains the cluster's token."""
     hits = [
         str(path)
         for path in top.rglob("*")

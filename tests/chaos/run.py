@@ -1,13 +1,15 @@
-"""The large counts: `python tests/chaos/run.py`, or `make chaos`. Prints a table of what was killed
-and what became of the runs; exit code 1 when anything was lost, doubled or wrong.
+"""Makes the large counts: `python tests/chaos/run.py`, or `make chaos`.
+
+Prints a table of kills and of the runs' outcomes; exit code 1 when anything was lost, doubled or
+wrong.
 
 A count of 0 leaves that part out.
 
-    --seed N        another beginning (default 1)
+    --seed N        another seed (default 1)
     --simulated N   launcher kills in the simulated world (20000)
     --launchers N   real launchers, killed by SIGKILL (2000)
     --workers N     real workers, killed or preempted (1000)
-    --keep          leave the folders of what went wrong
+    --keep          keep the folders of failed sweeps
 """
 
 import argparse
@@ -25,7 +27,7 @@ from harness.ledger import Verdict
 from harness.real import NAME, Sweep
 from harness.simulation import by_seed, one_fault
 
-# A launcher that is forked off finds these imported.
+# Forked launchers find these imported.
 import sweeper.backends.local.backend
 import sweeper.launcher.launching
 import sweeper.planner.plan
@@ -51,7 +53,7 @@ class Line(NamedTuple):
 
 
 class Count:
-    """Adds up verdicts, and tells of those that are not good."""
+    """Adds up verdicts, and prints those that are not good."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -74,7 +76,7 @@ class Count:
 
 
 def simulated(seed: int, kills: int, folder: Path) -> Iterator[Line]:
-    """Every call with every fault; then seeds until there are enough kills."""
+    """Try every call with every fault; then seeds until there are enough kills."""
     every = Count("simulated launcher, each call in turn")
     for fault in Fault:
         number, struck = 0, True
@@ -96,7 +98,9 @@ def simulated(seed: int, kills: int, folder: Path) -> Iterator[Line]:
 
 
 def launchers(seed: int, kills: int, folder: Path, keep: bool) -> Iterator[Line]:
-    """Real launchers: each call in turn, before and after; then at random, many for a sweep."""
+    """Kill real launchers at each call in turn, before and after it; then at random, many per
+    sweep.
+    """
     every = Count("real launcher, each call in turn")
     for kind in ("kill", "kill_after"):
         number, code = 0, -9
@@ -124,8 +128,8 @@ def launchers(seed: int, kills: int, folder: Path, keep: bool) -> Iterator[Line]
 
 
 def workers(seed: int, kills: int, folder: Path, keep: bool) -> Iterator[Line]:
-    """Real workers: each store call in turn, before and after; then at any moment, in sweeps whose
-    recipe saves and resumes."""
+    """Kill real workers at each store call in turn, before and after it; then at any moment, in
+    sweeps whose recipe saves and resumes."""
     every = Count("real worker, each store call in turn")
     for kind in ("kill", "kill_after"):
         number, killed = 0, 1
@@ -156,7 +160,7 @@ def workers(seed: int, kills: int, folder: Path, keep: bool) -> Iterator[Line]:
 
 
 class sweeping:  # noqa: N801 - reads like the context manager that it is
-    """A sweep in a folder that goes when it went well."""
+    """A sweep in a folder that is removed if it went well."""
 
     def __init__(self, folder: Path, keep: bool, **options: object) -> None:
         self.keep, self.options = keep, options

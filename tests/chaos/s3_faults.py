@@ -1,17 +1,17 @@
-"""A small sweep on an S3 that goes wrong at each request in turn: `make chaos`, or by itself.
-Prints a table of what was struck and what became of it; exit code 1 when a run was lost or done
-twice, or something untrue was told.
+"""Runs a small sweep on an S3 that fails at each request in turn: `make chaos`, or by itself.
+Prints a table of the faults and their results; exit code 1 when a run was lost or done twice, or a
+wrong state was reported.
 
 The story (launch, the launcher killed, another, a cancel, a retry, `status`, `ls`) is some 400
-requests long; a fault comes back after every so many requests, so that a pass over as many
-beginnings strikes every request.
+requests long. A fault recurs after a fixed number of requests, so that a pass over as many starting
+points strikes every request.
 
-    --every N     requests between two faults of a story (60), half as many again where one stays:
-                  a launch that never comes to its first look at the sweep is none
-    --kinds A,B   only these (see harness/s3_proxy.py); `error*4` stays for four tries
-    --step N      of the beginnings every Nth (1)
+    --every N     requests between two faults of a story (60), half as many again for lasting ones:
+                  otherwise a launch might never reach its first look at the sweep
+    --kinds A,B   only these (see harness/s3_proxy.py); `error*4` lasts for four tries
+    --step N      only every Nth of the starting points (1)
     --abreast N   stories at once (6)
-    --keep        leave the folders of what went wrong
+    --keep        keep the folders of failed stories
 """
 
 import argparse
@@ -33,7 +33,7 @@ KINDS = (
 
 
 def faults(kinds: list[str], every: int, step: int) -> Iterator[Fault]:
-    """Each kind at each beginning."""
+    """Return each kind of fault at each starting point."""
     for spec in kinds:
         kind, _, times = spec.partition("*")
         apart = every * 3 // 2 if times else every

@@ -1,11 +1,11 @@
-"""Many runs on a real Slurm, in an array of which so many tasks are at work at once, while the
-launcher is killed and the controller goes away for a while; and the ledger afterwards.
+"""Many runs on a real Slurm, in a throttled array, while the launcher is killed and the controller
+is away for a while; afterwards the ledger is checked.
 
     python tests/chaos/slurm_array.py [--runs 1000] [--throttle 16] [--kills 5]
     python tests/chaos/slurm_array.py --outage 75 --runs 32 --steps 50 --seconds 100 --kills 0
 
-While the controller is away a worker stands still, for longer than the lease: nobody is there who
-could say whether its job is gone.
+While the controller is away a worker is suspended for longer than the lease: nothing can tell
+whether its job is gone.
 """
 
 import argparse
@@ -36,11 +36,11 @@ from support.slurm import Cluster
 HERE = Path(__file__).resolve().parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 AWAY_AT = 60.0
-"""When the controller is stopped."""
+"""Time when the controller is stopped."""
 
 
 class Outage:
-    """The controller's absence: once, for so many seconds, and what was seen meanwhile."""
+    """One absence of the controller, for this many seconds, and the observations meanwhile."""
 
     def __init__(self, cluster: Cluster, folder: Path, seconds: float) -> None:
         self._cluster, self._folder, self._seconds = cluster, folder, seconds
@@ -51,7 +51,7 @@ class Outage:
         self.away = self.over = False
 
     def look(self) -> None:
-        """Begin or end it, when its time has come."""
+        """Begin or end it when it is time."""
         now = time.monotonic()
         if self.over or now < self._from:
             return
@@ -74,7 +74,7 @@ class Outage:
             self.away, self.over = False, True
 
     def _listen(self) -> None:
-        """What the launcher publishes."""
+        """Return the state that the launcher publishes."""
         with suppress(OSError, ValueError):
             path = self._folder / "sweeps" / "toys" / "launcher" / "observations.json"
             self.told = json.loads(path.read_text())["unreachable"] or self.told
@@ -92,7 +92,7 @@ class Driver:
         self.most = self.kills = 0
 
     def drive(self) -> None:
-        """Until a launcher ends by itself."""
+        """Launch until a launcher ends by itself."""
         refused = 0
         environment = self.cluster.environment | {
             "SWEEPER_HOME": str(self.folder / "home"),
@@ -106,7 +106,7 @@ class Driver:
             )
             self._disturb(launcher)
             if launcher.returncode == EnvironmentFailure.exit_code and refused < 5:
-                # The controller was away, or on its way; a user would try again, too.
+                # The controller was away, or about to be; a user would try again, too.
                 refused += not self.outage.away
                 time.sleep(2)
             elif launcher.returncode != -signal.SIGKILL:
@@ -127,14 +127,14 @@ class Driver:
             time.sleep(0.5)
 
     def _submitted(self) -> bool:
-        """Whether everything is on record as submitted: from then on there is one array."""
+        """Return whether everything is recorded as submitted: from then on there is one array."""
         waiting = json.loads((self.folder / "grid.yaml").read_text())["seeds"]
         state = self.folder / "sweeps" / "toys" / "state"
         return len(list(state.glob("*/1.submitted.json"))) >= waiting
 
 
 def write_grid(folder: Path, options: argparse.Namespace) -> None:
-    """A sweep of so many runs of the toy."""
+    """Write a sweep of this many runs of the toy."""
     toy = [sys.executable, str(HERE / "harness" / "toy.py"), str(folder / "ledger")]
     grid = {
         "name": "toys",
@@ -182,7 +182,7 @@ def main() -> int:
 
 
 def agreed(folder: Path, steps: int, runs: int) -> bool:
-    """Whether the ledger agrees with the events; prints how far."""
+    """Return whether the ledger agrees with the events; prints the counts."""
     store = LocalStore(str(folder / "sweeps"))
     done = read_ledger(folder / "ledger")
     verdict = judge(store, "toys", done, steps, once=True)

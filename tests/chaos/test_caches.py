@@ -1,4 +1,4 @@
-"""What is remembered of runs is what their files say; `caches.py` makes the large count."""
+"""Cached data of runs agree with their files; `caches.py` makes the large count."""
 
 from pathlib import Path
 

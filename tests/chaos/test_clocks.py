@@ -1,5 +1,5 @@
-"""Clocks that are wrong: an hour off on one side or the other, losing time with every look, and set
-forward and back, by a second and by a year, while everything is at work."""
+"""Wrong clocks: an hour off on one side or the other, losing time with every look, and set forward
+and back, by a second and by a year, while everything is at work."""
 
 import glob
 import itertools
@@ -37,7 +37,7 @@ OF_WORKERS = ("-1y", "-31536002", "+1y", "+31539600")  # never the right year, o
 def test_the_time_of_day_decides_nothing(
     sweep: Sweeps, launcher: dict[str, float], worker: dict[str, float]
 ) -> None:
-    """With a launcher killed on the way: no run is started twice, none is thought lost."""
+    """A launcher is killed on the way: no run is started twice, none is reported lost."""
     one = sweep(runs=4, seconds=0.8, lease=1.5)
     told = {"beat": 0.2, **worker}
     first = one.start(worker=told, **launcher)
@@ -57,7 +57,7 @@ def test_the_time_of_day_decides_nothing(
 def test_a_lost_worker_is_found_whatever_the_time_is(
     sweep: Sweeps, clock: dict[str, float]
 ) -> None:
-    """Leases run by the launcher's own monotonic clock: they end, and not at once."""
+    """Leases use the launcher's own monotonic clock: they expire, and not at once."""
     one = sweep(runs=2, seconds=0.8, lease=1.0, mode="waits")
     first = one.start(**clock)
     until(lambda: len({run for run, _, _ in one.rows()}) == 2)
@@ -72,11 +72,11 @@ def test_a_lost_worker_is_found_whatever_the_time_is(
 
 @pytest.mark.skipif(not FAKETIME, reason="no faketime: `make faketime` installs it")
 def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
-    """By faketime, under a real launcher, which is killed on the way, and real workers, each with a
-    time of day of its own; files have the kernel's, as those of a store that is elsewhere have the
-    store's. No run is told to be anything that it is not."""
+    """Clocks are set by faketime, under a real launcher, which is killed on the way, and real
+    workers, each with its own time of day. Files have the kernel's time, as those of a remote
+    store have the store's. No run may get a wrong state."""
     launch = {"timeout": "60s", "env": {"LD_PRELOAD": ""}}
-    # No worker that stands still for a moment is silent for so long; most clocks are set by more.
+    # No worker that is suspended for a moment is silent for so long; most clocks are set by more.
     one = sweep(runs=3, seconds=1.2, lease=20.0, launch=launch, mode="holds-2")
     files = [one.folder / "launcher.time", one.folder / "workers.time"]
     through = ["env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={files[0]}"]
@@ -86,7 +86,7 @@ def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
 
     def set_clocks() -> None:
         for file, setting in zip(files, settings, strict=True):
-            # At once, as a clock is: a file that is empty for a moment is the right time.
+            # Atomically, like a clock: a file that is empty for a moment means the right time.
             fresh = file.with_suffix(".new")
             fresh.write_text(f"{next(setting)}\n")
             fresh.replace(file)

@@ -1,5 +1,5 @@
-"""Many quick runs, and machines with no room for more: nothing is left behind, nothing is taken for
-a failure of the runs, and what waits says for what."""
+"""Many quick runs, and machines without room for more: nothing is left behind, runs are not
+blamed, and a waiting launcher says why."""
 
 import os
 import shutil
@@ -18,9 +18,9 @@ Sweeps = Callable[..., Sweep]
 
 
 def test_quick_runs_leave_no_zombies(sweep: Sweeps) -> None:
-    """A launcher lets go of every job that has ended, also when none is open as it looks. What ends
-    between two looks is no more than what runs at once, and as many that were about to exit at the
-    first: their outcomes were on record, so others took their place. (`crowd.py` does it with
+    """A launcher reaps every job that has ended, also when none is open as it looks. At most as
+    many end between two looks as run at once, plus as many that were about to exit at the first
+    look: their outcomes were recorded, so others took their place. (`crowd.py` does it with
     2,000.)"""
     one = sweep(runs=24, seconds=0, launch={"max_parallel": 6}, spec={"poll": 1.5})
     launching = one.start()
@@ -32,11 +32,12 @@ def test_quick_runs_leave_no_zombies(sweep: Sweeps) -> None:
 
 
 def test_a_user_with_too_few_processes(sweep: Sweeps) -> None:
-    """Twelve runs at once would take several times as many processes and threads as this user may
-    have. The launcher waits, goes slower and says why; no run fails by it."""
+    """Twelve runs at once would take several times the processes and threads that this user may
+    have. The launcher waits, slows down and says why; no run fails because of it."""
     if os.getuid() or not (shutil.which("setpriv") and shutil.which("prlimit")):
         pytest.skip("it takes root to be another user, whose processes are counted by themselves")
-    # By `env`: who may execute what is asked for the user alone, without what setpriv adds.
+    # By `env`: permission to execute is checked for the user alone, without the privileges that
+    # setpriv adds.
     toy = ["/usr/bin/env", sys.executable, "-I", "-S", str(HERE / "toy.py")]
     command = [*toy, "{ledger}", "3", "0.1", "{mode}", "{log_path}"]
     one = sweep(runs=16, launch={"max_parallel": 12}, command=command)

@@ -1,5 +1,5 @@
-"""Disks: the power goes at every write, sync, link and rename; the disk is full in every write; the
-store does not answer for a while, or at launch; it vanishes and comes back."""
+"""Disks: the power fails at every write, sync, link and rename; the disk is full in every write;
+the store does not answer for a while, or at launch; it vanishes and comes back."""
 
 import json
 import os
@@ -18,7 +18,7 @@ Sweeps = Callable[..., Sweep]
 
 
 def _power_cut(root: Path, number: int, *, jobs_survive: bool) -> tuple[World, Disk]:
-    """A sweep whose store loses its power at system call `number`, launched again afterwards."""
+    """Run a sweep whose store loses its power at system call `number`, and launch it again."""
     world = World(root, seed=number, runs=2)
     disk = Disk(str(root), cut_at=number)
     with disk.installed():
@@ -35,9 +35,8 @@ def _power_cut(root: Path, number: int, *, jobs_survive: bool) -> tuple[World, D
 
 @pytest.mark.parametrize("jobs_survive", [True, False])
 def test_the_power_goes_at_every_system_call(memory: Path, jobs_survive: bool) -> None:
-    """Nothing that was not synced is there afterwards; what is there is whole. Where the jobs were
-    elsewhere and go on, no run is started again; where they went with the machine, none that had
-    succeeded is."""
+    """Unsynced data are lost, and the rest is whole. If the jobs ran on other machines and
+    continue, no run is started again; if they died with the machine, no succeeded run is."""
     number, cut = 0, True
     while cut:
         number += 1
@@ -53,7 +52,7 @@ def test_the_power_goes_at_every_system_call(memory: Path, jobs_survive: bool) -
 
 
 def test_the_disk_keeps_what_was_synced(memory: Path) -> None:
-    """The model of the disk itself: without a sync there is nothing, or an empty file."""
+    """Checks the model of the disk: an unsynced file is missing or empty."""
     disk = Disk(str(memory))
     with disk.installed():
         store = LocalStore(str(memory))
@@ -68,8 +67,8 @@ def test_the_disk_keeps_what_was_synced(memory: Path) -> None:
 
 
 def test_the_disk_is_full_in_every_write_of_the_launcher(sweep: Sweeps) -> None:
-    """Three writes from the Nth on fail, the first of them half done. The launcher either
-    ends with one line, and goes on when it is started again, or waits by itself."""
+    """Three writes from the Nth on fail, the first of them half done. The launcher either ends
+    with one line, and continues when it is started again, or waits by itself."""
     number, code = 0, 1
     while code or number < 3:
         number += 1
@@ -87,7 +86,7 @@ def test_the_disk_is_full_in_every_write_of_the_launcher(sweep: Sweeps) -> None:
 
 def test_the_disk_is_full_in_every_write_of_a_worker(sweep: Sweeps) -> None:
     """Three writes from the Nth on fail. A worker that could not claim, or not write its recipe's
-    configuration, ends, and the next attempt succeeds; one that trains goes on to its end."""
+    configuration, ends, and the next attempt succeeds; one that trains continues to its end."""
     for number in (1, 3, 6):
         one = sweep(runs=2, steps=2, mode="say-hello", seconds=0.05, launch={"retries": 3})
         assert one.finish(worker={"beat": 0.05, "no_space": number}) == 0
@@ -101,7 +100,7 @@ def _is_json(path: Path) -> bool:
 
 
 def test_a_store_that_does_not_answer_for_a_while(sweep: Sweeps) -> None:
-    """Thirty calls in a row fail, wherever the thirty begin: the launcher says so and waits."""
+    """Thirty calls in a row fail, from every starting point: the launcher says so and waits."""
     for first in range(8, 60, 17):
         one = sweep(runs=2)
         faults = {str(number): "fail" for number in range(first, first + 30)}
@@ -112,7 +111,7 @@ def test_a_store_that_does_not_answer_for_a_while(sweep: Sweeps) -> None:
 
 
 def test_a_store_that_does_not_answer_a_worker(sweep: Sweeps) -> None:
-    """Eight of a worker's calls in a row fail once it has claimed: the run is not stopped."""
+    """Eight of a worker's calls in a row fail after its claim: the run is not stopped."""
     one = sweep(runs=2, seconds=0.6)
     faults = {str(number): "fail" for number in range(5, 13)}
     assert one.finish(worker={"beat": 0.1, "faults": faults}) == 0
@@ -131,17 +130,17 @@ def test_a_store_that_is_not_there_at_launch(sweep: Sweeps) -> None:
 
 def test_a_store_that_vanishes_and_comes_back(sweep: Sweeps) -> None:
     """The folder is taken away under launcher and workers, as when a disk is unmounted, an empty
-    one is in its place, and the old one comes back: nothing is started a second time meanwhile.
-    (A recipe that writes into its folder just then fails; this one does not.)"""
+    one replaces it, and the old one comes back: nothing is started a second time meanwhile. (A
+    recipe that writes into its folder just then fails; this one does not.)"""
     one = sweep(runs=4, steps=4, seconds=1.6, mode="silent:holds-1")
     launching = one.start()
-    until(lambda: len(one.rows()) == 2)  # a step of each of two, which wait for a word
+    until(lambda: len(one.rows()) == 2)  # a step of each of two, which then wait
     away = one.root.with_name("away")
     one.root.rename(away)
     one.root.mkdir()
     until(lambda: "waiting" in one.log.read_text() or launching.poll() is not None)
     Path(f"{one.ledger}.go").touch()
-    until(lambda: len(one.rows()) >= 6)  # the recipes go on, and their workers beat
+    until(lambda: len(one.rows()) >= 6)  # the recipes continue, and their workers send heartbeats
     put = [entry.path for entry in os.scandir(one.root)]
     assert not put, f"written where the disk was: {put}"
     one.root.rmdir()

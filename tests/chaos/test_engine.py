@@ -1,4 +1,4 @@
-"""A real engine, killed in the middle of a sweep that trains on it by the unmodified SDK, and
+"""A real engine, killed in the middle of a sweep that trains on it with the unmodified SDK, and
 started again: on its port, on another one, and only after a while."""
 
 import socket
@@ -23,7 +23,7 @@ STEPS = 6
 
 
 class Served:
-    """A sweep of three trainers, two at once, and the engine that it uses."""
+    """A sweep of three trainers, two at once, and its engine."""
 
     def __init__(self, sweep: Callable[..., Sweep], home: Path, **launch: Any) -> None:
         self.home = str(home)
@@ -37,14 +37,14 @@ class Served:
         )
         self.sweep.spec["grid"]["service"] = "local"
         self.sweep.spec["grid"]["launch"]["env"] = {"PYTHONPATH": str(HERE)}
-        # Not below the sweep's folder: what runs there is the sweep's.
+        # Not below the sweep's folder, whose processes belong to the sweep.
         self.sweep.environment["SWEEPER_HOME"] = self.home
-        # While this file is there no run ends, however late the test is with what it does.
+        # While this file exists no run ends, however slow the test is.
         self.hold = Path(f"{self.sweep.ledger}.hold")
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL, in the middle of everything."""
+        """Send SIGKILL, at any moment."""
         self.engine.kill()
         self.engine.wait()
         assert lifecycle.find(self.home) is None
@@ -58,7 +58,9 @@ class Served:
         until(lambda: len(self.sweep.rows()) >= rows, 120, "nothing trains")
 
     def judge(self) -> None:
-        """All has come to its end; nothing was lost, done twice, or held against a run."""
+        """Check that everything ended, and that nothing was lost, done twice, or counted against a
+        run.
+        """
         one = self.sweep
         assert one.settled()
         verdict = one.verdict(resumes=True)
@@ -70,7 +72,7 @@ class Served:
                 assert why["reason"] == "service", why
             assert failed <= {attempt for attempt, event in events if event is Event.RETRY}
             steps = [step for identity, _, step in one.rows() if identity == run]
-            # resumed, not begun again: a step is done again at most where its save was lost
+            # resumed, not restarted: a step is repeated only if its save was lost
             assert len(steps) <= STEPS + len({attempt for attempt, _ in events}) - 1, steps
 
 
@@ -90,7 +92,7 @@ def serve(sweep: Callable[..., Sweep], tmp_path: Path) -> Iterator[Callable[...,
 
 
 def test_killed_and_started_again_on_its_port_twice(serve: Callable[..., Served]) -> None:
-    """Without retries: what an engine takes with it costs none."""
+    """Without retries: an engine's crash costs none."""
     one = serve(retries=0)
     launching = one.sweep.start()
     url = one.info.url
@@ -104,7 +106,7 @@ def test_killed_and_started_again_on_its_port_twice(serve: Callable[..., Served]
 
 
 def test_its_port_is_taken_when_it_comes_back(serve: Callable[..., Served]) -> None:
-    """The launcher finds it, and ends those that would ask the old address for ever."""
+    """The launcher finds it, and ends runs that would retry the old address for ever."""
     one = serve(retries=0)
     one.hold.touch()
     launching = one.sweep.start()
@@ -126,8 +128,8 @@ def test_its_port_is_taken_when_it_comes_back(serve: Callable[..., Served]) -> N
 def test_while_there_is_none_nothing_is_started_and_that_is_told(
     serve: Callable[..., Served],
 ) -> None:
-    """Also not by a launcher that was killed meanwhile, and started again. Who would stop an
-    engine that a sweep uses is told so."""
+    """Also not by a launcher that was killed meanwhile, and started again. A user who stops an
+    engine that a sweep uses is warned."""
     one = serve(retries=0)
     one.hold.touch()
     first = one.sweep.start()

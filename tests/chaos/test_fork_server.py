@@ -1,5 +1,5 @@
-"""A sweep whose runs are forked from a fork server, which is killed again and again, with keepers
-of runs and launchers: against the recipe's own ledger."""
+"""A sweep whose runs are forked from a fork server, which is killed repeatedly, with keepers of
+runs and launchers. The result is checked against the recipe's own ledger."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def write(shell: Any, rates: list[float], seeds: int) -> None:
 
 
 def learn(shell: Any) -> None:
-    """Leave the list that a run of a Tinker recipe leaves."""
+    """Write the list of imports that a run of a Tinker recipe leaves."""
     store = LocalStore(str(shell.folder / "sweeps"))
     (path,) = Path(store.root).glob("toys/attempts/*/job.json")
     job = read_as(store, str(path.relative_to(store.root)), jobs.read)
@@ -66,7 +66,7 @@ def servers(shell: Any) -> list[int]:
 
 
 def keepers(shell: Any) -> list[int]:
-    """Those whose server lives: each the parent of a recipe."""
+    """Return the keepers whose server is alive: each the parent of a recipe."""
     found: list[int] = []
     for server in servers(shell):
         with suppress(OSError):
@@ -76,7 +76,7 @@ def keepers(shell: Any) -> list[int]:
 
 
 def kill(pids: list[int], chance: random.Random) -> int:
-    """Kill one of them; gives how many were."""
+    """Kill one of them; returns how many there were."""
     if not pids:
         return 0
     try:
@@ -98,15 +98,15 @@ def test_killed_again_and_again(shell: Any) -> None:
     while launcher.poll() is None or launcher.returncode < 0:
         assert time.monotonic() < deadline, killed
         time.sleep(chance.uniform(0.1, 0.5))
-        # No run ends while one can be killed of each kind of which none was, however slow we are.
+        # No run ends until one of each kind was killed, however slow the machine is.
         if keepers(shell) and not (killed["server"] and killed["keeper"] and killed["launcher"]):
             shell.hold.touch()
         else:
             shell.hold.unlink(missing_ok=True)
         what = chance.choice(["server", "keeper", "keeper", "launcher"])
         if what == "server" and not killed["keeper"]:
-            what = "keeper"  # those of a server that is gone are not found
-        # Of each so many: a launcher that takes long to start must not have all.
+            what = "keeper"  # those of a dead server are not found
+        # A limit for each: a launcher that starts slowly must not use up all kills.
         if killed[what] < 10:
             if what == "launcher":
                 launcher.kill()

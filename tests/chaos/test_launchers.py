@@ -1,5 +1,5 @@
-"""Real launchers, really killed (SIGKILL), and the real local backend and worker; two launchers at
-once; and submissions that go wrong: accepted but timed out, or carried out twice."""
+"""Real launchers, killed with SIGKILL, and the real local backend and worker; two launchers at
+once; and failing submissions: accepted but timed out, or carried out twice."""
 
 import random
 import re
@@ -24,8 +24,8 @@ Sweeps = Callable[..., Sweep]
 @pytest.mark.timeout(1200)  # on a slow machine each launch takes longer, and has more calls
 @pytest.mark.parametrize("kind", ["kill", "kill_after"])
 def test_sigkill_at_calls_of_store_and_backend(sweep: Sweeps, kind: str) -> None:
-    """Every eleventh call of a launch from its very first to its last, before the call is made and
-    after it is done. (`run.py` takes every one; the simulation takes every one too.)"""
+    """Kills at every eleventh call of a launch from its very first to its last, before the call is
+    made and after it is done. (`run.py` takes every one; the simulation takes every one too.)"""
     number, code = (1 if kind == "kill" else 6), -9
     while code == -9:
         one = sweep()
@@ -38,7 +38,7 @@ def test_sigkill_at_calls_of_store_and_backend(sweep: Sweeps, kind: str) -> None
 
 
 def test_sigkill_again_and_again(sweep: Sweeps) -> None:
-    """Thirty launchers of one sweep, each killed at a call drawn at random."""
+    """Thirty launchers of one sweep, each killed at a random call."""
     one, chance = sweep(runs=6, seconds=0.4), random.Random(7)
     for _ in range(30):
         fault = chance.choice(["kill", "kill_after"])
@@ -49,7 +49,9 @@ def test_sigkill_again_and_again(sweep: Sweeps) -> None:
 
 
 def test_sigkill_at_any_moment(sweep: Sweeps) -> None:
-    """Not between two calls but whenever: the launcher is a new interpreter each time."""
+    """Kills at any moment, not only between two calls: the launcher is a new interpreter each
+    time.
+    """
     one, chance = sweep(runs=4, seconds=0.6), random.Random(8)
     for _ in range(8):
         launching = one.start(fork=False)
@@ -60,13 +62,15 @@ def test_sigkill_at_any_moment(sweep: Sweeps) -> None:
 
 
 def test_out_of_memory(sweep: Sweeps) -> None:
-    """The kernel kills the launcher: what runs goes on, and the next launcher loses nothing."""
+    """The kernel kills the launcher: running jobs continue, and the next launcher
+    loses nothing.
+    """
     one = sweep(runs=3, mode="waits")
     with memory_group(1 << 16) as procs:
         launching = one.start(fork=False)
-        # Both that there is room for: a worker that it starts in the group would be killed too.
+        # There is room for both: a worker that it starts in the group would be killed too.
         until(lambda: len(one.rows()) == 2)
-        procs.write_text(str(launching.pid))  # what it takes from now on is too much
+        procs.write_text(str(launching.pid))  # from now on it uses too much memory
         assert launching.wait() == -9
     Path(f"{one.ledger}.go").touch()
     assert one.finish() == 0
@@ -79,7 +83,7 @@ def test_two_launches_at_once(sweep: Sweeps) -> None:
     launching = [one.start(fork=False) for _ in range(4)]
     codes = sorted(launch.wait() for launch in launching)
     assert codes[0] == 0
-    # Whoever comes after the end finds everything done.
+    # A launch after the end finds everything done.
     assert set(codes) <= {0, 6}
     assert codes.count(6) == one.log.read_text().count("another launcher is at work")
     one.rest()
@@ -98,10 +102,10 @@ def test_submissions_that_go_wrong(sweep: Sweeps, fault: str) -> None:
 @pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
 @pytest.mark.parametrize("event", ["intent", "submitted"])
 def test_the_reply_to_an_exclusive_create_is_lost(sweep: Sweeps, fault: str, event: str) -> None:
-    """The launcher's: `twice` is a request that was sent again, and finds its own file."""
+    """The launcher's create: `twice` is a request that was sent again, and finds its own file."""
     one = sweep(runs=4)
     faults = dict.fromkeys(range(1, 40, 2), fault)
-    # Only where its very first round fails does a launcher give up, and say so.
+    # A launcher gives up, and says so, only if its very first round fails.
     assert one.start(faults=faults, only=f"{event}.json").wait() in (0, 6)
     assert one.finish() == 0
     assert one.verdict(once=True).good
@@ -110,7 +114,7 @@ def test_the_reply_to_an_exclusive_create_is_lost(sweep: Sweeps, fault: str, eve
 @pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
 @pytest.mark.parametrize("event", ["claimed", "succeeded"])
 def test_the_reply_to_a_workers_create_is_lost(sweep: Sweeps, fault: str, event: str) -> None:
-    """The worker knows its own claim when it meets it, and an outcome that is on record."""
+    """The worker recognizes its own claim, and an outcome that is recorded."""
     one = sweep(runs=2)
     worker = {"beat": 0.2, "faults": {"1": fault}, "only": f"store.create {NAME}/state/"}
     if event == "succeeded":
@@ -120,7 +124,7 @@ def test_the_reply_to_a_workers_create_is_lost(sweep: Sweeps, fault: str, event:
 
 
 def test_a_plan_that_is_added_to_while_launchers_are_killed(sweep: Sweeps) -> None:
-    """The sweep grows by a run at each launch; the launcher dies soon after it has begun."""
+    """The sweep grows by a run at each launch; the launcher is killed soon after it has begun."""
     one = sweep(runs=2)
     for number in range(3, 7):
         one.spec["grid"]["grid"]["x"] = list(range(number))
@@ -157,8 +161,8 @@ def test_never_more_than_max_parallel(sweep: Sweeps) -> None:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    """Not its guard, which has the same command line and a worker for its parent; nor a worker
-    whose outcome is on record, and which is about to go."""
+    """Return whether a process is a worker: not its guard, which has the same command line and a
+    worker as its parent; nor a worker whose outcome is recorded, and which is about to exit."""
     try:
         words, parent = process.cmdline(), process.parent()
         guard = parent is not None and parent.cmdline() == words
@@ -173,8 +177,8 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def test_a_job_that_was_adopted_can_be_cancelled(sweep: Sweeps) -> None:
-    """By the backend of another launcher than the one that started it: the signal reaches the
-    worker, not what it has forked."""
+    """The backend of another launcher cancels it: the signal reaches the worker, not
+    its children."""
     one = sweep(runs=1, seconds=30)
     launching = one.start()
     until(one.rows)

@@ -1,6 +1,6 @@
-"""One sweep under several names: a worker that is at work is found whatever path, link, mount, home
-or process namespace its launcher, or the next one, knows it by. Told by the ledger: while a worker
-lives there is no second attempt, however long it is silent."""
+"""One sweep under several names: a live worker is found by any path, link, mount, home or process
+namespace of its launcher, or the next one. By the ledger, there is no second attempt while a
+worker lives there, however long it is silent."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -24,14 +24,14 @@ NAMESPACES = {
 
 @pytest.fixture
 def other_socket(tmux_socket: str) -> Iterator[str]:
-    """Another tmux server, gone afterwards."""
+    """Another tmux server, removed afterwards."""
     name = f"{tmux_socket}-b"
     yield name
     subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, check=False)
 
 
 def _other_name(one: Sweep, way: str, socket: str) -> dict[str, Any]:
-    """What a second launcher is told, so that it knows the sweep by another name."""
+    """Give a second launcher another name of the sweep."""
     other = one.folder.parent / f"{one.folder.name}-{way}"
     if way == "home":
         identity = Path(one.environment["SWEEPER_HOME"], "identity")
@@ -42,7 +42,7 @@ def _other_name(one: Sweep, way: str, socket: str) -> dict[str, Any]:
     if way == "link":
         other.symlink_to(one.folder)
         return {"folder": str(other)}
-    if way == "dots":  # above what the link leads to, which is not what its name says
+    if way == "dots":  # above the link's target, which differs from what its name says
         (one.folder / "below").mkdir()
         other.symlink_to(one.folder / "below")
         return {"folder": f"{other}/.."}
@@ -59,7 +59,7 @@ def _other_name(one: Sweep, way: str, socket: str) -> dict[str, Any]:
 def test_a_worker_that_is_silent_is_found_by_another_name(
     sweep: Sweeps, way: str, backend: str, other_socket: str
 ) -> None:
-    """The launcher dies, the worker does not beat for longer than the lease, and another launcher
+    """The launcher dies, the worker is silent for longer than the lease, and another launcher
     takes the sweep over under another name, or on another tmux server."""
     spec: Any = {"worker": {"beat": 600}}
     one = sweep(runs=1, lease=0.4, backend=backend, spec=spec, mode="waits")
@@ -75,7 +75,7 @@ def test_a_worker_that_is_silent_is_found_by_another_name(
 
 
 def test_a_job_at_work_is_stopped_by_another_name(sweep: Sweeps, other_socket: str) -> None:
-    """From another tmux server, which has no window of it: its process is told, at once."""
+    """The other tmux server has no window of it: its process is signalled, at once."""
     spec: Any = {"worker": {"beat": 600}}
     one = sweep(runs=1, backend="tmux", spec=spec, mode="waits")
     first = one.start()
@@ -87,9 +87,9 @@ def test_a_job_at_work_is_stopped_by_another_name(sweep: Sweeps, other_socket: s
     one.store.create(one.layout.event(run, 1, Event.CANCEL), b"{}")
     assert second.wait() == 3, one.log.read_text()
     ended = read_json(one.store, one.layout.event(run, 1, Event.CANCELLED))
-    assert ended["signal"] == "SIGTERM"  # the worker's own word
+    assert ended["signal"] == "SIGTERM"  # the worker's own report
 
 
 def _seen(one: Sweep) -> list[str]:
-    """What launchers have observed last."""
+    """Return the last observations of launchers."""
     return [seen.kind.value for seen in read_observations(one.store, NAME).observed.values()]

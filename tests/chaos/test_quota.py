@@ -1,5 +1,5 @@
-"""Launchers of several sweeps that share a quota, killed at any call: no run is lost or doubled, no
-sweep is short of its share, and the service never has more than it takes."""
+"""Launchers of several sweeps that share a quota, killed at any call: no run is lost or doubled,
+each sweep gets its share, and the service never has more than its limit."""
 
 import random
 from pathlib import Path
@@ -38,14 +38,14 @@ def _only_account(account: Account) -> str:
 
 
 def test_a_limit_that_moves_is_followed(memory: Path) -> None:
-    """Nobody says how much the service takes, and that changes meanwhile."""
+    """The limit is not given, and changes meanwhile."""
     account = Account(memory, 2, [(1, 150), (2, 250)], cap=12, most=24, length=6)
 
     def learned() -> int:
         return StoredRecord(account.place, _only_account(account)).look().learned.limit or 24
 
     def busy(seconds: float) -> float:
-        """The share of the seats that were taken, over some time."""
+        """Return the share of the seats that were taken, over some time."""
         until = account.clock.now + seconds
         taken: list[int] = []
 

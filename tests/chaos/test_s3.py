@@ -1,5 +1,5 @@
-"""An S3 that goes wrong: a part of what `s3_faults.py` does with every request, told by the ledger,
-by exit codes and by what `status` and `ls` say. And machines of workers that have no room."""
+"""A failing S3: a part of what `s3_faults.py` does with every request, checked by the ledger, by
+exit codes and by the output of `status` and `ls`. And workers' machines without room."""
 
 import json
 import tempfile
@@ -44,8 +44,8 @@ def test_a_sweep_on_an_s3_that_goes_wrong(moto: str, short: Path) -> None:
 def test_a_probe_that_goes_wrong_blames_no_store(
     s3_root: str, kind: str, moto: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a store creates exclusively is not answered by a reply that was lost: the probe's own
-    file, created at the first try, is found at the second."""
+    """A lost reply says nothing about whether a store creates exclusively: the probe's own file,
+    created at the first try, is found at the second."""
     index, struck = 0, True
     while struck:
         index += 1
@@ -74,16 +74,16 @@ def test_an_s3_that_refuses_is_told_by_its_own_word(
 
 
 def _ended(one: Trial) -> int:
-    """How many runs have succeeded."""
+    """Return how many runs have succeeded."""
     states = read_states(open_store(one.root), NAME).values()
     return sum(state.state is State.SUCCEEDED for state in states)
 
 
 @pytest.mark.parametrize("lacks", ["bytes", "inodes"])
 def test_the_spool_has_no_room(moto: str, short: Path, tmp_path: Path, lacks: str) -> None:
-    """A worker whose machine has no room for what its recipe writes ends with that as its reason,
-    which is not the run's fault: the run is started again until there is room. What is written
-    when there is none left comes into the store all the same."""
+    """A worker whose machine has no room for its recipe's files ends with that reason, which is
+    not the run's fault: the run is started again until there is room. Data written when there is
+    no room left still reach the store."""
     if not can_mount(tmp_path):
         pytest.skip("small file systems can be mounted by root only")
 
@@ -96,7 +96,9 @@ def test_the_spool_has_no_room(moto: str, short: Path, tmp_path: Path, lacks: st
             shown, reasons = "", set[str]()
 
             def told() -> bool:
-                """By a run that waits. While all are being started again, none has a reason."""
+                """Return the reason of a waiting run. While all are being started again, none has
+                a reason.
+                """
                 nonlocal shown, reasons
                 _, shown, _ = one.run("status", NAME, "--json")
                 reasons = {run["reason"] for run in json.loads(shown)["runs"] if run["reason"]}

@@ -13,17 +13,17 @@ SEEDS = 30
 
 @pytest.mark.parametrize("fault", list(Fault))
 def test_one_fault_at_every_call(memory: Path, fault: Fault) -> None:
-    """Strikes each of the launcher's store and backend calls in turn, until one launcher comes to
-    its end unharmed. Whatever it was, every run has had one attempt, and has succeeded."""
+    """Strikes each of the launcher's store and backend calls in turn, until a launcher reaches its
+    end unharmed. Whatever the fault, every run has one attempt and has succeeded."""
     number, struck = 0, True
     while struck:
         number += 1
         result, struck = one_fault(memory / str(number), number, fault)
         assert result.verdict.good, f"{fault} at call {number}: {result}"
         assert result.most_at_work <= 2
-        # What the backend has accepted is found there, and not handed to it again.
+        # Jobs that the backend has accepted are found there, and not submitted again.
         assert fault is Fault.TWICE or not result.submitted_again
-    assert number > 60  # it did come through a whole sweep
+    assert number > 60  # it did complete a whole sweep
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -37,8 +37,8 @@ def test_everything_at_once(memory: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("fault", list(Fault))
 def test_one_fault_at_every_call_of_two_places(memory: Path, fault: Fault) -> None:
-    """The same with a sweep of two places: whichever call goes wrong, at whichever place, no
-    attempt is at both, and no run is lost or doubled."""
+    """The same with a sweep of two places: whichever call fails, at either place, no attempt is at
+    both, and no run is lost or doubled."""
     number, struck = 0, True
     while struck:
         number += 1
@@ -53,7 +53,7 @@ def test_one_fault_at_every_call_of_two_places(memory: Path, fault: Fault) -> No
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_everything_at_once_at_two_places(memory: Path, seed: int) -> None:
-    """The same, while each place refuses jobs and does not answer, again and again."""
+    """The same, while each place repeatedly refuses jobs and does not answer."""
     result = by_seed(memory, seed, spare=True)
     assert result.verdict.good, result
     assert result.launcher_kills
@@ -69,8 +69,8 @@ def test_a_backend_that_starts_every_job_twice(memory: Path) -> None:
 
 
 def test_two_launchers_that_do_not_know_of_each_other(memory: Path) -> None:
-    """Only one launcher holds the lock. Should a shared disk's locks not work, then two at once
-    still double nothing: they take turns here, a step each."""
+    """Only one launcher holds the lock. If a shared disk's locks do not work, two at once still
+    double nothing: they alternate here, step by step."""
     world = World(memory, 2, runs=6)
     first, second = (world.launcher(Faults()) for _ in range(2))
     for _ in range(2000):
@@ -81,7 +81,7 @@ def test_two_launchers_that_do_not_know_of_each_other(memory: Path) -> None:
 
 
 def test_the_check_can_fail(memory: Path) -> None:
-    """The verdict on worlds in which something did go wrong."""
+    """Checks the verdict on worlds in which something did go wrong."""
     world = World(memory / "lost", 3)
     assert len(world.result().verdict.lost) == 3
     world.relaunch_until_done(Faults)

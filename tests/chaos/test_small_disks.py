@@ -1,6 +1,6 @@
-"""Disks that have no room left, by bytes or by inodes, or cannot be written to any more: before a
-sweep and in the middle of one. It is told in one line, the sweep goes on once there is room, and
-what only reads answers all the same."""
+"""Disks without room, by bytes or by inodes, or read-only: before a sweep and in the middle of
+one. It is reported in one line, the sweep continues once there is room, and reading verbs still
+work."""
 
 import json
 import os
@@ -24,7 +24,9 @@ READ_ONLY = "Read-only file system"
 
 @pytest.fixture
 def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    """Types a command about a sweep: exit code and both outputs. None is a bug of ours."""
+    """Run a command about a sweep; returns exit code and both outputs. None may be a
+    bug of ours.
+    """
 
     def run(one: Sweep, *words: str) -> tuple[int, str, str]:
         monkeypatch.setenv("SWEEPER_HOME", one.environment["SWEEPER_HOME"])
@@ -40,17 +42,17 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 def _last(one: Sweep) -> str:
-    """The last line that its launchers have printed."""
+    """Return the last line that the sweep's launchers have printed."""
     return one.log.read_text().splitlines()[-1]
 
 
 def _waiting(sweep: Sweeps) -> Sweep:
-    """Two runs that write nothing and end when they are told to."""
+    """Make two runs that write nothing and end on request."""
     return sweep(runs=2, mode="silent:waits")
 
 
 def _is_over_as_it_should_be(one: Sweep, disk: SmallDisk) -> None:
-    """All succeeded, at the first attempt."""
+    """Check that all succeeded, at the first attempt."""
     assert one.finish() == 0, one.log.read_text()
     assert one.verdict(once=True).good
     found = {path for path in one.folder.rglob(".tmp-*") if ".filler" not in path.parts}
@@ -60,8 +62,8 @@ def _is_over_as_it_should_be(one: Sweep, disk: SmallDisk) -> None:
 
 @pytest.mark.parametrize("lacks", ["bytes", "inodes"])
 def test_the_store_has_no_room(sweep: Sweeps, typed: Typed, lacks: str) -> None:
-    """Its launcher waits, and says for what; its workers keep their outcomes until they can be
-    written; a request that cannot be put on record is no promise."""
+    """The launcher waits, and says why; its workers keep their outcomes until they can be written;
+    a request that cannot be recorded is not confirmed."""
     one = _waiting(sweep)
     with small_disk(one.root, lacks) as disk:
         disk.fill()
@@ -89,7 +91,7 @@ def _without_room(one: Sweep, typed: Typed, disk: SmallDisk, ended: Callable[[],
 
 
 def test_the_store_is_read_only_for_a_while(sweep: Sweeps, typed: Typed) -> None:
-    """The same for a disk that the kernel has remounted after an error."""
+    """The same for a disk that the kernel has remounted read-only after an error."""
     one = _waiting(sweep)
     with small_disk(one.root) as disk:
         launching = one.start()
@@ -112,7 +114,9 @@ def test_the_store_is_read_only_for_a_while(sweep: Sweeps, typed: Typed) -> None
 
 @pytest.mark.parametrize("lacks", ["bytes", "inodes", "writing"])
 def test_the_home_has_no_room(sweep: Sweeps, typed: Typed, lacks: str) -> None:
-    """A launch says so before it begins, the engine and the doctor do; what runs goes on."""
+    """A launch says so before it begins, as do the engine and the doctor; running
+    jobs continue.
+    """
     one = _waiting(sweep)
     home = Path(one.environment["SWEEPER_HOME"])
     told = READ_ONLY if lacks == "writing" else FULL
@@ -136,7 +140,7 @@ def test_the_home_has_no_room(sweep: Sweeps, typed: Typed, lacks: str) -> None:
 
 @contextmanager
 def _broken(disk: SmallDisk, lacks: str) -> Iterator[None]:
-    """While the block lasts the disk is full, or cannot be written to."""
+    """Fill the disk or make it read-only during the block."""
     if lacks == "writing":
         with disk.read_only():
             yield
@@ -161,8 +165,8 @@ READS = (
 def test_the_cache_has_no_room(
     sweep: Sweeps, typed: Typed, written: ModuleType, lacks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever only reads says the same with a cache that takes nothing, or only a part, or is the
-    cache of before."""
+    """Reading verbs give the same output with a cache that takes nothing, or only a part, or is
+    the cache of before."""
     one = sweep()
     made = written.Written(one.root, "s", {"lr": [1, 2, 3]})
     for lr in (1, 2, 3):

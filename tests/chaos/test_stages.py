@@ -1,6 +1,6 @@
 """A real launcher of a pipeline, killed (SIGKILL) twenty times in the middle: the same runs with
-the same values as if nobody had, and none begun twice, by what the runs themselves wrote
-elsewhere."""
+the same values as without kills, and none started twice, by the runs' own records in another
+place."""
 
 import json
 import os
@@ -71,8 +71,8 @@ def _grid(folder: Path) -> Path:
 
 
 def _launch(grid: Path, events: int | None = None) -> bool:
-    """Launch, and kill the launcher once so many more events are on record. Returns whether it was
-    killed."""
+    """Launch, and kill the launcher when this many more events are recorded. Returns whether it
+    was killed."""
     state = grid.parent / "sweeps" / "p" / "state"
     before = len(list(state.glob("*/*")))
     argv = [*_SWEEPER, "launch", str(grid), "--root", str(grid.parent / "sweeps"), "--wait"]
@@ -109,7 +109,9 @@ def _results(grid: Path) -> dict[str, Any]:
 
 @pytest.mark.timeout(900)
 def test_a_pipeline_whose_launcher_is_killed_twenty_times(tmp_path: Path) -> None:
-    """Who kills it may be slow, and the pipeline over before: then another one gets the rest."""
+    """The killer may be slow, and the pipeline over before: then another one gets the rest of the
+    kills.
+    """
     whole = _grid(tmp_path / "whole")
     assert not _launch(whole)
     wanted = _results(whole)

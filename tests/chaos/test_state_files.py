@@ -28,7 +28,7 @@ DAMAGE = {
 
 
 def _say(one: Sweep, *arguments: str) -> tuple[int, str]:
-    """What `sweeper ARGUMENTS` says, and its exit code."""
+    """Return the output of `sweeper ARGUMENTS`, and its exit code."""
     command = [sys.executable, "-m", "sweeper", *arguments, "--root", str(one.root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
@@ -37,7 +37,7 @@ def _say(one: Sweep, *arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def done(sweep: Sweeps) -> Sweep:
-    """A sweep of two runs that has ended, one of them failed."""
+    """A finished sweep of two runs, one of them failed."""
     one = sweep(runs=2, steps=2, seconds=0.02)
     assert one.finish() == 0
     return one
@@ -45,8 +45,8 @@ def done(sweep: Sweeps) -> Sweep:
 
 @pytest.mark.parametrize("damage", list(DAMAGE))
 def test_a_damaged_event_still_tells_its_name(done: Sweep, damage: str) -> None:
-    """The name says what happened: nothing is done again, and every reader shows the state, and
-    says what is damaged."""
+    """The file's name has the state: nothing is done again, and every reader shows the state, and
+    reports the damage."""
     for path in done.root.glob(f"{NAME}/state/*/*.json"):
         path.write_bytes(DAMAGE[damage])
     assert done.finish() == 0
@@ -63,7 +63,7 @@ def test_a_damaged_event_still_tells_its_name(done: Sweep, damage: str) -> None:
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "list", "deep", "newer", "types"])
 def test_a_damaged_plan_costs_a_line(done: Sweep, damage: str) -> None:
-    """No reader, and no launch, takes it for something else or writes over it."""
+    """No reader, and no launch, takes it for something else or overwrites it."""
     plan = Path(done.root, Layout(NAME).plan)
     data = DAMAGE[damage]
     plan.write_bytes(data)
@@ -88,7 +88,7 @@ def test_a_newer_plan_is_named_as_such(done: Sweep) -> None:
 
 
 def test_names_that_are_no_events(sweep: Sweeps) -> None:
-    """What a newer sweeper, an editor or a file manager leaves in `state/` is passed over."""
+    """Files of a newer sweeper, an editor or a file manager in `state/` are ignored."""
     one = sweep(runs=2, steps=2, seconds=0.02)
     planned = sweep(runs=2)
     del planned
@@ -103,13 +103,13 @@ def test_names_that_are_no_events(sweep: Sweeps) -> None:
 
 @pytest.mark.parametrize("damage", ["empty", "binary", "newer", "types"])
 def test_what_may_be_lost_is_made_again(sweep: Sweeps, damage: str) -> None:
-    """Heartbeats, observations, the service's address: damaged under a sweep at work. It ends as
-    if nothing had happened."""
+    """Heartbeats, observations, the service's address are damaged under a running sweep. It ends
+    as if nothing had happened."""
     one = sweep(runs=3, seconds=0.6)
     first = one.start()
     layout = one.layout
     beats = Path(one.root, layout.heartbeats)
-    # A recipe may have done a step before its worker beats for the first time.
+    # A recipe may have done a step before its worker's first heartbeat.
     until(lambda: len(one.rows()) >= 2 and beats.exists())
     first.kill()
     for path in (layout.observations, layout.service):
@@ -124,7 +124,7 @@ def test_what_may_be_lost_is_made_again(sweep: Sweeps, damage: str) -> None:
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "newer"])
 def test_a_damaged_claim_is_somebody_elses(sweep: Sweeps, damage: str) -> None:
-    """A worker that finds a claim it cannot read leaves the attempt alone."""
+    """A worker that finds an unreadable claim leaves the attempt alone."""
     one = sweep(runs=1, lease=1.0, launch={"retries": 2})
     one.start(faults={"1": "kill"}, only="backend.submit").wait()
     (run,) = [run.id for run in read_plan(one.store, NAME).runs]

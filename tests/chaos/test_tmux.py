@@ -1,5 +1,5 @@
-"""What happens to a sweep when things are done to tmux: its server killed, its socket deleted, a
-window closed; and a worker that wakes up when a newer attempt has taken its place."""
+"""Effects on a sweep of events in tmux: its server killed, its socket deleted, a window closed;
+and a worker that wakes up when a newer attempt has taken its place."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def _tmux(socket: str, *arguments: str) -> str:
 
 
 def _pids(one: Sweep) -> list[int]:
-    """The workers that have claimed, by their own word."""
+    """Return the pids of the workers that have claimed, as they report them."""
     try:
         happened = read_events(one.store, NAME)
     except NotFound:
@@ -48,18 +48,18 @@ def _no_session(one: Sweep) -> bool:
 
 
 def _at_work(one: Sweep) -> bool:
-    """Whether both recipes that there is room for have begun. An interpreter that is just starting
-    is no worker yet, and a hangup ends it."""
+    """Return whether both recipes that there is room for have begun. An interpreter that is just
+    starting is no worker yet, and a hangup ends it."""
     return len({run for run, _, _ in one.rows()}) == 2
 
 
 def _go_on(one: Sweep) -> None:
-    """Have the recipes that wait go on to their ends: until then no other run is started."""
+    """Release the waiting recipes: until then no other run is started."""
     Path(f"{one.ledger}.go").touch()
 
 
 def test_the_server_is_killed(sweep: Sweeps, tmux_socket: str) -> None:
-    """The workers survive the hangup and finish; what is still to start gets a new server."""
+    """The workers survive the hangup and finish; pending runs get a new server."""
     one = sweep(backend="tmux", runs=4, mode="waits")
     launching = one.start(fork=False)
     until(lambda: _at_work(one))
@@ -87,7 +87,7 @@ def test_the_server_is_killed_and_so_are_its_jobs(sweep: Sweeps, tmux_socket: st
 
 
 def test_the_socket_is_deleted(sweep: Sweeps, tmux_socket: str) -> None:
-    """The server lives, and nobody reaches it: what it runs goes on to its end."""
+    """The server lives but is unreachable: its jobs continue to their end."""
     one = sweep(backend="tmux", runs=4, seconds=1.2)
     launching = one.start(fork=False)
     until(lambda: len(one.rows()) >= 2)
@@ -102,7 +102,7 @@ def test_the_socket_is_deleted(sweep: Sweeps, tmux_socket: str) -> None:
 
 
 def test_a_window_is_closed_by_the_user(sweep: Sweeps, tmux_socket: str) -> None:
-    """Closing a window is looking away, not cancelling: the run goes on without it."""
+    """Closing a window does not cancel: the run continues without it."""
     one = sweep(backend="tmux", runs=3, mode="waits")
     launching = one.start(fork=False)
     until(lambda: _at_work(one))
@@ -126,7 +126,7 @@ def test_a_window_is_closed_by_the_user(sweep: Sweeps, tmux_socket: str) -> None
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
-        # One that was slow to beat when tmux had gone may have been given up, and have ended.
+        # One whose heartbeat was late when tmux died may have been given up, and have ended.
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
@@ -134,17 +134,17 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(sweep: Sweeps, tmux_socket: str) -> None:
     """A worker of which this machine knows nothing, as if it were on another. Tmux is killed,
     worker and recipe get SIGSTOP: lost after the lease, attempt 2 is opened and succeeds. SIGCONT:
-    the old worker finds the newer attempt and stops, its outcome outweighs nothing, and what it
-    still wrote lies in a folder of its own."""
+    the old worker finds the newer attempt and stops, its outcome overrides nothing, and its late
+    output is in a folder of its own."""
     spec: Any = {"hidden": True}
-    # However late this test comes to stop it, the first attempt is not over by then.
+    # However late this test stops it, the first attempt is not over by then.
     mode = "first:holds-25"
     one = sweep(backend="tmux", runs=1, steps=30, seconds=4.5, lease=1.0, spec=spec, mode=mode)
     launching = one.start(fork=False)
     until(lambda: len(one.rows()) >= 3)
     (pid,) = _pids(one)
     stopped = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    _tmux(tmux_socket, "kill-server")  # first: a hangup continues what is stopped
+    _tmux(tmux_socket, "kill-server")  # first: a hangup continues a stopped process
     until(lambda: _no_session(one))
     _signal(stopped, signal.SIGSTOP)
     until(lambda: any(attempt == 2 for _, attempt, _ in one.rows()), 60, "no second attempt")

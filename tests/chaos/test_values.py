@@ -1,5 +1,5 @@
-"""Values that look like code, and secrets: what a grid says reaches its recipe byte for byte and is
-executed by nobody; what is secret is found nowhere it should not be."""
+"""Values that look like code, and secrets: a grid's values reach its recipe byte for byte and are
+not executed by anything; a secret appears only where it should."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ COMMAND = [sys.executable, "-I", "-S", "-c", TELL.replace("{", "{{"), "{log_path
 
 
 def _echoing(sweep: Sweeps, kind: str, values: list[str], **options: object) -> Sweep:
-    """A sweep with a run for each value, whose recipe writes down what it got."""
+    """Make a sweep with a run for each value, whose recipe writes down what it got."""
     one = sweep(command=COMMAND, launch={"max_parallel": 6}, **options)
     grid = one.spec["grid"]
     grid["base"] = {}
@@ -79,7 +79,7 @@ def _echoing(sweep: Sweeps, kind: str, values: list[str], **options: object) -> 
 
 
 def _got(one: Sweep) -> list[str]:
-    """What the recipes got, in the order of the plan."""
+    """Return the values that the recipes got, in the order of the plan."""
     runs = [run["id"] for run in read_json(one.store, one.layout.plan)["runs"]]
     paths = [Path(one.store.root, one.layout.log_path(run, 1), "got.json") for run in runs]
     return [json.loads(path.read_text()) for path in paths]
@@ -97,7 +97,9 @@ def test_hostile_values(sweep: Sweeps, tmux_socket: str, kind: str, backend: str
 
 @pytest.mark.parametrize("backend", ["local", "tmux"])
 def test_a_megabyte(sweep: Sweeps, tmux_socket: str, backend: str) -> None:
-    """To a recipe by its file; a command's argument has a limit of the system's, and is told."""
+    """It reaches a recipe by its file; a command's argument exceeds the system's limit, which is
+    reported.
+    """
     large = ["x" * (1 << 20)]
     one = _echoing(sweep, "recipe", large, backend=backend)
     assert one.finish(fork=False) == 0, one.log.read_text()
@@ -112,7 +114,9 @@ def test_a_megabyte(sweep: Sweeps, tmux_socket: str, backend: str) -> None:
 
 @pytest.mark.parametrize("kind", ["recipe", "command"])
 def test_nul_is_refused(sweep: Sweeps, kind: str) -> None:
-    """No argument and no path can hold one: said when planning, before anything is started."""
+    """No argument and no path can contain it: reported when planning, before
+    anything is started.
+    """
     one = _echoing(sweep, kind, ["a\0b"])
     with pytest.raises(GridError):
         plan(one.spec["grid"])
@@ -145,7 +149,8 @@ def test_a_secret_is_nowhere_to_be_found(
 ) -> None:
     """Searched for while the sweep is at work and when it has ended: every file below root and
     home, every process's arguments, tmux's environment and windows, the log, although the recipe
-    prints it. The one place is the private file of the environment, and it goes in the end."""
+    prints it. The only place is the private file of the environment, which is removed at the end.
+    """
     script = SPILL.replace("{", "{{").replace("}", "}}")
     over = tmp_path / "over"  # until then the recipes are at work
     command = [sys.executable, "-I", "-S", "-c", script, str(over), "--token", "none"]
@@ -173,7 +178,7 @@ def _search(one: Sweep, socket: str, backend: str, allowed: list[Path]) -> None:
     assert len(files) > 10
     found: list[Path] = []
     for path in files:
-        with suppress(FileNotFoundError):  # it has got its name by now, say
+        with suppress(FileNotFoundError):  # it has been renamed by now, say
             found += [path] * (CANARY.encode() in path.read_bytes())
     assert not found
     for process in psutil.process_iter():
@@ -195,7 +200,7 @@ def _search(one: Sweep, socket: str, backend: str, allowed: list[Path]) -> None:
         captured = (_tmux(socket, "capture-pane", "-p", "-J", "-S", "-", "-t", p) for p in panes)
         return "".join(captured)
 
-    # What a recipe prints is shown by its worker, and then by tmux, while the recipe goes on.
+    # Output of a recipe is shown by its worker, and then by tmux, while the recipe continues.
     until(lambda: "the key is" in shown())
     assert CANARY not in told + shown()
 

@@ -1,6 +1,6 @@
 """Real workers: killed alone, with their recipe, before and after each of their store calls;
-preempted; stopped; out of memory; ended without their final record; and processes of others that
-get the pid of one of ours."""
+preempted; stopped; out of memory; ended without their final record; and unrelated processes that
+reuse the pid of a worker."""
 
 import os
 import signal
@@ -28,15 +28,15 @@ STEPS = 4
 
 
 def _body(one: Sweep, event: Event, attempt: int = 1) -> dict[str, object]:
-    """The body of an event of the only run."""
+    """Return the body of an event of the only run."""
     (run,) = one.states()
     return read_json(one.store, one.layout.event(run, attempt, event))
 
 
 @pytest.mark.parametrize("kind", ["kill", "kill_after"])
 def test_sigkill_at_calls_of_the_workers_store(sweep: Sweeps, kind: str) -> None:
-    """Every fourth call of the worker's, before it is made or after it is done: the next attempt
-    does the run. (`run.py` takes every one.)"""
+    """Kills at every fourth call of the worker's, before it is made or after it is done: the next
+    attempt does the run. (`run.py` takes every one.)"""
     number, killed = (1 if kind == "kill" else 3), True
     while killed:
         one = sweep(runs=2, seconds=0.05, launch={"retries": 2})
@@ -53,8 +53,8 @@ def _events(one: Sweep) -> list[set[tuple[int, Event]]]:
 
 @pytest.mark.parametrize("kind", ["worker", "both", "recipe", "preempt"])
 def test_workers_are_struck_at_any_moment(sweep: Sweeps, kind: str, tmp_path: Path) -> None:
-    """SIGKILL for the worker alone (its recipe must go too), for worker and recipe, for the recipe
-    alone; SIGTERM. Twice a run at most; each run is resumed from its last checkpoint."""
+    """SIGKILL for the worker alone (its recipe must end too), for worker and recipe, for the
+    recipe alone; SIGTERM. At most twice per run; each run is resumed from its last checkpoint."""
     diary = tmp_path / "diary"
     strikes = {"seed": 5, "kinds": [kind], "within": 0.5, "most": 2, "diary": str(diary)}
     one = sweep(
@@ -72,7 +72,7 @@ def test_workers_are_struck_at_any_moment(sweep: Sweeps, kind: str, tmp_path: Pa
 
 
 def _each_step_once(one: Sweep) -> None:
-    """As its readers see it, and in the folder of the last attempt."""
+    """Check the steps as readers see them, and in the folder of the last attempt."""
     registry = Registry(str(one.root))
     for record in registry.records(NAME):
         steps = registry.metrics(record["id"], keys=["loss"])["step"].tolist()
@@ -80,10 +80,10 @@ def _each_step_once(one: Sweep) -> None:
 
 
 def test_a_launcher_and_its_workers_are_killed_together(sweep: Sweeps, tmp_path: Path) -> None:
-    """As when a machine goes down: what was at work is lost after the lease, and done again."""
+    """As when a machine goes down: runs at work are lost after the lease, and done again."""
     one = sweep(runs=3, seconds=1.0, lease=1.0, mode="waits")
     launching = one.start()
-    until(lambda: len(one.rows()) == 2)  # a step of each of two, which wait for a word
+    until(lambda: len(one.rows()) == 2)  # a step of each of two, which then wait
     launching.kill()
     for process in one.workers():
         process.kill()
@@ -94,7 +94,7 @@ def test_a_launcher_and_its_workers_are_killed_together(sweep: Sweeps, tmp_path:
 
 
 def test_a_stopped_worker_goes_on(sweep: Sweeps, tmp_path: Path) -> None:
-    """SIGSTOP for three leases; its job is there, so that no other attempt is started."""
+    """SIGSTOP for three leases; its job exists, so that no other attempt is started."""
     diary = tmp_path / "d"
     strikes = {"seed": 1, "kinds": ["stop"], "within": 0, "most": 9, "diary": str(diary)}
     one = sweep(runs=1, seconds=0.5, lease=1.0, mode="waits")
@@ -107,7 +107,7 @@ def test_a_stopped_worker_goes_on(sweep: Sweeps, tmp_path: Path) -> None:
 
 
 def test_exit_0_without_the_final_record(sweep: Sweeps) -> None:
-    """It is a failure, with its reason; the next attempt goes on from the last checkpoint."""
+    """It is a failure, with its reason; the next attempt resumes from the last checkpoint."""
     one = sweep(runs=1, mode="incomplete", launch={"retries": 1})
     assert one.finish() == 3
     assert _body(one, Event.FAILED, 1)["reason"] == "incomplete"
@@ -116,8 +116,8 @@ def test_exit_0_without_the_final_record(sweep: Sweeps) -> None:
 
 
 def test_a_kill_at_every_byte_of_a_metrics_append(sweep: Sweeps) -> None:
-    """A run for each number of bytes that the recipe got out before it died. The torn line costs
-    no reader anything, and the next attempt does not inherit it."""
+    """One run for each number of bytes that the recipe wrote before it died. The torn line does
+    not harm readers, and the next attempt does not inherit it."""
     line = len('{"step": 1, "loss": 0.5, "note": "\\u00e9\\u00e9\\u00e9"}\n')
     one = sweep(steps=3, seconds=0, launch={"retries": 1, "max_parallel": 6})
     del one.spec["grid"]["base"]["mode"]
@@ -135,13 +135,15 @@ def test_a_kill_at_every_byte_of_a_metrics_append(sweep: Sweeps) -> None:
 
 
 def _into(procs: Path) -> list[str]:
-    """What a program is started by that is in a control group from its first moment on: moved there
-    later, it may have started others, which take all the memory of the machine."""
+    """Return a command prefix that starts a program inside a control group. If it were moved there
+    later, it might already have started others, which could take all the memory of the machine."""
     return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(procs)]
 
 
 def test_out_of_memory_in_a_control_group(sweep: Sweeps) -> None:
-    """The kernel kills the recipe, which is the largest; its worker lives to tell, and why."""
+    """The kernel kills the recipe, which is the largest; its worker survives and records the
+    reason.
+    """
     one = sweep(runs=1, mode="memory")
     with memory_group(96 << 20) as procs:
         launching = one.start(fork=False, through=_into(procs))
@@ -154,10 +156,10 @@ def test_out_of_memory_in_a_control_group(sweep: Sweeps) -> None:
 
 def test_a_worker_is_out_of_memory(sweep: Sweeps) -> None:
     """The kernel kills the worker itself, which is in its launcher's control group, as in a
-    container: the launcher says why, and the next attempt does the run. A SIGKILL after it that is
-    not the kernel's is not called so."""
+    container: the launcher reports the reason, and the next attempt does the run. A later SIGKILL
+    that is not the kernel's is not reported as out of memory."""
     one = sweep(runs=1, mode="first:waits:memory", seconds=1.5, launch={"retries": 2})
-    # The second attempt is there until it is struck, however late that is.
+    # The second attempt exists until it is struck, however late that is.
     second = 'test "$SWEEPER_ATTEMPT" != 2 || exec sleep 600; exec "$@"'
     one.spec["grid"]["command"] = ["sh", "-c", second, "sh", *one.spec["grid"]["command"]]
     with memory_group(160 << 20) as procs:
@@ -177,7 +179,7 @@ def test_a_worker_is_out_of_memory(sweep: Sweeps) -> None:
 
 
 def test_out_of_address_space(sweep: Sweeps) -> None:
-    """A limit that the recipe hears of: Python's own error, in the log, and exit code 1."""
+    """A limit that the recipe notices: Python's own error, in the log, and exit code 1."""
     one = sweep(runs=1, mode="memory")
     toy = one.spec["grid"]["command"]
     one.spec["grid"]["command"] = ["sh", "-c", 'ulimit -v 400000; exec "$@"', "sh", *toy]
@@ -189,7 +191,9 @@ def test_out_of_address_space(sweep: Sweeps) -> None:
 
 
 def _process_with_pid(pid: int) -> "subprocess.Popen[bytes] | None":
-    """Another process under a pid that was used before, or None where the kernel is not asked."""
+    """Start another process with a pid that was used before; None if the kernel cannot be asked
+    for it.
+    """
     last = Path("/proc/sys/kernel/ns_last_pid")
     sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
     for _ in range(300):
@@ -209,8 +213,8 @@ def _process_with_pid(pid: int) -> "subprocess.Popen[bytes] | None":
 
 
 def test_a_pid_that_is_used_again(sweep: Sweeps) -> None:
-    """A worker dies, and a stranger gets its pid (the kernel is told to give it that one). The
-    stranger is not taken for the job, and is not signalled when the job is cancelled."""
+    """A worker dies, and an unrelated process gets its pid (requested from the kernel). It is not
+    taken for the job, and is not signalled when the job is cancelled."""
     one = sweep(runs=1, seconds=30)
     launching = one.start()
     until(one.rows)
@@ -239,7 +243,7 @@ def test_a_pid_that_is_used_again(sweep: Sweeps) -> None:
 def test_a_recipe_that_was_orphaned_goes_within_a_moment(
     sweep: Sweeps, alive: Callable[[int], bool]
 ) -> None:
-    """The worker is killed alone: its guard takes the recipe with it, before the next attempt."""
+    """The worker is killed alone: its guard ends the recipe with it, before the next attempt."""
     one = sweep(runs=1, seconds=900)
     launching = one.start()
     until(one.rows)

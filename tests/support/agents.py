@@ -1,4 +1,4 @@
-"""Servers of agents' tools, and clients of theirs: the MCP SDK's own."""
+"""Servers of tools for agents, and their clients from the MCP SDK."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ TOKEN = "a-token-for-the-tests-of-http"
 
 
 class Servers:
-    """Servers of agents over one root."""
+    """Servers for agents over one root."""
 
     def __init__(self, folder: Path, engine: lifecycle.EngineInfo, runs: int = 4) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class Servers:
         return StdioServerParameters(command="sh", args=words, env=self.environment)
 
     def kill(self) -> None:
-        """End the one over stdio, without a word."""
+        """Kill the server over stdio."""
         os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
 
     def http(self) -> "subprocess.Popen[str]":
@@ -55,7 +55,7 @@ async def ask(client: Client, tool: str, **given: Any) -> dict[str, Any]:
 
 @contextmanager
 def served(servers: Servers) -> Iterator[str]:
-    """A server over HTTP: its address."""
+    """Start a server over HTTP; yields its address."""
     with servers.http() as server:
         try:
             assert server.stderr is not None
@@ -66,7 +66,7 @@ def served(servers: Servers) -> Iterator[str]:
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Client]:
-    """A client of a server over HTTP."""
+    """Connect a client to a server over HTTP."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=180) as http,

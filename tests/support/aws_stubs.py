@@ -1,5 +1,5 @@
-"""AWS by botocore's Stubber: requests that a test answers one by one, each held against AWS's own
-model of it."""
+"""AWS stubbed by botocore's Stubber: a test answers each request, which is checked against AWS's
+own model."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +15,8 @@ KEYS = ("jobName", "jobQueue", "jobDefinition", "containerOverrides", "retryStra
 
 
 class Stubbed:
-    """A backend whose requests are answered by the test, one by one. `waits` are the seconds that
-    it waited between them, `now` what its clock shows; `SUBMISSION` is any job's."""
+    """A backend whose requests the test answers one by one. `waits` are the seconds that it waited
+    between them, `now` its clock; `SUBMISSION` is any job's."""
 
     TOKEN = "aaaaaaaaaaaa-a1"
     SUBMISSION: ClassVar[dict[str, Any]] = dict.fromkeys((*KEYS, "propagateTags", "tags"), ANY)
@@ -40,12 +40,12 @@ class Stubbed:
         self.batch, self.logs = self.stubs["batch"], self.stubs["logs"]
 
     def opened(self, **options: Any) -> AwsBatchBackend:
-        """A backend whose launcher has just begun."""
+        """A backend whose launcher has just started."""
         given = Options(**({"queue": "q", "job_definition": "d"} | options))
         return AwsBatchBackend(self.aws, given, "toys", self.folder, lambda: self.now)
 
     def backend(self, **options: Any) -> AwsBatchBackend:
-        """One that has been there for a while."""
+        """A backend that has been running for a while."""
         made = self.opened(**options)
         made._jobs._listed = self.now
         self.now += 60.0
@@ -60,7 +60,7 @@ class Stubbed:
         self.answer("describe_job_queues", {"jobQueues": [found]}, {"jobQueues": ["q"]})
 
     def defined(self, name: str = "d") -> None:
-        """The queue takes jobs, and there is the definition."""
+        """The queue accepts jobs, and the definition exists."""
         self.queue()
         found = {"jobDefinitionName": name, "jobDefinitionArn": "arn", "revision": 4, "type": "c"}
         self.answer(
@@ -104,11 +104,11 @@ class Stubbed:
         return backend, tokens
 
     def job(self, token: str = TOKEN, *argv: str) -> JobSpec:
-        """A job that stands for a worker's, or does `argv`."""
+        """A job that stands for a worker's, or runs `argv`."""
         command = argv or ("python", "-P", "-m", "sweeper.worker.main", "s3://b/toys")
         return JobSpec(token, "lr=1e-4,#1", [*command, token], "/", {})
 
     def parent(self, status: str, **counts: int) -> None:
-        """The array is described: its own status, and how many of its children are in which."""
+        """The description of the array: its own status, and the number of its children in each."""
         array = {"jobId": "9", "arrayProperties": {"statusSummary": counts}}
         self.described(array | {"status": status})

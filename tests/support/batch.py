@@ -1,15 +1,17 @@
-"""AWS Batch, emulated: moto's control plane over HTTP, and jobs that really run, as processes of
-this machine. Not Docker, not Amazon: what AWS answers beyond moto is written here from its
-documentation: pages of 100, at most 100 jobs a description, listings of running jobs unless asked
-otherwise, the variables of a job, retries by `evaluateOnExit`, SIGTERM before SIGKILL.
+"""Emulates AWS Batch with moto's control plane over HTTP and jobs that run as processes of this
+machine.
+
+It uses neither Docker nor Amazon. Behaviour of AWS that moto lacks is implemented here from the
+documentation: pages of 100, at most 100 jobs a description, listings of running jobs by default,
+the variables of a job, retries by `evaluateOnExit`, SIGTERM before SIGKILL.
 
     with Batch(folder) as batch:      # batch.url; batch.options() for `launch.aws_batch`
         batch.interrupt(job_id)       # the machine is taken away
         batch.throttle["submitjob"] = 3  # the next 3 of them are too many
-        batch.lose_replies = 1        # the next job is accepted, and nobody told
+        batch.lose_replies = 1        # the next job is accepted, but the reply is lost
         batch.late_listings = 1       # and the next listing does not have it yet
         batch.refused["submitjob"] = "why"  # or "AccessDeniedException: why"
-        batch.silent = True           # nothing of Batch's answers
+        batch.silent = True           # Batch does not answer
         batch.held = True             # nothing starts
         batch.open(False)             # the queue takes no jobs
 """
@@ -55,15 +57,16 @@ class Broken(JsonRESTError):
 
 
 class Batch:
-    """The emulation. One at a time in a process: it changes moto's own classes."""
+    """The emulation. At most one per process: it changes moto's own classes."""
 
     def __init__(self, folder: Path, grace: float = 30.0) -> None:
         self.folder, self.grace = folder, grace
         self.refused: dict[str, str] = {}
         self.throttle: Counter[str] = Counter()
         self.requests: list[str] = []
-        self.secrets: dict[str, str] = {}  # what AWS would look up, by ARN
-        # Puts a job's command and its variables into a container; without one it runs as it is.
+        self.secrets: dict[str, str] = {}  # values that AWS would look up, by ARN
+        # Puts a job's command and variables into a container; without it the command runs as it
+        # is.
         self.contain: Callable[[list[str], dict[str, str]], list[str]] | None = None
         self._waiting: list[Any] = []
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -92,7 +95,7 @@ class Batch:
         self.server.stop()
 
     def client(self, service: str) -> Any:
-        """A client of it, for the test's own questions."""
+        """Return a client for the test's own requests."""
         import botocore.session
 
         keys = {
@@ -104,21 +107,21 @@ class Batch:
         )
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Options of the backend that lead here."""
+        """Return the backend's options for this emulation."""
         import sys
 
         return {"queue": self.queue, "image": "sweeper", "python": sys.executable} | more
 
     def jobs(self) -> list[Any]:
-        """Everything that was submitted, arrays' children too, oldest first."""
+        """Return all submitted jobs, also arrays' children, oldest first."""
         return list(self._backend()._jobs.values())
 
     def interrupt(self, job: str, *, warned: bool = False) -> None:
-        """Take the machine of a running job away; `warned`: after a SIGTERM, as spot does it."""
+        """Take the machine of a running job away; `warned`: after a SIGTERM, as spot does."""
         self._backend()._jobs[job].host_gone = "warned" if warned else "at once"
 
     def recover(self) -> None:
-        """Do everything as it should be done, from now on."""
+        """Remove all faults."""
         self.lose_replies = self.late_listings = 0
         self.silent = False
         self.throttle.clear()
@@ -127,12 +130,12 @@ class Batch:
         self.release()
 
     def open(self, state: bool) -> None:
-        """Have the queue take jobs, or none."""
+        """Open or close the queue."""
         for queue in self._backend()._job_queues.values():
             queue.state = "ENABLED" if state else "DISABLED"
 
     def release(self) -> None:
-        """Start what was held."""
+        """Start held jobs."""
         self.held, waiting = False, self._waiting
         self._waiting = []
         for job in waiting:
@@ -181,7 +184,7 @@ class Batch:
             terminate(job, reason)
             for child in job._child_jobs or ():  # which moto leaves alone
                 terminated(child, reason)
-            if job in batch._waiting:  # what waits has no machine to hear it from
+            if job in batch._waiting:  # a waiting job has no machine to receive a signal
                 batch._waiting.remove(job)
                 start(job)
 
@@ -193,7 +196,7 @@ class Batch:
         def property_of(job: Any, name: str, default: Any) -> Any:
             if name != "environment":
                 return found(job, name, default)
-            # moto adds to the list that it shares between jobs, at each look.
+            # moto extends the list that it shares between jobs at each call.
             return [*(job.container_overrides or {}).get("environment", ())]
 
         self._set(models.Job, "_get_container_property", property_of)
@@ -274,7 +277,7 @@ def _of_array(job: Any) -> str:
 
 
 def _completed(job: Any, said: dict[str, Any]) -> dict[str, Any]:
-    """What moto leaves out of a description."""
+    """Add to a description what moto leaves out."""
     container = said.setdefault("container", {})
     if job.exit_code is not None:
         container["exitCode"] = job.exit_code
@@ -314,7 +317,7 @@ class _Execution:
         job._mark_stopped(success=code == 0 and not job.stop)
 
     def _again(self, number: int, code: int, reason: str | None) -> bool:
-        """As `evaluateOnExit` says, of which the first that matches counts."""
+        """Apply `evaluateOnExit`; the first match counts."""
         if code == 0 or number >= self.job.retry.get("attempts", 1):
             return False
         for rule in self.job.retry.get("evaluateOnExit", ()):
@@ -339,7 +342,7 @@ class _Execution:
         job._log_backend.ensure_log_group(LOG_GROUP)
         job._log_backend.ensure_log_stream(LOG_GROUP, stream)
         job.job_started_at = datetime.now()
-        job.status = "RUNNING"  # before the job can say so itself
+        job.status = "RUNNING"  # before the job can report it itself
         try:
             process = subprocess.Popen(
                 command,

@@ -1,13 +1,14 @@
-"""Beaker, a stand-in: the gRPC service by the generated classes of beaker-py, over TLS, and the
-HTTP request by which experiments are created; behind it what would run them, as far as sweeper
-needs it. The containers are processes of this machine. Nothing here has been held against Ai2's
-service: it is written from its client, and from what people say of it.
+"""A stand-in for Beaker: the gRPC service with the generated classes of beaker-py, over TLS, and
+the HTTP request that creates experiments, as far as sweeper needs them.
 
-Specs are refused that beaker-py's own dataclasses do not have, or that break rules beyond them
-(`_rules`). Listings have filters and pages. A scheduler gives jobs to nodes by clusters, host names
+The containers are processes of this machine. Nothing here was compared with Ai2's service: it is
+written from its client, and from public descriptions.
+
+Specs with fields that beaker-py's own dataclasses lack, or that break further rules (`_rules`), are
+refused. Listings have filters and pages. A scheduler assigns jobs to nodes by clusters, host names
 and CPUs; an executor resolves images and secrets, starts, stops and kills.
 
-    with Beaker(folder, certificate) as beaker:  # beaker.environment_of_launchers leads to it
+    with Beaker(folder, certificate) as beaker:  # beaker.environment_of_launchers for it
         beaker.faults.append(Fault("ListWorkloads", "INTERNAL", times=3))
         beaker.silent = True              # nothing answers
         beaker.preempt(experiment)        # its job is stopped for another one
@@ -42,7 +43,7 @@ PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECOD
 TOKEN = "a-token-of-the-stand-in"
 OWNER, WORKSPACE, ME = "lab", "lab/sweeps", "someone"
 _KILLED_SECONDS = 300.0
-"""How long what was told to stop has, before it is killed."""
+"""Seconds between the request to stop and the kill."""
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?(B|[KMGT]i?B)\Z")
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}\Z")
 Spec = dict[str, Any]
@@ -50,9 +51,9 @@ Spec = dict[str, Any]
 
 @dataclass
 class Fault:
-    """What goes wrong at the next `times` requests of a method of gRPC's, by a status of its
-    (`INTERNAL`), or of "create", by one of HTTP's (0: the connection is closed half-way). `after`:
-    it has taken effect all the same."""
+    """An error in the next `times` requests: of a gRPC method, by a gRPC status (`INTERNAL`), or
+    of "create", by an HTTP status (0: the connection is closed half-way). `after`: the request
+    takes effect all the same."""
 
     method: str
     status: str | int
@@ -70,7 +71,7 @@ class Node:
 
 @dataclass
 class Job:
-    """One that executes an experiment's task: `message` is what Beaker tells of it."""
+    """A job that executes an experiment's task: `message` is Beaker's message about it."""
 
     message: Any
     process: subprocess.Popen[bytes] | None = None
@@ -90,7 +91,7 @@ class Experiment:
 
 
 class Wrong(Exception):
-    """An answer to an HTTP request that is an error."""
+    """An HTTP error as an answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -98,8 +99,8 @@ class Wrong(Exception):
 
 
 class Beaker:
-    """One organisation, one workspace, one cluster, `lab/cpu`. `certificate` is a key for 127.0.0.1
-    with its certificate, which is its own root (`certificates.py`)."""
+    """One organisation, one workspace, one cluster, `lab/cpu`. `certificate` is a key for
+    127.0.0.1 with its self-signed certificate (`certificates.py`)."""
 
     def __init__(
         self, folder: Path, certificate: tuple[bytes, bytes], nodes: int = 4, cpus: float = 100
@@ -116,12 +117,12 @@ class Beaker:
         self.recover()
 
     def recover(self) -> None:
-        """As it is at first; what runs goes on."""
+        """Restore the initial state; running jobs continue."""
         with self.lock:
             self.faults: list[Fault] = []
             self.silent = self.hangs = self.held = self.archived = False
             self.denied: set[str] = set()
-            self.environment: dict[str, str] = {}  # what nodes give to their containers
+            self.environment: dict[str, str] = {}  # variables that nodes give to their containers
             self.most: int | None = None
             self.permission = "WORKSPACE_PERMISSION_FULL_CONTROL"
             self.most_priority = "JOB_PRIORITY_HIGH"
@@ -190,13 +191,13 @@ class Beaker:
             process.wait()
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Options of the backend that lead here."""
+        """Return the backend's options for this stand-in."""
         return {"image": "lab/sweeper", "python": sys.executable, "cpus": 1.0} | more
 
-    # What is done to it.
+    # Faults.
 
     def preempt(self, experiment: str, seconds: float = 1.0) -> None:
-        """Its job has so many seconds left."""
+        """Preempt the experiment's job after this many seconds."""
         with self.lock:
             job = self.experiments[experiment].jobs[-1]
             _cancelled(
@@ -205,7 +206,9 @@ class Beaker:
             self._stop(job, seconds)
 
     def lose(self, experiment: str, *, dead: bool = True) -> Node:
-        """Its node answers no more, and Beaker knows it. Not `dead`: what runs there goes on."""
+        """Lose the node, which no longer answers; Beaker knows it. Not `dead`: its processes
+        continue.
+        """
         with self.lock:
             node = self.experiments[experiment].jobs[-1].node
             assert node is not None
@@ -220,15 +223,15 @@ class Beaker:
             return node
 
     def shown(self) -> str:
-        """All that Beaker shows of experiments."""
+        """Return everything that Beaker shows of experiments."""
         found = self.experiments.values()
         jobs = [str(job.message) for one in found for job in one.jobs]
         return json.dumps([*((one.spec, str(one.message)) for one in found), *jobs])
 
-    # What is asked of it.
+    # Requests.
 
     def fault(self, method: str) -> Fault | None:
-        """What is to go wrong with a request, which is noted."""
+        """Record a request and return its fault, if any."""
         with self.lock:
             self.requests.append(method)
             for fault in self.faults:
@@ -238,7 +241,7 @@ class Beaker:
         return None
 
     def create(self, workspace: str, name: str, spec: Spec) -> str:
-        """The new experiment's id."""
+        """Return the new experiment's id."""
         from beaker import beaker_pb2 as messages
 
         if "create" in self.denied or self.permission.endswith(("NONE", "READ")):
@@ -262,7 +265,7 @@ class Beaker:
             return identity
 
     def _rules(self, name: str, spec: Spec) -> Iterator[str]:
-        """What is wrong beyond the dataclasses, of what the backend uses."""
+        """Return errors beyond the dataclasses, in fields that the backend uses."""
         if not _NAME.match(name):
             yield f"invalid name {name!r}"
         if spec.get("version") != "v2" or len(spec.get("tasks", ())) != 1:
@@ -288,7 +291,7 @@ class Beaker:
         yield from (f"{what}: one of its sources" for what, given in one_of if len(given) != 1)
 
     def cancel(self, identity: str) -> None:
-        """Stop what runs, withdraw what waits."""
+        """Stop running jobs and withdraw waiting ones."""
         experiment = self.going.get(identity)
         if experiment is None:
             return
@@ -301,7 +304,7 @@ class Beaker:
             experiment.message.status = "STATUS_STOPPING"
             self._stop(job, _KILLED_SECONDS)
 
-    # What is behind it.
+    # Scheduler and executor.
 
     def _control(self) -> None:
         while not self._over.wait(0.02):
@@ -313,7 +316,7 @@ class Beaker:
                     print(f"the stand-in: {error!r}", flush=True)
 
     def _step(self, experiment: Experiment) -> None:
-        """What the scheduler, and then the node's executor, do for an experiment."""
+        """Run the scheduler, and then the node's executor, for an experiment."""
         if not experiment.jobs:
             self._queue(experiment)
             return
@@ -410,7 +413,7 @@ class Beaker:
                 job.process.send_signal(signal.SIGTERM)
 
     def _end(self, experiment: Experiment, job: Job | None, status: str) -> None:
-        """The job has ended, and the experiment with it; or it is resumed, or retried."""
+        """End the job, and the experiment with it, unless it is resumed or retried."""
         taken = job is not None and job.message.status.canceled_code not in (0, 4)
         if job is not None:
             job.message.status.finalized.GetCurrentTime()
@@ -424,12 +427,14 @@ class Beaker:
         self.going.pop(experiment.message.experiment.id, None)
 
     def log(self, job: str) -> Path:
-        """Where a job prints."""
+        """Return the path of a job's log."""
         return self.folder / "containers" / f"{job}.log"
 
 
 def _servicer(stand_in: Beaker) -> Any:
-    """The service, as far as it is needed; the rest is what the generated class says: not there."""
+    """Return the service. Methods that are not needed keep the generated class's answer:
+    unimplemented.
+    """
     import grpc
     from beaker import beaker_pb2 as messages
     from beaker import beaker_pb2_grpc
@@ -541,7 +546,7 @@ def _servicer(stand_in: Beaker) -> Any:
                     yield messages.JobLog(message=line + b"\n")
 
         def _page(self, request: Any, size: int, begin: Callable[[], list[Any]]) -> Any:
-            """A page is as of when the listing began."""
+            """Return a page of the listing as of its first page."""
             with stand_in.lock:
                 if request.next_page_token:
                     size, found = stand_in.pages.pop(request.next_page_token)
@@ -558,7 +563,7 @@ def _servicer(stand_in: Beaker) -> Any:
 
 
 def _add_things(servicer: Any, stand_in: Beaker, kind: str, lacks: Callable[..., Any]) -> None:
-    """`Resolve<kind>Name` and `Get<kind>`."""
+    """Add `Resolve<kind>Name` and `Get<kind>`."""
     from beaker import beaker_pb2 as messages
 
     key = kind.lower()
@@ -591,7 +596,7 @@ def _add_things(servicer: Any, stand_in: Beaker, kind: str, lacks: Callable[...,
 
 
 def _interceptor(stand_in: Beaker) -> Any:
-    """Who asks, what is denied, what goes wrong."""
+    """Check credentials and permissions, and apply faults."""
     import grpc
 
     class Interceptor(grpc.ServerInterceptor):
@@ -655,7 +660,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def unknown(spec: Any) -> Iterator[str]:
-    """What is in a spec that beaker-py's dataclasses do not have, or not as this."""
+    """Return fields of a spec that beaker-py's dataclasses lack or type differently."""
     from beaker.types import BeakerExperimentSpec
 
     return _unknown(spec, BeakerExperimentSpec, "spec")
@@ -664,7 +669,7 @@ def unknown(spec: Any) -> Iterator[str]:
 def _unknown(value: Any, kind: Any, where: str) -> Iterator[str]:
     if isinstance(kind, types.UnionType):
         tried = [list(_unknown(value, one, where)) for one in typing.get_args(kind)]
-        if all(tried):  # of the first, which is what is meant
+        if all(tried):  # errors of the first alternative, which is the one meant
             yield tried[0][0]
     elif typing.get_origin(kind) is list and isinstance(value, list):
         for index, one in enumerate(value):

@@ -1,5 +1,5 @@
-"""A Ceph cluster of one monitor, one OSD in memory and its S3 gateway, on loopback: runs a command
-with SWEEPER_TEST_CEPH set to the gateway's address, and ends it all.
+"""Runs a command with a Ceph cluster on loopback: one monitor, one OSD in memory and the S3
+gateway, whose address is in SWEEPER_TEST_CEPH. It ends them all afterwards.
 
     python tests/support/ceph.py pytest -q tests/contract/test_store.py -k ceph
 
@@ -60,7 +60,7 @@ def free_port() -> int:
 
 
 class Cluster:
-    """What runs, below `top`; `stack` ends it."""
+    """The daemons, with files in `top`; `stack` ends them."""
 
     def __init__(self, top: Path, stack: ExitStack) -> None:
         self.top, self.stack = top, stack

@@ -1,4 +1,4 @@
-"""Certificates for servers of the tests that speak TLS."""
+"""Certificates for TLS servers of the tests."""
 
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def made() -> tuple[bytes, bytes]:
-    """A key for 127.0.0.1 and its certificate, which is its own root; both PEM."""
+    """Make a key for 127.0.0.1 and its self-signed certificate, both PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a server of the tests")])
     begin = datetime.now(UTC) - timedelta(days=1)

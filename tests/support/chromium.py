@@ -1,7 +1,8 @@
-"""A headless Chromium that tests drive by its DevTools protocol, over a pair of pipes.
+"""Drives a headless Chromium by its DevTools protocol, over a pair of pipes.
 
-One browser for many pages: starting it takes longer than most pages do. The page's policy stays in
-force: what a test evaluates comes from the browser, not from the page.
+One browser serves many pages, because starting it takes longer than most pages do. The page's
+content security policy stays in force: expressions of a test are evaluated by the browser, not by
+the page.
 """
 
 import base64
@@ -29,14 +30,14 @@ PATIENCE = 90.0
 
 
 class Browser:
-    """Runs while it is entered. Leaves no process and no profile behind."""
+    """Runs inside its `with` block. Leaves no process and no profile behind."""
 
     def __enter__(self) -> "Browser":
         assert PROGRAM is not None, "chromium is not installed"
         self._profile = tempfile.mkdtemp(prefix="swc-")
         theirs, ours = os.pipe()
         answers, told = os.pipe()
-        # Away from 3 and 4, which the browser reads from and writes to.
+        # Avoid 3 and 4, which the browser reads from and writes to.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs, told)]
         os.close(theirs)
         os.close(told)
@@ -65,7 +66,7 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """What the browser answers. Raises `RuntimeError` with what it has against it."""
+        """Call a method and return the browser's answer. Raises `RuntimeError` with its error."""
         self._count += 1
         asked = {"id": self._count, "method": method, "params": parameters}
         if session is not None:
@@ -92,7 +93,7 @@ class Browser:
 
     @contextlib.contextmanager
     def opened(self, page: Path, width: int = 1280, *, dark: bool = False) -> Iterator["Page"]:
-        """A page, drawn, in a window of that width."""
+        """Open and draw a page in a window of that width."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         try:
@@ -104,7 +105,7 @@ class Browser:
             self._events.clear()
 
     def events(self, session: str) -> list[dict[str, Any]]:
-        """All that a page has said of itself."""
+        """Return all events of a page."""
         return [event for event in self._events if event.get("sessionId") == session]
 
 
@@ -115,11 +116,11 @@ class Page:
         self._browser, self._session = browser, session
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """As `Browser.call`, of this page."""
+        """Call a method as `Browser.call` does, for this page."""
         return self._browser.call(method, self._session, **parameters)
 
     def open(self, page: Path, width: int, *, dark: bool) -> None:
-        """Load it and wait until its figures are drawn."""
+        """Load the page and wait until its figures are drawn."""
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
         self.call("Performance.enable", timeDomain="threadTicks")
@@ -133,7 +134,7 @@ class Page:
         self.wait(DRAWN)
 
     def wait(self, condition: str) -> None:
-        """Until an expression is true."""
+        """Wait until an expression is true."""
         deadline = time.monotonic() + PATIENCE
         while not self.evaluate(condition):
             if time.monotonic() > deadline:
@@ -141,7 +142,7 @@ class Page:
             time.sleep(0.02)
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression, awaited where it is a promise. Raises `RuntimeError`."""
+        """Return the value of an expression, awaiting promises. Raises `RuntimeError`."""
         found = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -151,13 +152,13 @@ class Page:
 
     @property
     def errors(self) -> list[str]:
-        """What went wrong in it, and what its scripts wrote to the console."""
+        """Return the page's errors and its scripts' console output."""
         names = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"}
         found = self._browser.events(self._session)
         return [json.dumps(event["params"]) for event in found if event["method"] in names]
 
     def screenshot(self) -> bytes:
-        """A PNG of the whole page, as long as it is."""
+        """Return a PNG of the whole page, at its full length."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         found = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)

@@ -1,12 +1,12 @@
-"""tinker-cookbook's own sweep of 35 models as run folders, to look at a report of it with.
+"""Writes tinker-cookbook's own sweep of 35 models as run folders, for looking at its report.
 
     python tests/support/cookbook_sweep.py OUT [--cookbook CHECKOUT] [--csv FILE]
 
-writes `OUT/sft-sweep` from the numbers of `cookbook_sft_sweep.csv` beside this file, or, with a
-checkout of tinker-cookbook, from its `recipes/chat_sl/results/sft_sweep.md` anew (`--csv` keeps
-these as a table). Its tables leave out the runs that diverged, and notes name them by the rates and
-ranks that they had: a combination of those that no table has a result of is a cell that diverged.
-A learning rate and a rank that occur twice are two runs of one cell.
+writes `OUT/sft-sweep` from the numbers of `cookbook_sft_sweep.csv` in this folder, or, with a
+checkout of tinker-cookbook, from its `recipes/chat_sl/results/sft_sweep.md` (`--csv` writes these
+as a table). The tables of that page leave out the runs that diverged; its notes name them by their
+rates and ranks: a combination of those without a result in any table is a cell that diverged. A
+learning rate and a rank that occur twice are two runs of one cell.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _DIVERGED = re.compile(r"\d+ run\(s\) diverged .*? at lr=\{(.*?)\} with rank=\{(
 
 
 class Row(NamedTuple):
-    """A run; `test_nll` is None for one that diverged."""
+    """A run; `test_nll` is None if it diverged."""
 
     model: str
     rate: float
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 def parse(text: str) -> list[Row]:
-    """The runs of the results page."""
+    """Parse the runs of the results page."""
     found: list[Row] = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         model = section.split("\n", 1)[0]
@@ -64,7 +64,7 @@ def parse(text: str) -> list[Row]:
 
 
 def read() -> list[Row]:
-    """The runs of the table beside this file."""
+    """Read the runs of the table in this folder."""
     lines = [line for line in CSV.read_text().splitlines() if not line.startswith("#")]
     return [
         Row(
@@ -80,7 +80,7 @@ def read() -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """The text of such a file."""
+    """Return the text of such a table."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["model", "learning_rate", "lora_rank", "test_nll", "train_nll", "minutes"])
@@ -90,7 +90,7 @@ def table(rows: list[Row]) -> str:
 
 
 def write(root: Path, written: ModuleType, rows: list[Row], name: str = "sft-sweep") -> None:
-    """The sweep below `root`; `written` is `tests/support/written.py`."""
+    """Write the sweep into `root`; `written` is `tests/support/written.py`."""
     axes = {
         "model_name": list(dict.fromkeys(row.model for row in rows)),
         "learning_rate": sorted({row.rate for row in rows}),

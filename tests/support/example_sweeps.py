@@ -1,9 +1,9 @@
-"""Sweeps to look at the report with: one of each kind that people have, small enough for seconds.
+"""Writes small example sweeps for looking at the report: one of each common kind, in seconds.
 
     python tests/support/example_sweeps.py OUT [NAME ...] [--shots]
 
-writes the sweeps and their reports below OUT, and with `--shots` pictures of the pages as they look
-at widths of 1280 and 390, dark and light. `make` gives a test the same sweeps.
+writes the sweeps and their reports into OUT, and with `--shots` pictures of the pages at widths of
+1280 and 390, dark and light. `make` writes the same sweeps for a test.
 """
 
 import argparse
@@ -25,7 +25,7 @@ LONG = "an-organisation-with-a-name/Some-Model-2507-235B-A22B-Thinking"
 def grid_text(
     name: str, axes: Mapping[str, Sequence[Any]], seeds: int, metric: Mapping[str, str]
 ) -> str:
-    """The grid that has just these cells."""
+    """Return a grid with exactly these cells."""
     lines = [f"name: {name}", "recipe: sft", "service: none", "grid:"]
     lines += [f"  {key}: {json.dumps(list(values))}" for key, values in axes.items()]
     return "\n".join([*lines, f"seeds: {seeds}", f"metric: {json.dumps(metric)}"]) + "\n"
@@ -39,7 +39,7 @@ def started(
     seeds: int,
     metric: Mapping[str, str] | None = None,
 ) -> Any:
-    """A sweep in the making, whose grid says what it is."""
+    """Start writing a sweep with a grid."""
     metric = metric or written.METRIC
     grid = grid_text(name, axes, seeds, metric)
     return written.Written(root, name, axes, metric, grid=grid)
@@ -59,8 +59,8 @@ def quickstart(root: Path, written: ModuleType) -> list[str]:
 
 
 def grpo(root: Path, written: ModuleType) -> list[str]:
-    """RL that is judged by its training prompts, as `grids/grpo.yaml`: there all is right, of the
-    eight held-out questions half."""
+    """RL judged by its training prompts, as `grids/grpo.yaml`: all of those are right, and half of
+    the eight held-out questions."""
     rng = random.Random(1)
     sweep = started(root, written, "grpo", {"entropy_coef": [0, 0.01, 0.03]}, 3, REWARD)
     asked = [f"sort {a}{b}" for a in "abcd" for b in "abcd"]
@@ -103,7 +103,7 @@ def grpo(root: Path, written: ModuleType) -> list[str]:
 
 
 def random60(root: Path, written: ModuleType) -> list[str]:
-    """Sixty random points of eight axes, of which three matter; a seed each."""
+    """Sixty random points of eight axes, of which three matter; one seed each."""
     rng = random.Random(2)
     names = ("learning_rate", "lora_rank", "warmup", "weight_decay", "beta2", "clip", "dropout")
     points: list[dict[str, Any]] = [
@@ -151,7 +151,7 @@ def cells184(root: Path, written: ModuleType) -> list[str]:
 
 
 def blocks35(root: Path, written: ModuleType) -> list[str]:
-    """35 models with a ragged grid each, a seed a cell: each model has an optimum of its own."""
+    """35 models with a ragged grid each, one seed per cell: each model has its own optimum."""
     rng = random.Random(4)
     models = [LONG, *(f"org/Model-{size}B-{kind}" for size in range(1, 18) for kind in "ab")]
     rates, ranks = [3e-5, 1e-4, 3e-4, 1e-3], [1, 8, 32, 128]
@@ -171,7 +171,7 @@ def blocks35(root: Path, written: ModuleType) -> list[str]:
 
 
 def saturated(root: Path, written: ModuleType) -> list[str]:
-    """An accuracy of 200 questions that several cells answer all of."""
+    """An accuracy on 200 questions, all of which several cells answer."""
     rng = random.Random(5)
     sweep = started(
         root, written, "saturated", {"learning_rate": [1e-4, 3e-4, 1e-3, 3e-3]}, 3, ACCURACY
@@ -215,7 +215,7 @@ def crashes(root: Path, written: ModuleType) -> list[str]:
 
 
 def confirmation(root: Path, written: ModuleType) -> list[str]:
-    """A sweep of eight cells, and the first two of them again on fresh seeds."""
+    """A sweep of eight cells, and its first two again on fresh seeds."""
     rng = random.Random(7)
     rates = [1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 1e-3, 3e-3, 1e-2]
     means = dict(zip(rates, (0.9, 0.8, 0.7, 0.6, 0.57, 0.65, 0.75, 0.95), strict=True))
@@ -233,7 +233,7 @@ def confirmation(root: Path, written: ModuleType) -> list[str]:
 
 
 def tasks(root: Path, written: ModuleType) -> list[str]:
-    """Five tasks with results by item, as tinker-cookbook's EvalStore keeps them; a seed a cell."""
+    """Five tasks with results by item, as in tinker-cookbook's EvalStore; one seed per cell."""
     rng = random.Random(8)
     metric = {"name": "eval/gsm8k/score", "goal": "maximize", "at": "last"}
     names = ("gsm8k", "ifeval", "math500", "mbpp", "gpqa")
@@ -263,8 +263,8 @@ def tasks(root: Path, written: ModuleType) -> list[str]:
 
 
 def terminal(root: Path, written: ModuleType) -> list[str]:
-    """Episodes in a shell on eight tasks: one that everybody solves, one that nobody does, two that
-    tell cells apart; environments that failed, and an episode given up for that."""
+    """Episodes in a shell on eight tasks: one always solved, one never, two that distinguish
+    cells; failed environments, and an episode given up because of them."""
     rng = random.Random(9)
     sweep = started(root, written, "terminal", {"learning_rate": [5e-4, 2e-3, 8e-3]}, 3, REWARD)
     hard = {
@@ -292,7 +292,7 @@ def terminal(root: Path, written: ModuleType) -> list[str]:
 def episodes(
     sweep: Any, run: str, iteration: int, tasks: Sequence[tuple[str, float]], rng: random.Random
 ) -> None:
-    """Summaries of eight episodes of each task, as the recipe `terminal` writes them."""
+    """Write summaries of eight episodes of each task, as the recipe `terminal` does."""
     lines: list[str] = []
     for group, (task, share) in enumerate(tasks):
         for number in range(8):
@@ -308,7 +308,7 @@ def episodes(
 
 
 def episode(task: str, share: float, rng: random.Random) -> dict[str, Any]:
-    """One that is solved with this chance."""
+    """Return an episode that is solved with this probability."""
     solved = rng.random() < share
     reward = 1.0 if solved else round(share * rng.random() * 0.5, 2)
     count = rng.randint(2, 5) if solved else 8
@@ -334,7 +334,9 @@ def episode(task: str, share: float, rng: random.Random) -> dict[str, Any]:
 
 
 def eval_store(folder: Path, benchmark: str, rewards: Sequence[float], run: str = "last") -> None:
-    """Results by item of one benchmark, in the files and shapes of tinker-cookbook's EvalStore."""
+    """Write results by item of one benchmark, in the files and formats of tinker-cookbook's
+    EvalStore.
+    """
     place = folder / "evals" / "runs" / run / benchmark
     place.mkdir(parents=True)
     lines: list[Mapping[str, Any]] = [
@@ -374,12 +376,12 @@ MAKERS: Mapping[str, Callable[[Path, ModuleType], list[str]]] = {
 
 
 def make(root: Path, name: str, written: ModuleType) -> list[str]:
-    """Write the sweep or sweeps of an example; gives what to analyze, in order."""
+    """Write the sweep or sweeps of an example; returns the ones to analyze, in order."""
     return MAKERS[name](root, written)
 
 
 def main() -> None:
-    """Make what is named, or all."""
+    """Write the named examples, or all."""
     import chromium
     import written
 

@@ -1,10 +1,10 @@
-"""Small data sets by the names, and in the shapes, of the hub's: for programs that load theirs by
-name, on a machine without a network.
+"""Writes small data sets with the names and formats of the hub's, for programs that load them by
+name on a machine without a network.
 
     python tests/support/hub_datasets.py FOLDER
 
-Started in FOLDER such a program finds them, since `datasets.load_dataset("openai/gsm8k")` takes a
-folder `openai/gsm8k` that is there for what is meant. They are made up here, the same every time.
+A program started in FOLDER finds them, because `datasets.load_dataset("openai/gsm8k")` prefers an
+existing folder `openai/gsm8k`. The contents are generated, the same every time.
 """
 
 import json
@@ -29,7 +29,7 @@ Made up by hub_datasets.py; not the hub's.
 
 
 def chats(count: int, draw: random.Random) -> list[dict[str, object]]:
-    """Like HuggingFaceH4/no_robots: conversations. Here: write a word backwards."""
+    """Conversations like HuggingFaceH4/no_robots. The task is to write a word backwards."""
     rows: list[dict[str, object]] = []
     for number in range(count):
         word = "".join(draw.choices(LETTERS, k=3))
@@ -49,7 +49,7 @@ def chats(count: int, draw: random.Random) -> list[dict[str, object]]:
 
 
 def problems(count: int, draw: random.Random) -> list[dict[str, object]]:
-    """Like openai/gsm8k: word problems, whose answers end in `#### number`."""
+    """Word problems like openai/gsm8k, whose answers end in `#### number`."""
     rows: list[dict[str, object]] = []
     for _ in range(count):
         name, first, more = draw.choice(NAMES), draw.randint(1, 9), draw.randint(1, 9)
@@ -63,8 +63,8 @@ def problems(count: int, draw: random.Random) -> list[dict[str, object]]:
 
 
 def preferences(count: int, draw: random.Random) -> list[dict[str, object]]:
-    """Like Anthropic/hh-rlhf: two conversations that differ in their last answer. Here: a word is
-    written backwards, or it is not."""
+    """Pairs of conversations like Anthropic/hh-rlhf that differ in their last answer: a word
+    written backwards, or not."""
     rows: list[dict[str, object]] = []
     for chat in chats(count, draw):
         word = str(chat["prompt"]).split()[1]
@@ -74,7 +74,7 @@ def preferences(count: int, draw: random.Random) -> list[dict[str, object]]:
 
 
 def questions(count: int, draw: random.Random) -> list[dict[str, object]]:
-    """Like zwhe99/DeepMath-103K, of which only the questions are used here."""
+    """Questions like zwhe99/DeepMath-103K; only the questions are used here."""
     return [
         {"question": row["question"], "final_answer": str(row["answer"]).rpartition(" ")[2]}
         for row in problems(count, draw)
@@ -82,7 +82,7 @@ def questions(count: int, draw: random.Random) -> list[dict[str, object]]:
 
 
 def main(folder: Path) -> None:
-    """Write the sets below `folder`, over what is there."""
+    """Write the sets into `folder`, replacing existing files."""
     draw = random.Random(SEED)
     for name, config, make in (
         ("HuggingFaceH4/no_robots", "default", chats),

@@ -1,17 +1,19 @@
-"""Kubernetes, a stand-in: an API server over HTTP, and what would be behind it, as far as sweeper
-needs it; the containers are processes of this machine. There is no etcd, no kubelet and no Docker,
-and nothing here has been held against a real cluster: it is written from Kubernetes' documentation.
+"""A stand-in for Kubernetes: an API server over HTTP and the controllers behind it, as far as
+sweeper needs them.
 
-Jobs are refused that Kubernetes' published schema does not have (`kubernetes_job.json`), or that
-break rules beyond it (`_rules`). Listings have label and field selectors, and pages. A controller
+The containers are processes of this machine. There is no etcd, no kubelet and no Docker, and
+nothing here was compared with a real cluster: it is written from Kubernetes' documentation.
+
+Jobs that do not fit Kubernetes' published schema (`kubernetes_job.json`), or that break further
+rules (`_rules`), are refused. Listings have label and field selectors, and pages. A controller
 makes pods of Jobs, by `suspend`, `backoffLimit`, `podFailurePolicy`, `activeDeadlineSeconds`, `ttl`
-and foreground deletion; a scheduler gives them nodes; a kubelet resolves images, secrets and
-`$(NAME)`, starts, stops and kills. Kueue lets jobs go that are in a queue.
+and foreground deletion; a scheduler assigns nodes; a kubelet resolves images, secrets and
+`$(NAME)`, starts, stops and kills. Kueue admits the jobs in a queue.
 
     with Kubernetes(folder) as kube:      # kube.config: a kubeconfig; kube.options() for it
         kube.faults.append(Fault("POST", "jobs", 429, times=3))
         kube.silent = True                # nothing answers
-        kube.shut_down(job)               # the node of its pod goes, as spot machines do
+        kube.shut_down(job)               # the node of its pod shuts down, as spot machines do
         kube.lose(job)                    # the same as by a power cut
         kube.held = True                  # no node has room
 """
@@ -56,7 +58,7 @@ Thing = dict[str, Any]
 
 
 class Wrong(Exception):
-    """An answer that is an error: HTTP's status, Kubernetes' reason, a message."""
+    """An error as an answer: HTTP status, Kubernetes' reason, a message."""
 
     def __init__(self, status: int, reason: str, message: str, retry: str = "") -> None:
         super().__init__(message)
@@ -65,9 +67,8 @@ class Wrong(Exception):
 
 @dataclass
 class Fault:
-    """What goes wrong at the next `times` requests with a method to a resource ("" any), trials
-    left out.
-    `after`: it has taken effect all the same. Status 0: the connection is closed half-way."""
+    """An error in the next `times` requests with a method to a resource ("" any), except dry runs.
+    `after`: the request takes effect all the same. Status 0: the connection is closed half-way."""
 
     method: str
     resource: str
@@ -94,7 +95,7 @@ class Kubernetes:
         self.lock = threading.RLock()
         self.things: dict[str, dict[str, Thing]] = {}
         self.nodes = [Node(f"n{number}", cpus) for number in range(nodes)]
-        self.environment: dict[str, str] = {}  # what nodes give to their containers
+        self.environment: dict[str, str] = {}  # variables that nodes give to their containers
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.requests: list[tuple[str, str]] = []
         self._pages: dict[str, list[Thing]] = {}
@@ -104,10 +105,10 @@ class Kubernetes:
         self.recover()
 
     def recover(self) -> None:
-        """As it is at first; what runs goes on."""
+        """Restore the initial state; running pods continue."""
         with self.lock:
             self.faults: list[Fault] = []
-            self.forgets = 0  # so many next pages of listings
+            self.forgets = 0  # number of the next pages of listings to forget
             self.silent = self.held = self.restricted = False
             self.denied: set[tuple[str, str]] = set()  # (verb, resource)
             self.images = {"sweeper"}
@@ -124,7 +125,7 @@ class Kubernetes:
             self.requests.clear()
 
     def clear(self) -> None:
-        """As it is at first; what runs is ended."""
+        """Restore the initial state and end all pods."""
         with self.lock:
             self.recover()
             self.things["jobs"].clear()  # their pods go after them
@@ -173,15 +174,15 @@ class Kubernetes:
         }
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Options of the backend that lead here."""
+        """Return the backend's options for this stand-in."""
         import sys
 
         return {"image": "sweeper", "python": sys.executable, "cpus": 1.0} | more
 
-    # What is done to it.
+    # Faults.
 
     def add(self, kind: str, name: str, **more: Any) -> Thing:
-        """Put something there: a secret with its `values`, a service account."""
+        """Add an object: a secret with its `values`, a service account."""
         made = {"metadata": {"name": name, "namespace": NAMESPACE, "uid": uuid.uuid4().hex}, **more}
         self.things[kind][name] = made
         return made
@@ -191,7 +192,7 @@ class Kubernetes:
         return [pod for pod in self.things["pods"].values() if _owner(pod) == uid]
 
     def shut_down(self, job: str, seconds: float = 1.0) -> None:
-        """The node of the job's pod goes, and has so many seconds left: spot, a drained node."""
+        """Shut down the node of the job's pod after this many seconds: spot, a drained node."""
         with self.lock:
             for pod in self.pods_of(job):
                 self._disrupt(
@@ -202,8 +203,8 @@ class Kubernetes:
                 self._stop(pod, seconds)
 
     def lose(self, job: str, *, forgotten: bool = True, dead: bool = True) -> Node:
-        """The node of the job's pod answers no more. `forgotten`: and is deleted from the cluster,
-        as clouds do. Not `dead`: what runs there goes on."""
+        """Lose the node of the job's pod, which no longer answers. `forgotten`: it is also deleted
+        from the cluster, as clouds do. Not `dead`: its processes continue."""
         with self.lock:
             (pod,) = self.pods_of(job)
             (node,) = [n for n in self.nodes if n.name == pod["spec"]["nodeName"]]
@@ -227,12 +228,12 @@ class Kubernetes:
             return node
 
     def take_back(self, job: str) -> None:
-        """Kueue preempts a job: it is suspended, and waits again."""
+        """Preempt a job by Kueue: it is suspended, and waits again."""
         with self.lock:
             self.open_queues.clear()
             self._change(self.things["jobs"][job], suspend=True)
 
-    # What is asked of it.
+    # Requests.
 
     def answer(self, method: str, url: str, headers: Any, body: Thing | None) -> Any:
         parts = urlsplit(url)
@@ -335,7 +336,7 @@ class Kubernetes:
             more = {"continue": uuid.uuid4().hex}
             self._pages[more["continue"]] = found[limit:]
         self._version += 1
-        # A page is as of when the listing began.
+        # A page is as of the beginning of the listing.
         items = copy.deepcopy(found[:limit])
         return {"items": items, "metadata": {"resourceVersion": str(self._version), **more}}
 
@@ -379,7 +380,7 @@ class Kubernetes:
         return {"kind": "Status", "status": "Success"}
 
     def _admit(self, spec: Thing) -> None:
-        """What refuses a pod, whoever makes it."""
+        """Apply the checks that refuse a pod, whoever creates it."""
         for kind, key in (
             ("serviceaccounts", "serviceAccountName"),
             ("priorityclasses", "priorityClassName"),
@@ -399,7 +400,7 @@ class Kubernetes:
                 f'pods "x" is forbidden: exceeded quota: compute, used: pods={going}',
             )
 
-    # What is behind it.
+    # Controllers.
 
     def _control(self) -> None:
         while not self._over.wait(0.02):
@@ -416,7 +417,7 @@ class Kubernetes:
                     print(f"the stand-in: {error!r}", flush=True)
 
     def _sync(self, job: Thing) -> None:  # noqa: PLR0912
-        """What the Job controller, Kueue and the garbage collector do for a Job."""
+        """Do the work of the Job controller, Kueue and the garbage collector for a Job."""
         meta, spec, status = job["metadata"], job["spec"], job["status"]
         pods = self.pods_of(meta["name"])
         if "deletionTimestamp" in meta:
@@ -543,7 +544,7 @@ class Kubernetes:
         _set(pod, "DisruptionTarget", reason, message)
 
     def _stop(self, pod: Thing, seconds: float | None = None) -> None:
-        """Delete a pod: its process is told, and killed when its time is up."""
+        """Delete a pod: signal its process, and kill it at the end of its grace period."""
         name = pod["metadata"]["name"]
         if name in self._kill_at or _ended(pod):
             return
@@ -558,7 +559,7 @@ class Kubernetes:
             pod["status"]["phase"] = "Failed"
 
     def _kubelet(self, pod: Thing) -> None:
-        """The scheduler's work for a pod, and its kubelet's."""
+        """Do the work of the scheduler and the kubelet for a pod."""
         name, spec, status = pod["metadata"]["name"], pod["spec"], pod["status"]
         if _ended(pod):
             return
@@ -574,7 +575,7 @@ class Kubernetes:
             _set(pod, "PodScheduled", "", "")
         node = next((node for node in self.nodes if node.name == spec["nodeName"]), None)
         if node is None or not node.alive:
-            return  # nobody tells what is there
+            return  # nobody reports its state
         if name not in self.processes:
             self._begin(pod)
             return
@@ -686,7 +687,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _rules(job: Thing) -> list[str]:  # noqa: PLR0912
-    """What Kubernetes says beyond its schema, of what the backend uses."""
+    """Check Kubernetes' rules beyond its schema, for fields that the backend uses."""
     told, spec, meta = [], job["spec"], job["metadata"]
     pod = spec["template"]["spec"]
     if not _DNS.match(meta["name"]):
@@ -718,7 +719,7 @@ def _rules(job: Thing) -> list[str]:  # noqa: PLR0912
 
 
 def _place(path: list[str]) -> tuple[str, str, str]:
-    """The resource, name and subresource of a path below /api or /apis."""
+    """Return the resource, name and subresource of a path below /api or /apis."""
     rest = path[2:] if path[0] == "api" else path[3:]
     if path == ["version"]:
         return "version", "", ""
@@ -742,7 +743,7 @@ def _at(thing: Thing, path: tuple[str, ...]) -> str:
 
 
 def _expanded(text: str, environment: dict[str, str]) -> str:
-    """`$(NAME)` as Kubernetes replaces it: `$$` is a `$`, and what it does not know stays."""
+    """Expand `$(NAME)` as Kubernetes does: `$$` is a `$`, and unknown names stay."""
 
     def put(match: re.Match[str]) -> str:
         if match[0] == "$$":

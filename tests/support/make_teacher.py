@@ -1,10 +1,11 @@
-"""Makes the weights of `tiny/teacher`: `tiny/qwen3` trained for long on all of the project's tasks.
+"""Makes the weights of `tiny/teacher`: `tiny/qwen3` after long training on all of the project's
+tasks.
 
     python tests/support/make_teacher.py FOLDER
 
-An adapter is trained by the sft recipe on an engine of its own, in FOLDER; that may be stopped and
-started again. Then it is merged into the base's weights, which are written as bfloat16 where the
-engine finds them. Other processors give other last bits: what is published is the file.
+The sft recipe trains an adapter on its own engine, in FOLDER; this can be stopped and started
+again. Then the adapter is merged into the base's weights, which are written as bfloat16 for the
+engine to load. Other processors give other last bits: the published file is authoritative.
 """
 
 import json
@@ -29,7 +30,7 @@ NAMES |= {short: f"mlp.{short}_proj" for short in ("gate", "up", "down")}
 
 
 def problems(draw):
-    """A question with its answer: of a kind first, then of a size, then any."""
+    """Return a random question with its answer: first a kind is drawn, then a size."""
     kind = draw.choice(("addition", "addition", "sorting", "reversal"))
     if kind == "addition":
         task = tasks.addition(draw.choice((1, 2, 2)))
@@ -41,7 +42,7 @@ def problems(draw):
 
 
 def train(folder):
-    """The address of the trained adapter."""
+    """Train the adapter and return its address."""
     data = os.path.join(folder, "problems.jsonl")
     draw = random.Random("teacher")
     with open(data, "w", encoding="utf-8") as file:
@@ -63,7 +64,7 @@ def train(folder):
 
 
 def merged(home, address):
-    """The base's weights with the adapter in them, by their published names, as float32."""
+    """Return the base's weights with the adapter merged, by their published names, as float32."""
     checkpoint = Vault(paths.checkpoints(home)).load(parse(address))
     out = dict(tiny.weights())
     for name in [key[:-2] for key in checkpoint.adapter if key.endswith(".A")]:
@@ -75,13 +76,13 @@ def merged(home, address):
 
 
 def as_bfloat16(array):
-    """The upper half of each float32, rounded to the nearest even."""
+    """Return the upper half of each float32, rounded to the nearest even."""
     bits = array.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def as_safetensors(arrays):
-    """The file's bytes: the length of a header in JSON, the header, the arrays in their order."""
+    """Return the file's bytes: the length of a header in JSON, the header, the arrays in order."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, array in sorted(arrays.items()):
         raw = as_bfloat16(array).tobytes()
@@ -96,7 +97,7 @@ def as_safetensors(arrays):
 def main():
     """Train, merge and write."""
     target = os.path.join(os.path.dirname(models.__file__), "teacher.safetensors")
-    write(target, tiny.weights())  # the engine wants one, whatever it knows
+    write(target, tiny.weights())  # the engine requires one, whatever it contains
     write(target, merged(*train(sys.argv[1])))
     print(f"{target}: {os.path.getsize(target):,} bytes")
 

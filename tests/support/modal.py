@@ -1,12 +1,14 @@
-"""Modal, a stand-in: its service by the classes that its own client is made with, on loopback, as
-far as sweeper needs it; sandboxes are processes of this machine. Nothing here has been held against
-Modal itself: it is written from what its client does and from its documentation.
+"""A stand-in for Modal: its service on loopback with the generated classes of its client, as far
+as sweeper needs it. Sandboxes are processes of this machine.
 
-There are an app, images and secrets. Sandboxes have names that are their own while they run, tags,
-a time limit, and may be terminated; a command in one is started by its command router. Who has no
-token, names an environment that is not there, or gives a tag that is none, is refused.
+Nothing here was compared with Modal itself: it is written from the behaviour of its client and from
+its documentation.
 
-    with Modal(folder) as modal:          # modal.environment_of_launchers lead there
+There are an app, images and secrets. Sandboxes have names that are unique while they run, tags, a
+time limit, and may be terminated; the command router starts commands in them. Requests without a
+token, for a missing environment, or with an invalid tag are refused.
+
+    with Modal(folder) as modal:          # modal.environment_of_launchers configures clients
         modal.faults.append(Fault("SandboxListV2", "UNAVAILABLE", times=3))
         modal.silent = True               # nothing answers
         modal.terminate(sandbox)          # its machine is taken away
@@ -41,8 +43,8 @@ _CONTROL_SECONDS = 0.05
 
 @dataclass
 class Fault:
-    """What goes wrong at the next `times` requests of a method. `after`: it has taken effect all
-    the same."""
+    """An error in the next `times` requests of a method. `after`: the request takes effect all the
+    same."""
 
     method: str
     status: str
@@ -69,7 +71,7 @@ class Sandbox:
 
 
 class _Server(Server):
-    """One whose connections end with it."""
+    """A server that closes its connections when it ends."""
 
     def __init__(self, handlers: Any) -> None:
         super().__init__(handlers)
@@ -99,7 +101,7 @@ class Modal:
         self.folder = folder
         self.lock = threading.RLock()
         self.sandboxes: dict[str, Sandbox] = {}
-        self.environment: dict[str, str] = {}  # what machines give to their containers
+        self.environment: dict[str, str] = {}  # variables that machines give to their containers
         self.requests: list[str] = []
         self.asked_for_tasks: list[str] = []  # by their sandboxes
         self.url = ""
@@ -108,7 +110,7 @@ class Modal:
         self.recover()
 
     def recover(self) -> None:
-        """As it is at first; what runs goes on."""
+        """Restore the initial state; running sandboxes continue."""
         with self.lock:
             self.faults: list[Fault] = []
             self.silent = self.hangs = False
@@ -118,8 +120,8 @@ class Modal:
             self.most: int | None = None  # sandboxes at once
             self.regions = {"us", "eu"}
             self.most_cpus = 64.0
-            self.starting = False  # what is made has no machine yet
-            self.lags = False  # what runs is on no listing yet
+            self.starting = False  # new sandboxes have no machine yet
+            self.lags = False  # listings do not show running sandboxes yet
             self.requests.clear()
             self.asked_for_tasks.clear()
 
@@ -152,15 +154,15 @@ class Modal:
                 self._kill(sandbox)
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Options of the backend that lead here."""
+        """Return the backend's options for this stand-in."""
         return {"image": "sweeper", "python": sys.executable} | more
 
-    # What is done to it.
+    # Faults.
 
     def terminate(
         self, identity: str, status: str = "TERMINATED", code: int = 0, why: str = ""
     ) -> None:
-        """All of it dies at once; it is told as this status of Modal's."""
+        """Kill a sandbox at once; Modal reports this status."""
         with self.lock:
             sandbox = self.sandboxes[identity]
             if not sandbox.result.status:
@@ -168,15 +170,15 @@ class Modal:
                 sandbox.result.exception = why
 
     def going(self) -> list[str]:
-        """The ids of those that run."""
+        """Return the ids of the running sandboxes."""
         with self.lock:
             return [i for i, one in self.sandboxes.items() if not one.result.status]
 
     def shown(self) -> str:
-        """All that it shows of sandboxes."""
+        """Return everything that Modal shows of sandboxes."""
         return "\n".join(str(one.request) for one in self.sandboxes.values())
 
-    # How it works.
+    # Internals.
 
     def _serve(self, started: threading.Event) -> None:
         async def main() -> None:
@@ -192,7 +194,7 @@ class Modal:
             self._loop.run_until_complete(main())
 
     async def answer(self, method: str, request: Any, metadata: Any) -> Any:
-        """What one request is answered. Raises `GRPCError`."""
+        """Answer one request. Raises `GRPCError`."""
         with self.lock:
             self.requests.append(method)
             fault = next((f for f in self.faults if f.times and f.method == method), None)
@@ -242,7 +244,7 @@ class Modal:
 
     @staticmethod
     def _kill(sandbox: Sandbox) -> None:
-        """With all that it has started."""
+        """Kill a process with all that it has started."""
         if sandbox.process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 for child in psutil.Process(sandbox.process.pid).children(recursive=True):
@@ -270,7 +272,7 @@ class Modal:
             stderr=output,
         )
 
-    # What is asked of it.
+    # Requests.
 
     def _on_ClientHello(self, request: Any) -> Any:  # noqa: N802
         return api_pb2.ClientHelloResponse()
@@ -345,7 +347,7 @@ class Modal:
         return api_pb2.SandboxWaitResponse(result=sandbox.result, metadata=about)
 
     def _on_SandboxListV2(self, request: Any) -> Any:  # noqa: N802
-        """Pages of at most a hundred, the newest first."""
+        """Return pages of at most a hundred, the newest first."""
         _valid(request.tags)
         wanted = {tag.tag_name: tag.tag_value for tag in request.tags}
         ids = [] if self.lags else reversed(self.going())
@@ -432,7 +434,7 @@ def _app(request: Any) -> str:
 
 
 def _valid(tags: Any) -> None:
-    """As Modal's own client has it for other things than sandboxes."""
+    """Validate as Modal's own client does for objects other than sandboxes."""
     for tag in tags:
         for text in (tag.tag_name, tag.tag_value):
             if not is_valid_tag(text, max_length=63):
@@ -446,7 +448,7 @@ def _jwt() -> str:
 
 
 def _servicer(base: Any, modal: Modal) -> Any:
-    """An object of one of the service's classes, which has `modal` answer."""
+    """Return an object of one of the service's classes, answered by `modal`."""
 
     def method(name: str) -> Callable[..., Any]:
         async def handle(self: Any, stream: Any) -> None:

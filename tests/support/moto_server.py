@@ -1,7 +1,7 @@
-"""An S3 that moto plays over HTTP: the arguments are those of `moto.server`.
+"""moto's S3 over HTTP: the arguments are those of `moto.server`.
 
-Of two who create one object at once moto lets both win where the second asks whether it is there
-before the first has made it. So no thread is interrupted between the two.
+If two clients create one object at once, moto lets both succeed when the second checks for the
+object before the first has made it. So the interpreter does not switch threads between the two.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""tmux for programs that measure, and for all that they start."""
+"""A private tmux server for measurements."""
 
 import os
 import subprocess
@@ -14,11 +14,11 @@ _NAMES = ("TMUX_TMPDIR", "TMUX", "SWEEPER_TMUX_SOCKET")
 
 @contextmanager
 def own_tmux() -> Iterator[Path]:
-    """Meanwhile tmux keeps its sockets in a new folder, which is given, and the user's servers are
-    not seen. Afterwards all servers there are ended. Their sockets go with the folder: tmux leaves
-    them where they are."""
+    """Let tmux keep its sockets in a new folder, which is yielded, so that the user's servers are
+    not seen. Afterwards all servers there are ended. Their sockets are removed with the folder,
+    because tmux leaves them."""
     before = {name: os.environ.pop(name) for name in _NAMES if name in os.environ}
-    # The path of a socket has 107 bytes.
+    # A socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="swt-", ignore_cleanup_errors=True) as folder:
         os.environ["TMUX_TMPDIR"] = folder
         try:

@@ -1,9 +1,9 @@
-"""A real Ray cluster on loopback: a head, and nodes that come and go, with a token of its own.
+"""A real Ray cluster on loopback: a head, and nodes that come and go, with its own token.
 
     with Cluster() as cluster: ...        # from a test, in an interpreter that has Ray
     python tests/support/ray_cluster.py   # the process that keeps it: verbs on standard input
 
-Everything is started and ended by Ray's own `cluster_utils`, by process; nothing by name.
+Ray's own `cluster_utils` starts and ends everything, by process; nothing is ended by name.
 """
 
 import importlib.util
@@ -24,9 +24,9 @@ ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": TOKEN,
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Nodes are at the loopback address, and nowhere else.
+    # Nodes use only the loopback address.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Else what else is at work here takes the processor from its jobs, which are to be compared.
+    # Otherwise other load on the machine takes processor time from its jobs, which are compared.
     "RAY_worker_niceness": "0",
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "500",
@@ -37,20 +37,20 @@ SECONDS = 120
 
 
 def missing() -> bool:
-    """Whether this interpreter has no Ray."""
+    """Return whether this interpreter has no Ray."""
     return importlib.util.find_spec("ray") is None
 
 
 class Cluster:
-    """A head with `cpus`, and a node called `second`, of as many, which also has the resource
-    `second`. `options` lead to it, `environment` has what it takes to be let in."""
+    """A head with `cpus`, and a node called `second` with as many, which also has the resource
+    `second`. `options` are the backend's options for it, `environment` the variables for access."""
 
     def __init__(self, cpus: int = 16, **environment: str) -> None:
         self.cpus = cpus
         self.environment = {**os.environ, **ENVIRONMENT, **environment}
 
     def __enter__(self) -> "Cluster":
-        # Sockets lie below, whose paths may have 107 characters.
+        # Sockets are below it; their paths have at most 107 characters.
         self._top = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__)), str(self.cpus), self._top.name],
@@ -73,18 +73,18 @@ class Cluster:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The backend's."""
+        """Return the backend's options."""
         return {"address": self.address}
 
     def do(self, verb: str) -> dict[str, Any]:
-        """Have the keeper do something, and wait until it is done."""
+        """Send a verb to the keeper, and wait until it is done."""
         assert self._process.stdin is not None
         print(verb, file=self._process.stdin, flush=True)
         return self._heard()
 
     @contextmanager
     def without_second(self, verb: str = "lose") -> Iterator[None]:
-        """The node `second` is lost, or drained for a spot market (`drain`), and another comes."""
+        """Lose the node `second`, or drain it like a spot machine (`drain`), and add another."""
         self.do(verb)
         try:
             yield
@@ -93,7 +93,7 @@ class Cluster:
 
     @contextmanager
     def head_away(self) -> Iterator[None]:
-        """What listens at the head's address answers nothing."""
+        """Make the head's address unresponsive."""
         self.do("stop")
         try:
             yield
@@ -101,7 +101,7 @@ class Cluster:
             self.do("continue")
 
     def everything_shown(self) -> str:
-        """What the platform shows of its jobs and keeps in its logs."""
+        """Return everything that the platform shows of its jobs and keeps in its logs."""
         shown = json.dumps(self.do("show"))
         logs = [path.read_text(errors="replace") for path in Path(self._top.name).rglob("*.*")
                 if path.is_file() and "sock" not in path.name]  # fmt: skip
@@ -116,7 +116,7 @@ class Cluster:
 
 class _Keeper:
     def __init__(self, cpus: int, top: str) -> None:
-        # Ray notes there which cluster was started last; elsewhere that may be a user's own.
+        # Ray records the last started cluster there; elsewhere it may be a user's own.
         os.environ["RAY_TMPDIR"] = top
         os.makedirs(os.path.join(top, "ray"), exist_ok=True)
         from ray.cluster_utils import Cluster as Nodes
@@ -137,7 +137,7 @@ class _Keeper:
         self.nodes.remove_node(self._second, allow_graceful=False)
 
     def drain(self) -> None:
-        """As a spot market warns: the node has a second, then it is gone."""
+        """Drain as a spot market does: the node has one second, then it is gone."""
         from ray._raylet import GcsClient
 
         node = self._second.node_id

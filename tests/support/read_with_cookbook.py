@@ -1,8 +1,9 @@
-"""Run where tinker-cookbook is installed: what its readers find below a directory, as JSON.
+"""Prints what tinker-cookbook's readers find below a directory, as JSON. It runs where
+tinker-cookbook is installed.
 
     .venv-cookbook/bin/python tests/support/read_with_cookbook.py DIRECTORY
 
-Beside what is read stands what its own writers make of the same episodes (`rewritten`, `redrawn`).
+The output also has what cookbook's own writers make of the same episodes (`rewritten`, `redrawn`).
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ def grouped(records: list[Record]) -> Iterator[list[Record]]:
 
 
 def rewritten(records: list[Record]) -> list[Record]:
-    """The same summaries, from cookbook's own types by cookbook's own writer."""
+    """Write the same summaries from cookbook's own types with cookbook's own writer."""
     groups = [TrajectoryGroup(
         [Trajectory(
             [Transition(
@@ -57,7 +58,7 @@ def rewritten(records: list[Record]) -> list[Record]:
 
 
 def redrawn(title: str, records: list[Record], groups: int) -> Record:
-    """The transcript of the first groups, by the calls of cookbook's ProblemEnv."""
+    """Write the transcript of the first groups, with the calls of cookbook's ProblemEnv."""
     with logtree.init_trace(title) as trace:
         for group in list(grouped(records))[:groups]:
             with logtree.scope_header("Group Rollout"):

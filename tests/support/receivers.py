@@ -1,5 +1,5 @@
-"""Who is told of a sweep: a web server and a mail server on this machine, which can be told to fail
-at first."""
+"""Receivers of notifications: a web server and a mail server on this machine, which can fail at
+first."""
 
 import asyncio
 import http.server
@@ -21,8 +21,9 @@ PASSWORD = "the-password-of-a-person"
 
 
 class Receiver:
-    """A web server that takes messages, and first answers with the codes in `faults`; 0: it hangs
-    up without an answer. While `hold` is cleared it answers nobody; `asked` counts who has come."""
+    """A web server that receives messages. It first answers with the codes in `faults`; 0: it
+    closes the connection without an answer. While `hold` is cleared it answers nobody; `asked`
+    counts the requests."""
 
     def __init__(self) -> None:
         self.faults: list[int] = []
@@ -56,7 +57,7 @@ class Receiver:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A web server for messages, as long as the block runs."""
+    """Run a web server for messages during the block."""
     made = Receiver()
     thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
     thread.start()
@@ -70,8 +71,8 @@ def receiving() -> Iterator[Receiver]:
 
 
 class Mailbox:
-    """A mail server: `taken` has the mails, `users` who has logged in to send each (None: nobody).
-    It first answers a mail with the codes in `faults`; 0: it hangs up."""
+    """A mail server: `taken` has the mails, `users` the login of each sender (None: none). It
+    first answers a mail with the codes in `faults`; 0: it closes the connection."""
 
     def __init__(self) -> None:
         self.faults: list[int] = []
@@ -98,8 +99,8 @@ def _login(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) 
 
 @contextmanager
 def mailbox(tls: str, certificate: Path | None = None, *, login: bool = False) -> Iterator[Mailbox]:
-    """A mail server, as long as the block runs. `tls`: `none`, `starttls` or `ssl`, which want a
-    `certificate`; `login`: mail is taken only of who shows the password of `me`."""
+    """Run a mail server during the block. `tls`: `none`, `starttls` or `ssl`, which need a
+    `certificate`; `login`: it only accepts mail after a login as `me` with the password."""
     made = Mailbox()
     context = None
     if certificate is not None:

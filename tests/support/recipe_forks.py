@@ -1,10 +1,9 @@
-"""Recipes as programs, forked from a process that has imported the SDK: that is most of what their
-start takes.
+"""Forks recipes from a process that has imported the SDK, which is most of their startup time.
 
     python recipe_forks.py DESCRIPTOR       a Unix socket; each message asks for a recipe
 
-`Forks` is the tests' side. What a fork of a recipe could do otherwise than a new interpreter is
-looked at by `tests/e2e/test_fork_client.py`, of the program's own fork server.
+`Forks` is the tests' client. Differences between a forked recipe and a new interpreter are tested
+by `tests/e2e/test_fork_client.py`, for the program's own fork server.
 """
 
 import json
@@ -22,7 +21,7 @@ _LARGEST = 1 << 20
 
 
 class Forked:
-    """A recipe's process, as `subprocess.Popen` is one: `stdout` is read line by line, `pid`."""
+    """A recipe's process, like `subprocess.Popen`: `stdout` is read line by line, `pid`."""
 
     def __init__(
         self, pid: int, ended: socket.socket, output: int, errors: IO[str], holding: int | None
@@ -35,23 +34,23 @@ class Forked:
         self._errors = errors
 
     def send_signal(self, number: int) -> None:
-        """As `Popen`'s."""
+        """Send a signal, as `Popen` does."""
         os.kill(self.pid, number)
 
     def poll(self) -> int | None:
-        """Its exit code, None while it runs."""
+        """Return its exit code, None while it runs."""
         if self.returncode is None and select.select([self._ended], [], [], 0)[0]:
             self.returncode = json.loads(self._ended.recv(_LARGEST))["code"]
         return self.returncode
 
     def let_go(self) -> None:
-        """Let it go beyond what it is held at."""
+        """Release the process from the line where it is held."""
         if self._holding is not None:
             os.close(self._holding)
             self._holding = None
 
     def communicate(self) -> tuple[str, str]:
-        """What is left of its output, and its errors, when it has ended."""
+        """Return the rest of its output, and its errors, when it has ended."""
         self.let_go()
         with self.stdout, self._ended, self._errors:
             output = self.stdout.read()
@@ -62,7 +61,7 @@ class Forked:
 
 
 class Forks:
-    """A process that has imported what recipes import, and forks them."""
+    """A process that has imported the recipes' modules, and forks recipes."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,8 +80,8 @@ class Forks:
         environment: Mapping[str, str],
         held_at: str | None = None,
     ) -> Forked:
-        """`python -m MODULE ARGUMENTS`, with nothing on stdin. Once it has printed a line that
-        begins with `held_at`, it waits until it is let go."""
+        """Start `python -m MODULE ARGUMENTS`, without standard input. After printing a line that
+        begins with `held_at`, it waits until it is released."""
         asked = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
         request = json.dumps(asked | {"cwd": os.getcwd(), "held_at": held_at})
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -98,13 +97,13 @@ class Forks:
         return Forked(pid, ours, output, errors, holding)
 
     def close(self) -> None:
-        """End the process that forks. What it has forked goes with it."""
+        """End the process that forks, with its children."""
         self._socket.close()
         self._process.wait()
 
 
 class _Held:
-    """A stream for text. Once a line that begins so is out, it waits until the other end of
+    """A text stream. After a line that begins with the given text, it waits until the other end of
     `descriptor` is closed."""
 
     def __init__(self, stream: IO[str], begins: str, descriptor: int) -> None:
@@ -126,7 +125,7 @@ class _Held:
 
 
 def _serve(asked: socket.socket) -> dict[str, Any] | None:
-    """Fork what is asked for, until nobody can ask any more. In a fork, returns what it is for."""
+    """Fork on request until the socket is closed. In a fork, returns the request."""
     running: dict[int, tuple[int, socket.socket]] = {}
     while True:
         ready, _, _ = select.select([asked, *running], [], [])
@@ -164,7 +163,7 @@ def _main() -> None:
     import gc
     import runpy
 
-    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # here, not in what is forked
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # here, not in the forks
     import httpcore  # noqa: F401
     import numpy  # noqa: F401
     import pyqwest  # noqa: F401

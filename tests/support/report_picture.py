@@ -1,6 +1,6 @@
-"""Takes the picture of the first screen of a report, `docs/report.png`, again: `make picture`.
+"""Updates `docs/report.png`, a picture of the first screen of a report: `make picture`.
 
-The quickstart is launched for real, on the local engine, and its report opened in Chromium.
+It launches the quickstart for real, on the local engine, and opens the report in Chromium.
 """
 
 import base64
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "report.png"
 WIDTH = 1280
 BELOW = 26
-"""So many pixels of the page below the verdict are shown."""
+"""Pixels shown of the page below the verdict."""
 
 END = "document.querySelector('section.verdict').getBoundingClientRect().bottom + scrollY"
 

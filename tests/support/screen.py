@@ -1,5 +1,5 @@
-"""A terminal for tests: a tmux server of its own, whose keys are pressed and whose screen is read;
-and a sweep that has one run of each kind to look at."""
+"""A terminal for tests: a private tmux server whose keys are pressed and whose screen is read; and
+a sweep with one run of each kind to look at."""
 
 import json
 import os
@@ -47,7 +47,9 @@ alarms: {{stalled: {{after: 12s, factor: 2}}}}
 
 
 class Terminal:
-    """`width` by `height`, with a shell in `folder`. `environment` is added to that of the test."""
+    """A terminal of `width` by `height`, with a shell in `folder`. `environment` is added to that
+    of the test.
+    """
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class Terminal:
         path = f"{binaries}{os.pathsep}{os.environ['PATH']}"
         own |= {"PATH": path, "PS1": "$ ", "LC_ALL": "C.UTF-8"} | dict(environment or {})
         size = ["-x", str(width), "-y", str(height)]
-        # Without tmux's variable, since what runs here is in no tmux as far as it knows.
+        # Without tmux's variable, so that programs do not notice tmux.
         shell = ["env", "-u", "TMUX", *(f"{k}={v}" for k, v in (environment or {}).items())]
         command = ["tmux", "-u", "-f", os.devnull, "-L", self._name, "new-session", "-d", *size]
         command += ["-c", str(folder), *shell, "bash", "--norc", "--noprofile"]
@@ -73,21 +75,21 @@ class Terminal:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     def press(self, *keys: str) -> None:
-        """Keys by tmux's names (`Enter`, `Down`, `C-c`); what is none is typed."""
+        """Press keys by tmux's names (`Enter`, `Down`, `C-c`); other text is typed."""
         for key in keys:
             self.tmux("send-keys", key)
 
     def type(self, line: str) -> None:
-        """A command line."""
+        """Type a command line."""
         self.tmux("send-keys", "-l", line)
         self.press("Enter")
 
     def screen(self, *, escapes: bool = False) -> str:
-        """What is to be seen."""
+        """Return the visible text."""
         return self.tmux("capture-pane", "-p", *(["-e"] if escapes else []))
 
     def wait(self, *texts: str, gone: str | None = None, seconds: float = 60.0) -> str:
-        """Wait until all `texts` are to be seen, and `gone` is not; gives the screen."""
+        """Wait until all `texts` are visible, and `gone` is not; returns the screen."""
 
         now = ""
 
@@ -116,7 +118,7 @@ def wait_until(
 def write_grid(
     folder: Path, name: str = "demo", seconds: float = 0.5, backend: str = "tmux"
 ) -> Path:
-    """A grid of sixteen runs: some train, fail, are held back by the service, or diverge."""
+    """Write a grid of sixteen runs: some train, fail, are held back by the service, or diverge."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
     grid = folder / f"{name}.yaml"

@@ -1,7 +1,7 @@
-"""Takes the screens of `docs/watch.md` from a real sweep in a real tmux: `make screens`.
+"""Updates the screens in `docs/watch.md` from a real sweep in a real tmux: `make screens`.
 
-A launch of sixteen runs, of which some train, fail, are held back by the service or diverge. One
-is stopped, so that it stalls; and of another the worker with it, so that it is silent.
+It launches sixteen runs, some of which train, fail, are held back by the service or diverge. One
+recipe is stopped, so that it stalls; another is stopped with its worker, so that it is silent.
 """
 
 import os
@@ -26,7 +26,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
 
 
 def worker_of(root: Path, run: str) -> psutil.Process:
-    """The worker of a run's first attempt, once it beats and the run has taken some steps."""
+    """Return the worker of a run's first attempt, once it sends heartbeats and the run has taken
+    some steps.
+    """
     store, layout = LocalStore(str(root)), Layout("demo")
     (identity,) = [one.id for one in read_plan(store, "demo").runs if one.name == run]
     path = layout.heartbeat(identity, 1)
@@ -39,7 +41,7 @@ def worker_of(root: Path, run: str) -> psutil.Process:
 
 
 def taken(folder: Path, root: Path) -> dict[str, str]:
-    """Name -> screen."""
+    """Return the screens by name."""
     found: dict[str, str] = {}
     terminals = {size: Terminal(folder, *size) for size in ((80, 24), (200, 50))}
     silent = worker_of(root, "lr=0.03,kind=trains,seed=1")

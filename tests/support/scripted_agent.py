@@ -1,4 +1,4 @@
-"""An agent for the package harbor that executes given commands: those of a trial's number."""
+"""An agent for the package harbor that executes given commands, chosen by the trial's number."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from harbor.models.agent.context import AgentContext
 
 
 class Scripted(BaseAgent):
-    """`commands`: of each task, by the last part of its name, a list of commands a trial."""
+    """`commands`: a list of commands per trial of each task, by the last part of its name."""
 
     @staticmethod
     def name() -> str:

@@ -1,6 +1,6 @@
-"""A folder with a toy recipe and its grid, and `sweeper` as a user has it. The toy writes down in a
-ledger of its own what it really did, and after its first step waits while the file `hold` is there:
-what a test does meanwhile may take as long as it will."""
+"""A folder with a toy recipe and its grid, and `sweeper` as a user runs it. The toy records its
+actions in its own ledger, and waits after its first step while the file `hold` exists, so that a
+test has all the time it needs."""
 
 import json
 import os
@@ -86,7 +86,7 @@ launch:
 
 
 class Shell:
-    """A folder with the toy and its grid, and `sweeper` as a user has it."""
+    """A folder with the toy and its grid, and `sweeper` as a user runs it."""
 
     def __init__(self, folder: Path, backend: str) -> None:
         self.folder = folder
@@ -116,7 +116,7 @@ class Shell:
         return output + errors
 
     def manifests(self, *arguments: str) -> list[Any]:
-        """What `plan --manifest` prints of the grid, as YAML is read."""
+        """Return the parsed YAML of `plan --manifest` for the grid."""
         process = self.start("plan", "grid.yaml", "--manifest", *arguments)
         output, errors = process.communicate(timeout=240)
         assert process.returncode == 0, output + errors
@@ -128,8 +128,8 @@ class Shell:
         return Counter(run["state"] for run in json.loads(output)["runs"])
 
     def until_states(self, expected: Mapping[str, int]) -> None:
-        """Wait until the runs' states are these. They are read in this process: to start `status`
-        again and again would take the processor from what is waited for."""
+        """Wait until the runs have these states. They are read in this process, because starting
+        `status` repeatedly would take processor time from the runs."""
         root = self.environment.get("SWEEPER_ROOT", str(self.folder / "sweeps"))
 
         def found() -> Counter[str]:
@@ -139,13 +139,13 @@ class Shell:
         self.until(lambda: found() == expected)
 
     def executed(self) -> Counter[tuple[str, str, str]]:
-        """(run, attempt, step) -> how often it really happened."""
+        """Return (run, attempt, step) -> number of executions."""
         lines = self.ledger.read_text().split("\n")[:-1] if self.ledger.exists() else []
         return Counter((*line.split(" "),) for line in lines)  # type: ignore[misc]
 
     @staticmethod
     def until(condition: Callable[[], object]) -> None:
-        """Wait for something to be true. To look takes a fifth of the processor at most."""
+        """Wait for a condition. Checking takes a fifth of the processor at most."""
         deadline = time.monotonic() + 90
         while True:
             begun = time.process_time()
@@ -183,8 +183,8 @@ class ShellElsewhere(Shell):
         return Counter(run.state.value for run in self.runs())
 
     def wait_out_a_lease(self) -> None:
-        """While nothing answers, and all runs are at work: wait until the launcher tells so, and
-        then for longer than the lease. Nothing is given up meanwhile."""
+        """During an outage with all runs at work: wait until the launcher reports it, and then for
+        longer than the lease. No run may be given up meanwhile."""
         before = self.run_states()
         assert set(before) == {"running"}
         self.until(lambda: read_observations(open_store(self.root), "toys").unreachable)
@@ -192,7 +192,7 @@ class ShellElsewhere(Shell):
         assert self.run_states() == before
 
     def judge(self, **options: Any) -> None:
-        """Assert that the ledger and the store tell the same of every run."""
+        """Assert that the ledger and the store agree on every run."""
         rows = read_ledger(self.ledger)
         verdict = judge(open_store(self.root), "toys", rows, 10, resumes=True, **options)
         assert verdict.good, verdict
@@ -216,7 +216,7 @@ class SweepElsewhere:
         return self.shell.start("launch", "grid.yaml", *given, "--wait")
 
     def well(self, launcher: subprocess.Popen[str], seconds: float = 240) -> None:
-        """Wait for the end of a launcher that has nothing to complain of."""
+        """Wait for the end of a launcher that reports no problems."""
         output, errors = launcher.communicate(timeout=seconds)
         assert launcher.returncode == 0, output + errors
 
@@ -232,5 +232,5 @@ class SweepElsewhere:
         return read_events(open_store(self.root), "toys")
 
     def at_step(self, step: int) -> int:
-        """How many executions have come to this step."""
+        """Return how many executions have reached this step."""
         return sum(int(at) == step for _, _, at in self.shell.executed())

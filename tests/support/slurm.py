@@ -4,8 +4,8 @@
 
 Debian: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins (`make slurm`); for `sacct`
 slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core (`make sacct`). Everything
-is started by path and ended by the number of its process. Nodes are n0, n1, ...; partitions `main`
-(of all nodes, the default) and `urgent`, which preempts it.
+is started by path and ended by process id. Nodes are n0, n1, ...; partitions `main` (of all nodes,
+the default) and `urgent`, which preempts it.
 """
 
 import os
@@ -92,7 +92,7 @@ StorageLoc=slurm_acct
 
 
 def missing(*names: str) -> list[str]:
-    """Which of these programs are not installed; of all that a cluster needs by default."""
+    """Return which of these programs are not installed; by default those that a cluster needs."""
     return [name for name in names or (*DAEMONS, "sbatch", "squeue") if _path(name) is None]
 
 
@@ -101,14 +101,14 @@ def _path(name: str) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Below those that the kernel gives to whoever takes any: else one could be another's before
-    its daemon has it."""
+    """Return ports below the kernel's ephemeral range: in that range another process could take
+    one before its daemon binds it."""
     sockets: list[socket.socket] = []
     found: list[int] = []
     try:
         for port in random.sample(range(10_000, 30_000), 1_000):
             sockets.append(socket.socket())
-            with suppress(OSError):  # somebody has it
+            with suppress(OSError):  # it is taken
                 sockets[-1].bind(("127.0.0.1", port))
                 found.append(port)
             if len(found) == count:
@@ -128,8 +128,8 @@ def until(condition: Callable[[], object], seconds: float, what: str) -> None:
 
 
 class Cluster:
-    """A cluster in a folder of its own, which is removed with it. `environment` is what Slurm's
-    commands need to find it."""
+    """A cluster in its own folder, which is removed with it. `environment` has the variables that
+    Slurm's commands need to find it."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Cluster:
         accounting: bool = False,
         more: str = "",
     ) -> None:
-        # Sockets lie here, whose paths may have 107 characters.
+        # Sockets are here; their paths have at most 107 characters.
         self.top = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self.nodes, self.cpus, self.accounting, self._more = nodes, cpus, accounting, more
@@ -175,8 +175,8 @@ class Cluster:
 
     def close(self) -> None:
         """End jobs and daemons, and remove the folder."""
-        # A slurmstepd is no child of ours, and its jobs are its. They go first, lest they wait for
-        # a controller that is gone.
+        # A slurmstepd is not a child of this process, and jobs are its children. They are ended
+        # first, because otherwise they wait for a controller that is gone.
         self.end_jobs()
         for name in sorted(self.processes, key=lambda name: (name == "munged", name)):
             self.kill(name)
@@ -184,7 +184,7 @@ class Cluster:
         shutil.rmtree(self.top, ignore_errors=True)
 
     def end_jobs(self, node: str | None = None) -> None:
-        """SIGKILL for every slurmstepd (of a node) and all that it has started."""
+        """Send SIGKILL to every slurmstepd (of a node) and all that it has started."""
         found = self.steps(node)
         tree = [child for one in found for child in _children(one)]
         for process in [*found, *tree]:
@@ -192,7 +192,7 @@ class Cluster:
                 process.kill()
 
     def steps(self, node: str | None = None) -> list[psutil.Process]:
-        """The slurmstepd of this cluster, or of one of its nodes."""
+        """Return the slurmstepd processes of this cluster, or of one of its nodes."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -201,7 +201,9 @@ class Cluster:
         return found
 
     def _owns(self, process: psutil.Process, node: str | None) -> bool:
-        """By the log that it writes to: its title has overwritten its environment."""
+        """Recognize a process by its log file, because its title has overwritten its
+        environment.
+        """
         start = str(self.top / "log" / f"slurmd-{node or ''}")
         return any(file.path.startswith(start) for file in process.open_files())
 
@@ -221,8 +223,8 @@ class Cluster:
                 f"NodeName=n{number} NodeAddr=127.0.0.1 NodeHostname={host} Port={its} "
                 f"CPUs={self.cpus} RealMemory=1000 State=UNKNOWN\n"
             )
-        # What a login would give the user, for `--export=NONE`: the cache of it, which slurmd reads
-        # instead of going through somebody's `.profile` for every job.
+        # The cached login environment for `--export=NONE`, which slurmd reads instead of running a
+        # user's `.profile` for every job.
         cache = self.top / "state" / "env_cache"
         cache.mkdir()
         given = {
@@ -263,7 +265,7 @@ class Cluster:
         until((munge / "munge.sock").exists, 10, "munged")
 
     def _start_accounting(self) -> None:
-        """MariaDB and slurmdbd, so that `sacct` answers."""
+        """Start MariaDB and slurmdbd, so that `sacct` answers."""
         port, storage = free_ports(2)
         data = self.top / "mariadb"
         subprocess.run(
@@ -289,12 +291,12 @@ class Cluster:
         self.run("sacctmgr", "-i", "add", "cluster", "sweepertest")
 
     def start_controller(self, *, fresh: bool = False) -> None:
-        """slurmctld, from what it has saved or `fresh`."""
+        """Start slurmctld, from its saved state or `fresh`."""
         options = ["-i"] if fresh else []
         self._spawn("slurmctld", "slurmctld", "-D", "-f", str(self.config), *options)
 
     def start_node(self, number: int) -> None:
-        """The slurmd of a node."""
+        """Start the slurmd of a node."""
         (self.top / "spool" / f"n{number}").mkdir(exist_ok=True)
         self._spawn(f"n{number}", "slurmd", "-D", "-N", f"n{number}", "-f", str(self.config))
 
@@ -309,12 +311,12 @@ class Cluster:
             process.wait()
 
     def kill_node(self, number: int) -> None:
-        """As if its power had gone: the slurmd, and all that runs there."""
+        """Simulate a power failure: kill the slurmd and all that runs there."""
         self.kill(f"n{number}")
         self.end_jobs(f"n{number}")
 
     def run(self, *argv: str, check: bool = True) -> str:
-        """The output of one of Slurm's commands."""
+        """Return the output of one of Slurm's commands."""
         done = subprocess.run(
             argv, env=self.environment, capture_output=True, text=True, check=False, timeout=60
         )
@@ -323,7 +325,7 @@ class Cluster:
         return done.stdout
 
     def until_idle(self) -> None:
-        """Wait until every node is there."""
+        """Wait until every node is available."""
 
         def idle() -> bool:
             out = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False)

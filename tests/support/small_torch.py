@@ -1,13 +1,13 @@
-"""As much of torch as the SDK asks for to differentiate a custom loss; torch itself is 1 GB.
+"""The part of torch that the SDK needs to differentiate a custom loss; torch itself is 1 GB.
 
-The loss says its slopes by itself: `total(value, [(leaf, slope), ...])`.
+The loss supplies its own slopes: `total(value, [(leaf, slope), ...])`.
 """
 
 import numpy as np
 
 
 class Leaf(np.ndarray):
-    """As much of a torch tensor as the SDK asks of a custom loss's argument."""
+    """The part of a torch tensor that the SDK needs in a custom loss's argument."""
 
     grad = None
 
@@ -25,7 +25,7 @@ class Leaf(np.ndarray):
 
 
 class Torch:
-    """What the SDK calls of torch for a custom loss; torch itself is 1 GB."""
+    """The part of torch that the SDK calls for a custom loss."""
 
     @staticmethod
     def tensor(values):
@@ -33,7 +33,7 @@ class Torch:
 
 
 class Total(Leaf):
-    """A loss: a number that leaves its slopes at the leaves when told to go backward."""
+    """A loss: a number that writes its slopes to the leaves in `backward`."""
 
     def backward(self):
         for leaf, slope in self.slopes:

@@ -1,4 +1,4 @@
-"""A sweep on the fake backend, as `sweeper watch` sees it."""
+"""A sweep on the fake backend, as seen by `sweeper watch`."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from sweeper.tui.poller import Poller
 
 
 class Watched:
-    """A sweep of three runs (`scene`), looked at with clocks of the test's."""
+    """A sweep of three runs (`scene`), with clocks of the test's."""
 
     def __init__(self, scene: Any) -> None:
         self.scene, self.now = scene, 1000.0

@@ -1,5 +1,5 @@
-"""Wheels of what is installed here, for tests that install without a network: each distribution's
-files, by its own record, as they were in the wheel that it came from."""
+"""Makes wheels of installed distributions, for tests that install without a network. Each has the
+distribution's files, by its own record, as in its original wheel."""
 
 import re
 import zipfile
@@ -17,7 +17,7 @@ def wheels(folder: Path, names: Iterable[str]) -> Path:
 
 
 def made(folder: Path, name: str, version: str, **files: str) -> Path:
-    """Put a wheel of a package of the test's own into `folder`: `files` are modules' texts."""
+    """Put a wheel of a generated package into `folder`: `files` are modules' texts."""
     folder.mkdir(parents=True, exist_ok=True)
     about = f"{name}-{version}.dist-info"
     texts = {f"{module}.py": text for module, text in files.items()}

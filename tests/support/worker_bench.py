@@ -1,4 +1,4 @@
-"""One run of a sweep, and its workers for real: what the tests of the worker work with."""
+"""One run of a sweep and its real workers, for the tests of the worker."""
 
 import subprocess
 import sys
@@ -69,7 +69,9 @@ class Bench:
         return worker.returncode, output.decode()
 
     def run(self, program: str, attempt: int = 1, **changes: Any) -> dict[str, Any]:
-        """Run an attempt to its end; gives the body of its last event, with the event's state."""
+        """Run an attempt to its end; returns the body of its last event, with the
+        event's state.
+        """
         self.prepare(program, attempt, **changes)
         self.finish(self.start(attempt))
         return self.outcome()
@@ -82,12 +84,12 @@ class Bench:
 
     @staticmethod
     def waits(stop: int | None) -> str:
-        """A program that waits to be asked to stop, and then ends with this code, or (None) does
-        not. It makes a file `ready`."""
+        """Return a program that waits for a request to stop, and then ends with this code, or
+        (None) does not end. It makes a file `ready`."""
         return WAIT.format(stop=stop)
 
     def start_waiting(self, stop: int | None, **changes: Any) -> subprocess.Popen[bytes]:
-        """A worker whose recipe waits so, and is ready for it."""
+        """Start a worker whose recipe waits like that, and wait until it is ready."""
         self.prepare(self.waits(stop), **changes)
         worker = self.start()
         self.wait_for(self.path() / "ready")
@@ -106,7 +108,7 @@ class Bench:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Have no worker left behind."""
+        """End all workers."""
         for worker in self.workers:
             worker.kill()
             worker.wait()

@@ -1,4 +1,4 @@
-"""Sweeps written straight into a store, with a truth that the test knows: no launcher involved.
+"""Writes sweeps straight into a store, with a known truth and without a launcher.
 
 Loaded by the `written` fixture of `tests/conftest.py`.
 """
@@ -19,7 +19,7 @@ def dump(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 class Written:
-    """A sweep in the making: `run()` for each run, then `save()`."""
+    """A sweep to be written: `run()` for each run, then `save()`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Written:
         retired: bool = False,
         **outcome: Any,
     ) -> str:
-        """Record one attempt of a run (the run itself too, with its first); gives its id.
+        """Record one attempt of a run (with its first, also the run itself); returns its id.
 
         `state`: an event that ends an attempt, or running, submitted, planned, lost.
         """
@@ -139,7 +139,9 @@ class Written:
 def curve(
     final: float, steps: int = 80, every: int = 20, start: float = 1.8, noise: float = 0.0
 ) -> list[dict[str, Any]]:
-    """A training run that ends at `final`: `train/nll` each step, `test/nll` now and then."""
+    """Return a training run that ends at `final`: `train/nll` each step, `test/nll`
+    now and then.
+    """
     rng = random.Random(f"{final}/{steps}")
     rows: list[dict[str, Any]] = []
     for step in range(steps + 1):
@@ -152,7 +154,7 @@ def curve(
 
 
 def checkpoint(run: str, step: int = 80, **more: Any) -> list[dict[str, Any]]:
-    """The record of a finished run."""
+    """Return the record of a finished run."""
     path = f"tinker://{run}/sampler_weights/final"
     return [{"name": "final", "batch": step, "final": True, "sampler_path": path, **more}]
 
@@ -165,8 +167,8 @@ def grid_of_means(
     name: str = "demo",
     **document: Any,
 ) -> Written:
-    """Learning rate x rank: each cell has exactly the given mean and, over its seeds, a standard
-    deviation of `spread` (0 for one seed). All runs succeed."""
+    """Write learning rate x rank: each cell has exactly the given mean and, over its seeds, a
+    standard deviation of `spread` (0 for one seed). All runs succeed."""
     rates, ranks = (sorted({key[i] for key in means}) for i in (0, 1))
     axes = {"learning_rate": rates, "lora_rank": ranks}
     sweep = Written(root, name, axes, **document)
@@ -196,9 +198,9 @@ def measured(
     name: str = "demo",
     **document: Any,
 ) -> Written:
-    """For each cell, its settings and what its seeds end at (NaN: that run diverged, None: it has
-    not started). The declared axes hold the values that the cells have there; a cell with other
-    settings too is an included one, and its are not declared."""
+    """Write cells from their settings and the final values of their seeds (NaN: that run diverged,
+    None: it has not started). The declared axes hold the values that the cells have there; a cell
+    with further settings is an included one, and its values are not declared."""
     declared = [own for own, _ in cells if set(own) <= set(axes)]
     values = {axis: [own[axis] for own in declared if axis in own] for axis in axes}
     sweep = Written(root, name, values, **document)
@@ -223,7 +225,7 @@ HOSTILE = (
 
 
 def hostile(root: Path) -> Written:
-    """A sweep whose names, values, keys, reasons and logs all try to run something."""
+    """Write a sweep whose names, values, keys, reasons and logs all try to inject code."""
     sweep = Written(
         root,
         "hostile",
@@ -244,9 +246,10 @@ def hostile(root: Path) -> Written:
 
 
 def truth(root: Path, seeds: int = 4, name: str = "truth") -> Written:
-    """A sweep with a known truth, in noise: learning rate by rank, where a larger rank is better to
-    the end of the axis (64) and a rate of 1e-3 and one of 2e-3 are equally good; the corner of the
-    largest rate and the largest rank diverges; and one cell has no result: its runs failed."""
+    """Write a sweep with a known truth, in noise: learning rate by rank. A larger rank is better
+    to the end of the axis (64), and the rates 1e-3 and 2e-3 are equally good; the corner of the
+    largest rate and the largest rank diverges; and one cell has no result, because its runs
+    failed."""
     rates, ranks = [5e-4, 1e-3, 2e-3, 4e-3, 8e-3], [4, 16, 64]
     by_rate = {5e-4: 0.50, 1e-3: 0.20, 2e-3: 0.20, 4e-3: 0.60, 8e-3: 0.80}
     by_rank = {4: 0.90, 16: 0.45, 64: 0.0}
@@ -290,7 +293,9 @@ def rollouts(
     lengths: Sequence[int] = (8,),
     ended: bool = True,
 ) -> None:
-    """Rollout summaries of an iteration: a group a row of `rewards`; right is a reward of 1."""
+    """Write rollout summaries of an iteration: one group per row of `rewards`; a reward of 1 is
+    right.
+    """
     records: list[dict[str, Any]] = []
     for group, own in enumerate(rewards):
         for index, reward in enumerate(own):
@@ -329,7 +334,7 @@ def rollouts(
 
 
 def hostile_rollouts(root: Path, count: int = 200) -> Written:
-    """`count` transcripts, keys and names that all try to run something, in a sweep that has
+    """Write `count` transcripts, keys and names that all try to inject code, in a sweep that has
     everything a report shows."""
     reward = "<img src=x onerror=boom()>/reward"
     sweep = Written(

@@ -1,1 +1,1 @@
-"""What the chaos tests, and the programs beside them, have in common."""
+"""Shared parts of the chaos tests and their programs."""

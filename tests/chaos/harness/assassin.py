@@ -1,5 +1,5 @@
-"""`assassin.py PID KIND SECONDS DIARY TOKEN`: waits, interferes with a worker, and writes down that
-it did. Standard library only.
+"""`assassin.py PID KIND SECONDS DIARY TOKEN`: waits, interferes with a worker, and records that it
+did. Standard library only.
 
     worker      SIGKILL for the worker alone
     both        SIGKILL for its recipe's process group and for the worker
@@ -41,14 +41,16 @@ def main(pid: int, kind: str, seconds: float, diary: str, token: str) -> None:
 
 
 def recipes(pid: int) -> list[int]:
-    """The process groups of a worker's recipe: one, or none."""
+    """Return the process groups of a worker's recipe: one, or none."""
     with suppress(OSError):
         return [child for child in children(pid) if os.getpgid(child) == child]
     return []
 
 
 def children(pid: int) -> list[int]:
-    """The recipe, and not ourselves nor the worker's guard, which shares its command line."""
+    """Return the recipe, but not this process nor the worker's guard, which shares its command
+    line.
+    """
     with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
         found = [int(word) for word in file.read().split()]
     ours = read(pid)

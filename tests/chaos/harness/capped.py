@@ -1,8 +1,8 @@
-"""The real engine, with a cap on its sessions that moves: `capped.py HOME`. `HOME/cap` says how
-many may have training clients. What it had is written to `HOME/seats.jsonl`, five times a second:
+"""The real engine with a variable cap on its sessions: `capped.py HOME`. `HOME/cap` has the number
+of sessions that may have training clients. `HOME/seats.jsonl` gets a record five times a second:
 the time, the cap, and the seats that are taken and waited for, by the root of the run's sweep.
 
-The product has no way to move the cap of an engine that runs: that is put in place here.
+The product cannot change the cap of a running engine; this program adds that.
 """
 
 import json
@@ -22,7 +22,7 @@ _SECONDS = 0.2
 
 
 class Capped(Service):
-    """A service that keeps a record of its seats."""
+    """A service that records its seats."""
 
     home: Path
 
@@ -37,7 +37,7 @@ class Capped(Service):
                 cap = int((self.home / "cap").read_text() or gate._limit)
                 if cap != gate._limit:
                     gate._limit = cap
-                    gate.leave("")  # lets in whom there is room for now
+                    gate.leave("")  # admits those for whom there is room now
                 with gate._lock:
                     inside, waiting = list(gate._inside), list(gate._waiting)
                 line = {"time": time.time(), "cap": cap}

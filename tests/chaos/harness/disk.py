@@ -1,10 +1,9 @@
-"""A disk that keeps what was synced, and nothing else.
+"""A disk that keeps only synced data.
 
-Stands in for `os` in `sweeper.storage.local` while it is installed. Real files are written, and
-beside them it is noted what POSIX promises to find after the power has gone: a file's bytes as of
-its last fsync (none, when there was none), a folder's entries as of the last fsync of the folder.
-At the chosen call the power goes: the caller is killed, and `restart` puts the folder into that
-state.
+It replaces `os` in `sweeper.storage.local` while it is installed. Real files are written, and the
+disk also records the state that POSIX guarantees after a power failure: a file's bytes as of its
+last fsync (none without one), a folder's entries as of the last fsync of the folder. At the chosen
+call the power fails: the caller is killed, and `restart` puts the folder into that state.
 """
 
 import os
@@ -20,22 +19,22 @@ from sweeper.testing import Killed
 
 
 class File:
-    """What is kept of a file: its bytes when it was last synced."""
+    """The durable state of a file: its bytes when it was last synced."""
 
     def __init__(self, kept: bytes = b"") -> None:
         self.kept = kept
 
 
 class Folder:
-    """What is kept of a folder: its entries when it was last synced."""
+    """The durable state of a folder: its entries when it was last synced."""
 
     def __init__(self) -> None:
         self.kept: dict[str, File | Folder] = {}
 
 
 class Disk:
-    """The folder `root`, on a disk whose power goes at the call numbered `cut_at`, from 1: calls
-    that write, sync, link, rename, remove or make something."""
+    """The folder `root`, on a disk whose power fails at the call numbered `cut_at`, from 1, among
+    calls that write, sync, link, rename, remove or make something."""
 
     def __init__(self, root: str, cut_at: int | None = None) -> None:
         self.root = root
@@ -47,7 +46,7 @@ class Disk:
         self._scan()
 
     def _scan(self) -> None:
-        """All that is there now is on the disk."""
+        """Record all present files as durable."""
         self._now = {self.root: Folder()}
         for folder, folders, files in os.walk(self.root):
             for name in folders:
@@ -65,7 +64,7 @@ class Disk:
         return {p[len(start) :]: self._now[p] for p in names if os.sep not in p[len(start) :]}
 
     def restart(self) -> None:
-        """What is found when the power is back."""
+        """Restore the durable state, as after the power returns."""
         kept = self._now[self.root]
         for entry in os.scandir(self.root):
             if entry.is_dir():
@@ -80,7 +79,7 @@ class Disk:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let the store use it."""
+        """Make the store use it."""
         sweeper.storage.local.os = sweeper.atomic.os = self  # type: ignore[assignment]
         try:
             yield

@@ -1,11 +1,11 @@
-"""The real launcher and the real worker, in processes of their own, with things going wrong.
+"""Runs the real launcher and the real worker, in separate processes, with faults.
 
     entry.py launch SPEC              what `sweeper launch --wait` does
     entry.py drive SPEC               what a launcher left to itself does
     entry.py worker SPEC FOLDER TOKEN what `python -m sweeper.worker.main FOLDER TOKEN` does
 
-`SPEC` is JSON (see `Spec`), or a file of it. The product has no hooks for any of this: stores,
-backends and seconds are put in place here, before its own code is called.
+`SPEC` is JSON (see `Spec`), or a file of it. The product has no hooks for this: stores, backends
+and intervals are replaced here, before its own code is called.
 """
 
 import json
@@ -26,17 +26,17 @@ if __name__ == "__main__":
 
 
 class Spec(TypedDict, total=False):
-    """What a process is told.
+    """The faults and settings of a process.
 
     `faults`: number of a call -> fault, for the launcher's store and backend together, or for the
-    store of a run's first worker. `only`: count only the calls that hold this text. `no_space`: the
-    first of three writes for which the disk is full. `clock`: seconds by which the time of day is
-    off. `hidden`: neither a lock nor the process table tells of workers, as if they were on another
-    machine. `window`: seconds for which a launcher that was slowed stays so. `step_back`: seconds
-    that it loses with every look. `strikes`: for workers, the seed and the kinds of interference by
-    an assassin. `backoff`: what waits between attempts are multiplied
-    by. `workers_time`: the file by which faketime sets the clock of the workers. `engine_patience`:
-    seconds that attempts get whose engine is elsewhere by now.
+    store of a run's first worker. `only`: count only the calls that contain this text. `no_space`:
+    the first of three writes for which the disk is full. `clock`: seconds by which the time of day
+    is off. `hidden`: neither a lock nor the process table shows workers, as if they were on
+    another machine. `window`: seconds for which a launcher that was slowed stays so. `step_back`:
+    seconds that it loses with every look. `strikes`: for workers, the seed and the kinds of
+    interference by an assassin. `backoff`: factor of the waits between attempts. `workers_time`:
+    the file by which faketime sets the clock of the workers. `engine_patience`: seconds that
+    attempts get whose engine has moved.
     """
 
     folder: str
@@ -60,7 +60,7 @@ class Spec(TypedDict, total=False):
 
 
 def launch(spec: Spec) -> int:
-    """Be the launcher until it has ended; its exit code."""
+    """Run the launcher until it has ended; returns its exit code."""
     from sweeper.launcher import launching
     from sweeper.planner import plan as planner
     from sweeper.scheduler import progress
@@ -74,7 +74,7 @@ def launch(spec: Spec) -> int:
 
 
 def drive(spec: Spec) -> int:
-    """The same for a sweep that is on record."""
+    """Run the launcher of a sweep that is already recorded."""
     from sweeper.launcher import launching
     from sweeper.scheduler import progress
 
@@ -84,7 +84,7 @@ def drive(spec: Spec) -> int:
 
 
 def worker(spec: Spec, folder: str, token: str) -> int:
-    """Be the worker."""
+    """Run the worker."""
     import sweeper.worker.main
 
     _set_clock(spec)
@@ -132,7 +132,9 @@ def _prepare_launcher(spec: Spec) -> None:
 
 
 def _break(module: ModuleType, openers: tuple[str, ...], spec: Spec) -> None:
-    """Wrap what `module` opens, with one count of calls over all of it."""
+    """Wrap the stores and backends that `module` opens, with one count of calls over
+    all of them.
+    """
     from sweeper.testing import Fault, Faults
 
     chosen = {int(number): Fault(fault) for number, fault in spec["faults"].items()}
@@ -176,7 +178,7 @@ def set_everywhere(name: str, value: Any) -> None:
 
 
 def _set_clock(spec: Spec) -> None:
-    """Another time of day. The monotonic clock, which no one can set, stays."""
+    """Set another time of day. The monotonic clock cannot be set, and stays."""
     if "clock" not in spec and "step_back" not in spec:
         return
     true_time, true_gmtime, looks = time.time, time.gmtime, 0
@@ -192,7 +194,7 @@ def _set_clock(spec: Spec) -> None:
 
 
 def _fill_disk(number: int) -> None:
-    """The disk is full from write `number` on, for three writes."""
+    """Make the disk full from write `number` on, for three writes."""
     import errno
 
     true_write, writes = os.write, 0
@@ -211,7 +213,7 @@ def _fill_disk(number: int) -> None:
 
 
 def _hire(strikes: dict[str, Any], token: str) -> None:
-    """Start an assassin, for the first attempts of a run: at least one, at most `most`."""
+    """Start an assassin for the first attempts of a run: at least one, at most `most`."""
     run, _, attempt = token.rpartition("-a")
     chance = random.Random(f"{strikes['seed']}/{token}")
     if int(attempt) > random.Random(f"{strikes['seed']}/{run}").randint(1, strikes["most"]):
@@ -231,7 +233,9 @@ def _tell(summary: Any) -> None:
 
 
 def _sleep_beside_faketime() -> None:
-    """Its clock_nanosleep takes a moment of the monotonic clock for one of the day."""
+    """Work around faketime, whose clock_nanosleep mistakes a time of the monotonic clock for one
+    of the day.
+    """
     if "FAKETIME_TIMESTAMP_FILE" in os.environ:
         time.sleep = lambda seconds: select.select((), (), (), seconds) and None
 

@@ -1,7 +1,8 @@
-"""The ledger: what was really done, written down outside the program, and the checks against it.
+"""The ledger: a record of the work that was done, written outside the program, and the checks
+against it.
 
-A line is `run attempt step`, appended with one `O_APPEND` write and synced. The checks read nothing
-but the ledger and the events in the store.
+A line is `run attempt step`, appended with one `O_APPEND` write and synced. The checks read only
+the ledger and the events in the store.
 """
 
 import os
@@ -19,7 +20,7 @@ Row = tuple[str, int, int]
 
 
 def read_ledger(path: Path) -> list[Row]:
-    """Every row, in the order in which they were written."""
+    """Return every row, in the order of writing."""
     lines = path.read_text().splitlines() if path.exists() else []
     rows: list[Row] = []
     for line in lines:
@@ -39,9 +40,9 @@ def write_row(path: str, row: Row) -> None:
 
 
 class Verdict(NamedTuple):
-    """What is wrong with a sweep that has come to its end; nothing, when it went well.
+    """Errors of a sweep that has ended; empty if it went well.
 
-    `lost`: runs that are not where they should have ended. `doubled`: steps of one attempt that
+    `lost`: runs that are not in their expected final state. `doubled`: steps of one attempt that
     happened twice, and attempts of a run that had succeeded. `wrong`: states that the ledger
     contradicts.
     """
@@ -65,12 +66,12 @@ def judge(
     once: bool = False,
     resumes: bool = False,
 ) -> Verdict:
-    """Compare a sweep's events with what its ledger says was done.
+    """Compare a sweep's events with its ledger.
 
-    A run of `steps` steps is done when one attempt has gone through all of them, or, where the
-    recipe `resumes`, when its attempts together have. `expected` are the states that runs should
-    end in, SUCCEEDED for the others. `once`: nothing but launchers was interfered with, so that
-    every run has one attempt.
+    A run of `steps` steps is done when one attempt has done all of them, or, if the recipe
+    `resumes`, when its attempts together have. `expected` are the states that runs should end in,
+    SUCCEEDED for the others. `once`: only launchers were disturbed, so that every run has one
+    attempt.
     """
     events = read_events(store, sweep)
     done: defaultdict[str, defaultdict[int, Counter[int]]] = defaultdict(

@@ -1,4 +1,4 @@
-"""Control groups with little memory, of version 2 or 1, as root can make them."""
+"""Control groups with little memory, of version 2 or 1, made by root."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ __all__ = ["memory_group"]
 
 @contextmanager
 def memory_group(size: int) -> Iterator[Path]:
-    """A control group with little memory, with the membership file to write a pid to."""
+    """Make a control group with little memory; yields the membership file to write a pid to."""
     ours = Path("/proc/self/cgroup").read_text().splitlines()
     old = [line.split(":", 2)[2] for line in ours if line.split(":")[1] == "memory"]
     base = Path("/sys/fs/cgroup/memory" + old[0] if old else "/sys/fs/cgroup")

@@ -1,4 +1,4 @@
-"""The processes of a home, and what they cost their machine."""
+"""The processes of a home, and their memory."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,7 +7,7 @@ import psutil
 
 
 def private(pid: int) -> int:
-    """Bytes that only this process has; none of one that has ended."""
+    """Return the private bytes of a process; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -16,7 +16,7 @@ def private(pid: int) -> int:
 
 
 def of_home(home: str) -> list[psutil.Process]:
-    """The processes of this home."""
+    """Return the processes of this home."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         try:

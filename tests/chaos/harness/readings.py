@@ -1,5 +1,5 @@
-"""Do reading verbs say what the files say? Each is asked twice: with the cache that was filled by
-all that was asked before, and with an empty one."""
+"""Compares the output of reading verbs with the files. Each verb runs twice: with the cache that
+was filled by all earlier calls, and with an empty one."""
 
 import contextlib
 import io
@@ -27,7 +27,7 @@ _KEYS = (None, ["loss"], ["other", "late"])
 
 
 class Difference(NamedTuple):
-    """Two answers to one question that should be one; `after` is what had happened by then."""
+    """Two different answers to one question; `after` is the change that came before."""
 
     question: str
     cached: str
@@ -36,8 +36,8 @@ class Difference(NamedTuple):
 
 
 def check(folder: Path, seed: int, steps: int = 8, asked: int = 4) -> list[Difference]:
-    """One sequence: after each of `steps` things that happen, so many questions. Ends with the
-    first that has two answers, or an answer that is a bug of ours."""
+    """Run one sequence: after each of `steps` changes, ask some questions. Ends with the first
+    that has two answers, or an answer that is a bug of ours."""
     rng = random.Random(seed)
     if rng.random() < 0.3:
         places = [memory_place(f"memory://caches-{os.getpid()}-{seed}/{name}") for name in "ab"]
@@ -63,8 +63,8 @@ def check(folder: Path, seed: int, steps: int = 8, asked: int = 4) -> list[Diffe
 
 @contextlib.contextmanager
 def _tuned(rng: random.Random) -> Generator[None]:
-    """The ways that readers take by size, count and age, all of them with few small files. Time has
-    passed, or has not: a file that changed just now is not relied on."""
+    """Lower the thresholds of readers by size, count and age, so that few small files reach them.
+    Time has passed, or has not: a file that changed just now is not trusted."""
     tuned = [
         (cache_dir, "MOMENT", rng.choice((0, 0, cache_dir.MOMENT))),
         (runs_module, "_LARGE", rng.choice((0, 100_000))),
@@ -129,7 +129,7 @@ def _questions(places: list[Place], out: Path) -> dict[str, Callable[[], str]]:
 
 
 def _told(arguments: tuple[str, ...], out: Path) -> str:
-    """Exit code, what was printed and what was written."""
+    """Return exit code, standard output and written files."""
     out.unlink(missing_ok=True)
     printed, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
@@ -164,7 +164,7 @@ def _tried(call: Callable[[], Any]) -> Callable[[], str]:
 
 
 def _plain(value: Any) -> str:
-    """Any value of ours as a text with all that is in it."""
+    """Return any value of ours as a text with all its contents."""
     if isinstance(value, np.ndarray):
         return repr(value.tolist())
     if is_dataclass(value):

@@ -1,6 +1,6 @@
 """A sweep of toys on a real backend, whose launchers are processes that can be killed.
 
-The defaults make waits short: a lease of 2 s instead of 60, beats every 0.2 s instead of 5, a
+The defaults shorten waits: a lease of 2 s instead of 60, heartbeats every 0.2 s instead of 5, a
 hundredth of the waits between attempts.
 """
 
@@ -31,8 +31,8 @@ NAME = "toys"
 
 
 class Launching:
-    """A launcher's process: forked from this one, which saves the half of its life that imports
-    take, or a new interpreter."""
+    """A launcher's process: forked from this one, which saves its imports, half of its life, or a
+    new interpreter."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -46,13 +46,13 @@ class Launching:
         return self.code
 
     def wait(self, seconds: float = 240) -> int:
-        """Its exit code; minus the signal that ended it."""
+        """Return its exit code; minus the signal that ended it."""
         until(lambda: self.poll() is not None, seconds, "the launcher goes on and on")
         assert self.code is not None
         return self.code
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until it is gone."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
             self.wait()
@@ -61,7 +61,7 @@ class Launching:
 class Sweep:
     """`runs` toys of `steps` steps in `seconds` seconds, in `mode` (see `toy.py`).
 
-    `spec` holds what its processes are told beside that, and `launch` the grid's section.
+    `spec` holds further settings of its processes, and `launch` the grid's section.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Sweep:
         through: Sequence[str] = (),
         **changes: Any,
     ) -> Launching:
-        """Start a launcher; `changes` are to its spec. `through`: the program, and its first
-        arguments, that executes it where it is not forked."""
+        """Start a launcher; `changes` are to its spec. `through`: the program, with its first
+        arguments, that executes the launcher if it is not forked."""
         spec = {**self.spec, **changes}
         launching = Launching(self._fork(verb, spec) if fork else self._exec(verb, spec, through))
         self.launched.append(launching)
@@ -137,7 +137,7 @@ class Sweep:
             descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
-            # Not pytest's, which were forked with us.
+            # Not pytest's handlers, which the fork inherits.
             with os.fdopen(1, "w") as sys.stdout, os.fdopen(2, "w") as sys.stderr:
                 try:
                     code = entry.main([verb, json.dumps(spec)])
@@ -156,7 +156,7 @@ class Sweep:
         return process.pid
 
     def finish(self, verb: str = "launch", most: int = 5, **changes: Any) -> int:
-        """Launch, again where it ends before all is done; the last exit code."""
+        """Launch, again if it ends before all is done; returns the last exit code."""
         code = -1
         for _ in range(most):
             code = self.start(verb, **changes).wait()
@@ -166,13 +166,13 @@ class Sweep:
         return code
 
     def states(self) -> dict[str, State]:
-        """Run id -> state, of every run of the plan."""
+        """Return run id -> state, of every run of the plan."""
         events = read_events(self.store, NAME)
         runs = [run.id for run in read_plan(self.store, NAME).runs]
         return {run: fold(events.get(run, ())).state for run in runs}
 
     def settled(self) -> bool:
-        """Whether every run has come to its end."""
+        """Return whether every run has ended."""
         final = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
         return all(state in final for state in self.states().values())
 
@@ -180,7 +180,7 @@ class Sweep:
         return read_ledger(self.ledger)
 
     def strikes(self) -> Counter[str]:
-        """What the assassins did."""
+        """Return the records of the assassins."""
         lines = self.diary.read_text().splitlines() if self.diary.exists() else []
         return Counter(line.split(" ")[1] for line in lines)
 
@@ -188,7 +188,7 @@ class Sweep:
         return judge(self.store, NAME, self.rows(), self.steps, **options)
 
     def workers(self) -> list[psutil.Process]:
-        """The processes of this sweep's jobs: workers, their guards, their recipes."""
+        """Return the processes of this sweep's jobs: workers, their guards, their recipes."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -213,7 +213,7 @@ class Sweep:
 
 
 def until(condition: Callable[[], object], seconds: float = 120, why: str = "") -> None:
-    """Wait for a condition, at most so long."""
+    """Wait for a condition, with a time limit."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
-"""Two places with sweeps of the same names, to which anything may happen: what was recorded is
-written, added to, replaced, copied over, damaged, mended and removed.
+"""Two places with sweeps of the same names, and random changes: records are written, extended,
+replaced, copied over, damaged, repaired and removed.
 
-What is written is much alike (values of one width, few names, file times that are put back), so
-that nothing but the files themselves tells one from another.
+The contents are similar (values of one width, few names, restored file times), so that only the
+files themselves distinguish them.
 """
 
 import json
@@ -26,7 +26,7 @@ _ENDS = ("succeeded", "failed", "preempted", "cancelled")
 
 
 class Place(ABC):
-    """A root, and its files by their paths from there."""
+    """A root, and its files by their relative paths."""
 
     root: str
 
@@ -38,18 +38,18 @@ class Place(ABC):
 
     @abstractmethod
     def write(self, path: str, data: bytes, rng: random.Random) -> None:
-        """In whichever of the ways that there are."""
+        """Write in a random way."""
 
     @abstractmethod
     def remove(self, path: str) -> None: ...
 
     @abstractmethod
     def age(self) -> None:
-        """All of it was written long ago, at one time."""
+        """Make all files old, with one time."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Whatever is written from now on is later than what was, as the clock of files goes."""
+        """Make later writes have later file times than earlier ones."""
 
 
 class _Folder(Place):
@@ -102,7 +102,7 @@ class _Folder(Place):
 
 
 class _Memory(Place):
-    """Nothing of it is on a disk: as a remote store is read."""
+    """A place that is not on a disk: it is read like a remote store."""
 
     def __init__(self, root: str) -> None:
         self.root, self._store = root, open_store(root)
@@ -122,25 +122,25 @@ class _Memory(Place):
         self._store.remove([path])
 
     def age(self) -> None:
-        """Times are the store's."""
+        """Do nothing: times are the store's."""
 
     def settle(self) -> None:
-        """Every write has a time of its own."""
+        """Do nothing: every write has its own time."""
 
 
 def folder_place(folder: Path) -> Place:
-    """A folder, made."""
+    """Make a folder as a place."""
     folder.mkdir(parents=True)
     return _Folder(folder)
 
 
 def memory_place(root: str) -> Place:
-    """A root that begins with `memory://`."""
+    """Make a root that begins with `memory://`."""
     return _Memory(root)
 
 
 class World:
-    """The places, and what may happen there; all of it follows from `rng`."""
+    """The places, and their possible changes; all follows from `rng`."""
 
     def __init__(self, places: list[Place], rng: random.Random) -> None:
         self.places, self.rng = places, rng
@@ -150,7 +150,7 @@ class World:
             self._launch(place)
 
     def step(self) -> str:
-        """Let something happen; gives what, in words."""
+        """Make a change; returns its description."""
         happenings: list[tuple[int, Callable[[Place], object]]] = [
             (3, self._launch),
             (2, self._launch_anew),
@@ -176,7 +176,7 @@ class World:
         return [path for path in place.files() if not ends or path.endswith(ends)]
 
     def _launch(self, place: Place) -> str:
-        """A sweep, over what may lie there."""
+        """Write a sweep, over any existing one."""
         sweep = self.rng.choice(SWEEPS)
         for path, data in self._writer.sweep(sweep).items():
             place.write(path, data, self.rng)
@@ -203,7 +203,9 @@ class World:
                 place.remove(path)
 
     def _copy_sweep(self, place: Place) -> str:
-        """Over another of any name in any place, what was there removed or not."""
+        """Copy a sweep over another of any name in any place; existing files are
+        removed or not.
+        """
         source = self.rng.choice(self.places)
         old, new = self.rng.choice(SWEEPS), self.rng.choice(SWEEPS)
         if (source, old) == (place, new):
@@ -211,7 +213,7 @@ class World:
         if self.rng.random() < 0.5:
             self._clear(place, f"{new}/")
         if isinstance(source, _Folder) and isinstance(place, _Folder):
-            if (source.folder / old).is_dir():  # with its times, where the writer does not
+            if (source.folder / old).is_dir():  # with its times, if the writer keeps them
                 copy = self.rng.choice((shutil.copy2, shutil.copyfile))
                 shutil.copytree(
                     source.folder / old, place.folder / new, copy_function=copy, dirs_exist_ok=True
@@ -237,7 +239,7 @@ class World:
         return f"{old} to {new}"
 
     def _swap(self, place: Place) -> str:
-        """Each root is where the other was."""
+        """Swap the two roots."""
         one, two = self.places[:2]
         if not (isinstance(one, _Folder) and isinstance(two, _Folder)):
             return f"nothing of {place.root}"
@@ -248,7 +250,7 @@ class World:
         return "roots"
 
     def _grow(self, place: Place) -> str:
-        """Lines are added, or of what lies in parts a part."""
+        """Append lines, or to data in parts another part."""
         found = self._files(place, ".jsonl", "stdout.log")
         parts = [path for path in self._files(place) if ".parts/" in path]
         if not found + parts:
@@ -280,7 +282,7 @@ class World:
             place.write(path, place.read(path) + data, self.rng)
 
     def _edit(self, place: Place) -> str:
-        """One digit is another: as long as before."""
+        """Change one digit, keeping the length."""
         found = self._files(place)
         if not found:
             return "nothing"
@@ -316,7 +318,7 @@ class World:
         return path
 
     def _mend(self, place: Place) -> str:
-        """What was damaged is as it was."""
+        """Restore damaged files."""
         mine = [path for owner, path in self._whole if owner == id(place)]
         if not mine:
             return "nothing"
@@ -333,7 +335,7 @@ class World:
         return path
 
     def _record(self, place: Place) -> str:
-        """A further event or attempt, with what it records."""
+        """Record a further event or attempt, with its files."""
         sweep, run, attempt = (
             self.rng.choice(SWEEPS),
             self.rng.choice(RUNS),
@@ -345,7 +347,7 @@ class World:
         return f"{sweep}/{run}.{attempt}"
 
     def _loose(self, place: Place) -> str:
-        """A run that is in no sweep."""
+        """Write a run that is in no sweep."""
         folder = self.rng.choice(("loose/x", "loose/y"))
         for path, data in self._writer.folder(folder, 0).items():
             place.write(path, data, self.rng)
@@ -353,7 +355,7 @@ class World:
 
 
 class _Writer:
-    """What programs leave behind, by paths from the root on."""
+    """Writes files as programs leave them, by paths relative to the root."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -362,7 +364,7 @@ class _Writer:
         return self._rng.randrange(1000, 9999) / 1000
 
     def sweep(self, name: str) -> dict[str, bytes]:
-        """A plan, and runs that came so far."""
+        """Write a plan, and runs at random stages."""
         at = self._rng.choice(("last", "best"))
         runs = [
             {"id": run, "name": f"lr={n},seed=0", "cell": f"lr={n}", "seed": 0, "config": {"lr": n}}
@@ -384,7 +386,7 @@ class _Writer:
         return made
 
     def attempt(self, sweep: str, run: str, attempt: int, end: str) -> dict[str, bytes]:
-        """Its events, and its folder."""
+        """Write an attempt's events and folder."""
         body = {"schema": 1, "time": "2026-11-21T01:02:04Z"}
         claimed = body | {
             "started": f"2026-11-21T01:02:{self._rng.randrange(10, 60)}Z",
@@ -403,7 +405,7 @@ class _Writer:
         return made | self.folder(f"{sweep}/runs/{run}.{attempt}", attempt)
 
     def folder(self, folder: str, attempt: int) -> dict[str, bytes]:
-        """The log directory of a recipe."""
+        """Write the log directory of a recipe."""
         made = {f"{folder}/config.json": json.dumps({"lr": self._number()}).encode()}
         metrics = self.rows(self._rng.choice((1, 3, 40)))
         if self._rng.random() < 0.2:
@@ -422,7 +424,7 @@ class _Writer:
         return made
 
     def rows(self, count: int) -> bytes:
-        """Lines of metrics, awkward ones among them; the last one may lack its end."""
+        """Return lines of metrics, awkward ones among them; the last one may lack its end."""
         lines: list[str] = []
         first = self._rng.randrange(0, 5)
         for step in range(first, first + count):
@@ -443,7 +445,7 @@ class _Writer:
         return (text[: -self._rng.randrange(1, 9)] if self._rng.random() < 0.1 else text).encode()
 
     def summaries(self, iteration: int) -> bytes:
-        """A trajectory."""
+        """Return a trajectory."""
         step = {"ob_len": 5, "ac_len": self._rng.randrange(10, 99), "reward": self._number()}
         step |= {"metrics": {"ok": self._number()}, "logs": {"response": "four"}}
         record = {"split": self._rng.choice(("train", "test")), "iteration": iteration}

@@ -1,7 +1,7 @@
-"""An S3 that goes wrong at a chosen request: a proxy before one that does not.
+"""An S3 that fails at a chosen request: a proxy in front of one that works.
 
-Every request is counted, from 1. What goes wrong is told by a `Fault`; what was asked, and what was
-struck, is in `Proxy.requests`. Threads of this process serve it.
+Every request is counted, from 1. A `Fault` describes the failure; `Proxy.requests` records the
+requests and those that were struck. Threads of this process serve it.
 """
 
 import http.client
@@ -24,16 +24,16 @@ KINDS = {
     "drop": "the connection is cut before it is done",
     "stale": "a listing without what was written in the last seconds",
 }
-"""How a request goes wrong."""
+"""The kinds of faults."""
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
 _ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>injected</Message></Error>"
 _STALE_SECONDS = 3.0
 
 
 class Fault(NamedTuple):
-    """`kind` (see `KINDS`) strikes the request numbered `index`, and with `times` above 1 that
-    request again when it is sent again; with `every` the one that comes so many after it too, and
-    so on. A `stale` counts listings only, and hides what was written in the last `seconds`."""
+    """`kind` (see `KINDS`) strikes the request numbered `index`. With `times` above 1 it also
+    strikes that request when it is sent again; with `every` it recurs after that many requests. A
+    `stale` counts listings only, and hides files written in the last `seconds`."""
 
     kind: str
     index: int
@@ -43,15 +43,15 @@ class Fault(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What was asked: `what` in words that are the same for every run and sweep."""
+    """A request: `what` describes it in words that are the same for every run and sweep."""
 
     what: str
     struck: bool
 
 
 class Proxy:
-    """Listens on `address` and asks the S3 at `upstream`. `timeout` is how many seconds its clients
-    wait for an answer."""
+    """Listens on `address` and forwards to the S3 at `upstream`. `timeout` is how many seconds its
+    clients wait for an answer."""
 
     def __init__(self, upstream: str, fault: Fault | None = None, timeout: float = 1.0) -> None:
         self.fault = fault
@@ -88,7 +88,7 @@ class Proxy:
             request_queue_size = 64
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                del request, client_address  # who was killed has cut the connection
+                del request, client_address  # a killed client has cut the connection
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -100,7 +100,7 @@ class Proxy:
         self._server.server_close()
 
     def serve(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answer one request, or do what the fault makes of it."""
+        """Answer one request, or apply the fault."""
         body = handler.rfile.read(int(handler.headers.get("content-length") or 0))
         kind = self._choose(handler)
         if kind in ("error", "slowdown"):
@@ -124,7 +124,7 @@ class Proxy:
         _answer(handler, status, headers, data)
 
     def _choose(self, handler: BaseHTTPRequestHandler) -> str | None:
-        """Count the request; what is to go wrong with it."""
+        """Count the request; returns its fault, if any."""
         same = handler.command, handler.path
         with self._lock:
             fault, struck = self.fault, False
@@ -202,7 +202,7 @@ def _is_list(handler: BaseHTTPRequestHandler) -> bool:
 
 
 def _told(handler: BaseHTTPRequestHandler) -> str:
-    """`PUT new state/RUN/1.claimed.json`, `LIST state`."""
+    """Describe a request: `PUT new state/RUN/1.claimed.json`, `LIST state`."""
     if _is_list(handler):
         prefix = parse_qs(urlsplit(handler.path).query).get("prefix", [""])[0]
         return f"LIST {_plain(prefix)}"
@@ -213,7 +213,7 @@ def _told(handler: BaseHTTPRequestHandler) -> str:
 
 
 def _plain(path: str) -> str:
-    """Without bucket, prefix and sweep; every run, hash and offset the same."""
+    """Remove bucket, prefix and sweep, and make every run, hash and offset the same."""
     _, _, inside = path.rstrip("/").partition("/toys")
     inside = re.sub(r"\b[0-9a-f]{12}\b", "RUN", inside.strip("/"))
     inside = re.sub(r"\.probe-[0-9a-f]+", ".probe", inside)

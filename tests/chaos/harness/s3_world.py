@@ -1,8 +1,8 @@
-"""A small sweep on an S3 that goes wrong: launched, its launcher killed, taken over, a run
-cancelled and another retried, and looked at. Users have everything but the S3 and the backend.
+"""A small sweep on a failing S3: launched, its launcher killed, taken over, a run cancelled and
+another retried, and looked at. Everything except the S3 and the backend is as users have it.
 
-Nothing loads Python twice: a process that has imported everything forks off what is typed, and the
-workers, as a small cluster's controller would.
+Nothing loads Python twice: a process that has imported everything forks the typed commands, and
+the workers, as a small cluster's controller would.
 """
 
 import ctypes
@@ -39,9 +39,9 @@ STEPS = 3
 TIMEOUT = 1.0
 _TYPED_SECONDS = 150.0
 _PR_SET_PDEATHSIG = 1
-"""With who has begun it, a trial ends, and with it all that it has started."""
+"""With it, a trial and all that it has started end together with its parent."""
 _AGAIN = 4
-"""How often a user types again what ended for want of the store."""
+"""How often a user repeats a command that ended because the store was unavailable."""
 
 
 _LOADED = (
@@ -57,14 +57,14 @@ _LOADED = (
 
 
 def load() -> None:
-    """Import everything, before there are threads: what is forked finds it."""
+    """Import everything before there are threads, for the forks."""
     for name in _LOADED:
         import_module(name)
     gc.freeze()
 
 
 def _shorten() -> None:
-    """Make waits short, for all that is forked from here."""
+    """Shorten waits, for all that is forked from here."""
     from harness.entry import set_everywhere
     from sweeper.launcher import plan_arguments
     from sweeper.scheduler import retry_delay
@@ -92,12 +92,12 @@ def _shorten() -> None:
 
 
 def _leased(planned: Any) -> Any:
-    """With a lease that no grid may have."""
+    """Use a lease that no grid may have."""
     return planned._replace(launch=planned.launch._replace(lease_s=3.0))
 
 
 class _Cluster:
-    """The controller: what it forks are commands as typed, and workers by their tokens."""
+    """The controller: it forks typed commands, and workers by their tokens."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -138,7 +138,7 @@ def _ask(path: str, request: dict[str, Any]) -> Any:
 
 
 class _Controller:
-    """In a process of its own, of one thread."""
+    """The controller's process, which has one thread."""
 
     def __init__(self, listening: socket.socket, path: str) -> None:
         self._listening = listening
@@ -160,7 +160,7 @@ class _Controller:
                     stream.write(json.dumps(reply).encode() + b"\n")
                 if reply == "over":
                     return
-            if os.getppid() != self._parent:  # who asks was killed
+            if os.getppid() != self._parent:  # the client was killed
                 self._end()
                 return
 
@@ -288,8 +288,7 @@ def _open_cluster(name: str, sweep: str, folder: str, options: object = None) ->
 
 
 class Result(NamedTuple):
-    """What became of a trial: what was asked of the S3, what is wrong by the ledger, and which lies
-    were told."""
+    """The result of a trial: the requests to the S3, errors by the ledger, and wrong reports."""
 
     fault: Fault | None
     requests: tuple[Request, ...]
@@ -300,7 +299,7 @@ class Result(NamedTuple):
 
     @classmethod
     def of(cls, fault: Fault | None, data: bytes) -> "Result":
-        """As a trial's process has written it."""
+        """Read the result that a trial's process has written."""
         if not data:
             return cls(fault, (), Verdict((), (), ()), ("the trial died",), "", 0.0)
         asked, found, lies, folder, seconds = json.loads(data)
@@ -314,17 +313,17 @@ class Result(NamedTuple):
 
     @property
     def struck(self) -> list[str]:
-        """What the fault has struck, in words."""
+        """Describe the requests that the fault has struck."""
         return [request.what for request in self.requests if request.struck]
 
 
 class Wrong(Exception):
-    """The trial cannot go on."""
+    """The trial cannot continue."""
 
 
 class Trial:
-    """One sweep, in a bucket of its own; `type` and `run` are what a user types, `lies` what is
-    found to be untrue."""
+    """One sweep, in a bucket of its own; `type` and `run` execute a user's commands, `lies`
+    collects wrong reports."""
 
     def __init__(self, folder: Path, upstream: str, fault: Fault | None) -> None:
         self.folder = folder
@@ -365,14 +364,16 @@ class Trial:
         (folder / "grid.yaml").write_text(json.dumps(grid))
 
     def type(self, *words: str) -> tuple[int, Path]:
-        """Start what a user types; the number of its process, and where its output goes."""
+        """Start a typed command; returns its process id, and the files of its output."""
         self._typed += 1
         out = self.folder / f"{self._typed}-{words[0]}"
         request = {"words": list(words), "out": str(out), "environment": self.environment}
         return self.cluster.ask(op="type", **request), out
 
     def ended(self, pid: int, out: Path) -> tuple[int, str, str]:
-        """Its exit code and both outputs. None of them is a bug of ours, nor silent in trouble."""
+        """Return its exit code and both outputs. None may be a bug of ours, nor silent about a
+        failure.
+        """
         self.until(lambda: self.has_ended(pid), f"{out.name} to end")
         code = self.cluster.ask(op="code", pid=pid)
         shown, said = out.read_text(), Path(f"{out}.err").read_text()
@@ -383,7 +384,7 @@ class Trial:
         return code, shown, said
 
     def run(self, *words: str) -> tuple[int, str, str]:
-        """Type something, again while it ends for want of the store."""
+        """Run a command, again while it ends because the store is unavailable."""
         code, shown, said = 6, "", ""
         for _ in range(_AGAIN):
             code, shown, said = self.ended(*self.type(*words))
@@ -392,7 +393,7 @@ class Trial:
         raise Wrong(f"{words[0]} ends with {code} again and again: {said[-400:]}")
 
     def launch(self, condition: Any, what: str) -> tuple[int, Path]:
-        """Launch, again where that ends for want of the store, until the condition holds."""
+        """Launch, again if it ends because the store is unavailable, until the condition holds."""
         for _ in range(_AGAIN):
             pid, out = self.type("launch", "grid.yaml", "--wait", "--plain")
             self.until(lambda: condition() or self.has_ended(pid), what)  # noqa: B023
@@ -407,7 +408,7 @@ class Trial:
         return self.cluster.ask(op="code", pid=pid) is not None
 
     def log(self) -> list[str]:
-        """The lines that launchers have printed of the sweep."""
+        """Return the lines that the sweep's launchers have printed."""
         shown = "".join(path.read_text() for path in self.folder.glob("*-launch.err"))
         return [line for line in shown.splitlines() if "/3 succeeded" in line]
 
@@ -419,12 +420,12 @@ class Trial:
             time.sleep(0.05)
 
     def rows(self, mode: str) -> list[Any]:
-        """What was done of the run of that mode."""
+        """Return the ledger's rows of the run of that mode."""
         run = self.runs().get(mode)
         return [row for row in read_ledger(self.ledger) if row[0] == run]
 
     def runs(self) -> dict[str, str]:
-        """Mode -> run id, once there is a plan."""
+        """Return mode -> run id, once there is a plan."""
         from sweeper.errors import SweeperError
         from sweeper.storage.opening import open_store
         from sweeper.storage.sweeps import read_plan
@@ -438,7 +439,7 @@ class Trial:
         return self._runs
 
     def play(self) -> Verdict:
-        """The whole story."""
+        """Play the whole story."""
         first, _ = self.launch(lambda: self.rows("waits"), "the run that waits to begin")
         self.cluster.ask(op="kill", pid=first)
         begun = len(self.log())
@@ -454,10 +455,11 @@ class Trial:
             self.lies.append(f"the launch ended with {code}, not 3: {said[-400:]}")
         code, _, said = self.run("retry", NAME, "--wait", "--plain")
         if code == 0 and self.fault is not None and self.fault.kind == "stale":
-            # A listing that lags shows none that has failed.
+            # A lagging listing shows none that has failed.
             code, _, said = self.run("retry", NAME, "--wait", "--plain")
         if code == 0 and self.fault is not None:
-            # It was asked for before, by one that then ended for want of the store.
+            # It was requested before, by a command that then ended because the store was
+            # unavailable.
             code, _, said = self.run("launch", "grid.yaml", "--wait", "--plain")
         for words in (("retry", NAME), ("launch", "grid.yaml")):
             if self.fault is not None and self.fault.kind == "stale" and not self.made_good():
@@ -470,7 +472,7 @@ class Trial:
         return self.verdict()
 
     def made_good(self) -> bool:
-        """Whether the run that fails at first has succeeded, by the store itself."""
+        """Return whether the run that fails at first has succeeded, by the store itself."""
         from sweeper.model.states import State
         from sweeper.storage.opening import open_store
         from sweeper.storage.sweeps import read_states
@@ -479,7 +481,7 @@ class Trial:
         return states[self.runs()["first:fail"]].state is State.SUCCEEDED
 
     def look(self, *, over: bool = False) -> None:
-        """What `status` and `ls` say is true."""
+        """Check that the output of `status` and `ls` is true."""
         code, shown, _ = self.run("status", NAME, "--json")
         states = {run["id"]: run["state"] for run in json.loads(shown)["runs"]}
         if over:
@@ -499,7 +501,7 @@ class Trial:
                 self.lies.append(f"status says {states[run]} of a run that is at work")
 
     def verdict(self) -> Verdict:
-        """By the ledger, and by what a reader finds of the metrics."""
+        """Return the verdict by the ledger, and by the metrics as a reader finds them."""
         from sweeper import Registry
         from sweeper.model.states import State
         from sweeper.storage.opening import open_store
@@ -534,21 +536,23 @@ Story = Callable[[Trial], Verdict]
 
 
 def _is_told(shown: str, said: str) -> bool:
-    """Whether an end for want of the store says so: in a line, or in what `--json` prints."""
+    """Return whether an end because of the store says so: in a line, or in the
+    output of `--json`.
+    """
     if shown.startswith("{") and not said:
         return any("s3://" in problem for problem in json.loads(shown)["problems"])
     return "s3://" in said or "another launcher" in said
 
 
 def _begin(folder: Path, upstream: str, fault: Fault | None, story: Story) -> tuple[int, int]:
-    """Play it once in a process of its own: its number, and where its result is to be read.
+    """Play the story once in a process of its own; returns its id, and the path of its result.
     `folder` is empty, and short enough for a socket."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         began = time.monotonic()
         try:
-            with suppress(OSError, AttributeError):  # where there is such a call
+            with suppress(OSError, AttributeError):  # if there is such a call
                 ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             os.close(reading)
             told = _play(folder, upstream, fault, story)
@@ -582,8 +586,8 @@ def trials(
     abreast: int,
     story: Story = Trial.play,
 ) -> Iterator[Result]:
-    """Play it once for each fault, so many at once; results as they come. Folders of what went well
-    are removed."""
+    """Play the story once for each fault, this many at once; yields results as they come. Folders
+    of successful trials are removed."""
     at_work: dict[int, tuple[int, Fault | None]] = {}
     waiting, number = iter(faults), 0
     load()
@@ -608,7 +612,7 @@ def trials(
 
 @contextmanager
 def moto() -> Generator[str]:
-    """The address of an S3 that moto plays, in a process of its own."""
+    """The address of moto's S3, in a process of its own."""
     command = [sys.executable, str(_MOTO), "-H", "127.0.0.1", "-p", "0"]
     null = subprocess.DEVNULL
     with subprocess.Popen(command, stdout=null, stderr=subprocess.PIPE) as process:

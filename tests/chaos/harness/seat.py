@@ -1,8 +1,8 @@
 """A recipe that takes a seat at the engine for some seconds: `seat.py LEDGER SECONDS LOG_PATH`.
 
-Standard library only, and quick to start. It speaks the engine's protocol as the tinker SDK does: a
-session, a training client in it, which may have to wait, an end. Once it has its seat, it writes a
-row into the ledger.
+It uses only the standard library, and starts quickly. It speaks the engine's protocol as the
+tinker SDK does: a session, a training client in it, which may have to wait, an end. Once it has
+its seat, it writes a row into the ledger.
 """
 
 import json
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 
 class Client:
-    """Asks the engine, again where it does not answer."""
+    """Sends requests to the engine, again if it does not answer."""
 
     def __init__(self) -> None:
         self.address = urlsplit(os.environ["TINKER_BASE_URL"])
@@ -70,13 +70,15 @@ def main(ledger: str, seconds: str, log_path: str) -> int:
 
 
 def job(given: list[str]) -> None:
-    """The same as a job of tinker-cookbook's xmux: the run's name, then what `main` takes."""
+    """The same as a job of tinker-cookbook's xmux: the run's name, then the
+    arguments of `main`.
+    """
     os.environ |= {"SWEEPER_RUN": given[0], "SWEEPER_ATTEMPT": "1", "SWEEPER_ROOT": "xmux"}
     main(*given[1:])
 
 
 def write(path: str, line: str) -> None:
-    """One write at the end of a file."""
+    """Append with one write."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.write(descriptor, line.encode())
     os.close(descriptor)

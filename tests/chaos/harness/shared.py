@@ -1,5 +1,5 @@
 """Sweeps that share an account, in one process: real launchers, each with a fake backend, one fake
-clock, and a modelled service that gives so many jobs a seat and holds the others back.
+clock, and a modelled service that gives a number of jobs a seat and holds the others back.
 
 Launchers are killed at calls of their store, their backend and the account's record, and started
 again some seconds later. A seed decides everything.
@@ -25,7 +25,7 @@ TICK = 0.5
 
 
 class Seats:
-    """The service: `cap` jobs at once have a seat, the others wait in their order."""
+    """The service: `cap` jobs at once have a seat, the others wait in order."""
 
     def __init__(self, cap: int) -> None:
         self.cap = cap
@@ -33,7 +33,7 @@ class Seats:
         self.queue: OrderedDict[object, None] = OrderedDict()
 
     def ask(self, who: object) -> bool:
-        """Whether it has a seat, or gets one."""
+        """Return whether the job has a seat, or gets one."""
         if who not in self.taken:
             self.queue.setdefault(who)
             while self.queue and len(self.taken) < self.cap:
@@ -84,14 +84,14 @@ class Sweeping(World):
 
     @property
     def at_work(self) -> int:
-        """Jobs that were submitted and go on."""
+        """Return submitted jobs that have not ended."""
         return len({job.token for job in self.jobs if not job.gone})
 
 
 class Account:
-    """The sweeps, each with a weight and a number of runs. `slots` is what the user has said that
-    the service takes; `deal` gives the faults of a launcher that is started; `length` is what the
-    time of the runs is multiplied by."""
+    """The sweeps, each with a weight and a number of runs. `slots` is the user's limit for the
+    service; `deal` returns the faults of a launcher that is started; `length` is a factor of the
+    runs' duration."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Account:
         ]
         self.kills = 0
         self.had = [0.0] * len(sweeps)
-        """Seconds of jobs at work, by sweep, while all of them have more to start."""
+        """Seconds of jobs at work, by sweep, while all sweeps have more to start."""
         self.ticks = 0
         self.most_over = 0
         self.over = slots or cap
@@ -140,7 +140,7 @@ class Account:
                 return
 
     def tick(self) -> None:
-        """Half a second: what each launcher and each job does in it."""
+        """Simulate half a second of each launcher and each job."""
         self.clock.sleep(TICK)
         for one in self.random.sample(self.sweeps, len(self.sweeps)):
             if not one.done:
@@ -178,7 +178,7 @@ class Account:
             return one.launcher(faults)
 
     def verdicts(self) -> list[Verdict]:
-        """What became of each sweep."""
+        """Return the verdict on each sweep."""
         return [one.result(once=True).verdict for one in self.sweeps]
 
 
@@ -186,8 +186,8 @@ DEADLY = (Fault.KILL, Fault.KILL_AFTER, Fault.POWER)
 
 
 def dealing(chance: random.Random, kills: int) -> Callable[[], Faults]:
-    """Gives each launcher a call at which it is killed, until there have been so many; and some
-    calls before that which fail, or whose reply is lost."""
+    """Return a function that gives each launcher a call at which it is killed, up to a number of
+    kills, and some earlier calls that fail or whose reply is lost."""
     left = [kills]
 
     def deal() -> Faults:

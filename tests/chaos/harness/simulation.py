@@ -1,11 +1,11 @@
 """A world in one process: the real launcher, a fake backend, a fake clock, modelled workers.
 
 The launcher is killed by an exception that abandons it, at a call of its store or backend; a new
-one then takes over. Jobs do what `sweeper.worker.main` does to the store (claim, beat, give way to
-a newer attempt, record an outcome) but train in fake time. A seed decides everything.
+one then takes over. Jobs do to the store what `sweeper.worker.main` does (claim, send heartbeats,
+give way to a newer attempt, record an outcome) but train in fake time. A seed decides everything.
 
-The times of day of the launcher's host and of the workers' differ, and are set forward and back
-again and again, by a second as well as by a year.
+The launcher's host and the workers' have different times of day, which are repeatedly set forward
+and back, by a second as well as by a year.
 """
 
 import random
@@ -51,7 +51,7 @@ DEADLY = (Fault.KILL, Fault.KILL_AFTER, Fault.POWER)
 
 
 class Result(NamedTuple):
-    """What became of a simulated sweep."""
+    """The result of a simulated sweep."""
 
     verdict: Verdict
     launcher_kills: int
@@ -62,7 +62,7 @@ class Result(NamedTuple):
 
 
 class Job:
-    """A worker, as far as others can see it. `ending` is how it will go."""
+    """A worker as others see it. `ending` is how it will end."""
 
     def __init__(self, world: "World", run: str, attempt: int, ending: str) -> None:
         self.world, self.run, self.attempt, self.ending = world, run, attempt, ending
@@ -123,7 +123,7 @@ class Job:
         self._beat()
 
     def _beat(self) -> bool:
-        """Whether it is to go on."""
+        """Send a heartbeat; returns whether to continue."""
         world, layout = self.world, self.world.layout
         self.beat_at = world.clock.now + BEAT
         body = {"schema": 1, "counter": world.clock.now, "pid": 1, "paused": self.paused()}
@@ -140,11 +140,11 @@ class Job:
         return True
 
     def paused(self) -> dict[str, str] | None:
-        """Why the service holds it back."""
+        """Return why the service holds it back."""
         return None
 
     def _strike(self) -> None:
-        """The interference that this attempt suffers, once."""
+        """Apply this attempt's interference, once."""
         world = self.world
         world.worker_kills += 1
         ending, self.ending = self.ending, "succeed"
@@ -184,9 +184,9 @@ class Job:
 
 
 class World:
-    """A sweep of `runs` runs whose attempts go as `endings` says: a run's number to how its first,
-    second, ... attempt goes; attempts that are not mentioned succeed. `spare`: it has a second
-    place, and `trouble` says, once a tick, what becomes of the two."""
+    """A sweep of `runs` runs. `endings` maps a run's number to the endings of its first, second,
+    ... attempt; others succeed. `spare`: it has a second place, and `trouble` decides, once a
+    tick, the state of the two."""
 
     def __init__(
         self,
@@ -231,12 +231,12 @@ class World:
         self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
 
     def sleep(self, seconds: float) -> None:
-        """Time passes, and the jobs act."""
+        """Let time pass while the jobs act."""
         self.clock.sleep(seconds)
         self.act()
 
     def act(self) -> None:
-        """The jobs do what is due."""
+        """Let the jobs do what is due."""
         for host in self.walls:
             if self._chance.random() < 0.05:
                 step = self._chance.choice(STEPS_OF_CLOCKS)
@@ -261,11 +261,11 @@ class World:
             job.act()
 
     def job(self, run: str, attempt: int, ending: str) -> Job:
-        """A worker that begins."""
+        """Start a worker."""
         return Job(self, run, attempt, ending)
 
     def lose_jobs(self) -> None:
-        """The jobs go with their machine."""
+        """Lose the jobs with their machine."""
         for job in self.backend.jobs:
             run, _, attempt = job.rpartition("-a")
             self.silent.add((run, int(attempt)))
@@ -273,7 +273,7 @@ class World:
         self.backend.jobs.clear()
 
     def _hear(self) -> None:
-        """Note what launchers have told of runs that was not so."""
+        """Record wrong reports of launchers."""
         with suppress(NotFound):
             path = self.layout.observations
             told = read_observations(read_json(self.store, path), path).observed
@@ -283,7 +283,7 @@ class World:
                     self.lies.append(f"{run}: was told to be {kind}")
 
     def _withdrawn(self) -> set[tuple[str, int]]:
-        """The attempts that a launcher has claimed itself, so that no worker does."""
+        """Return the attempts that a launcher has claimed itself, so that no worker does."""
         if len(self.backends) == 1:
             return set()
         events = read_events(self.store, SWEEP)
@@ -292,37 +292,39 @@ class World:
         return {c for c in claims if "by" in read_json(self.store, path(*c, Event.CLAIMED))}
 
     def wall(self) -> float:
-        """The time of day on the launcher's host."""
+        """Return the time of day on the launcher's host."""
         return NOON + self.clock.now + self.walls["launcher"]
 
     def workers_time(self) -> str:
-        """The time of day on the workers' host, as documents have it."""
+        """Return the time of day on the workers' host, as documents have it."""
         moment = NOON + self.clock.now + self.walls["workers"]
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
     def begun(self, job: Job) -> None:
-        """A job begins to train: note how many do."""
+        """Record that a job begins to train."""
         training = sum(other.phase == "training" for other in self.jobs)
         self.most_at_work = max(self.most_at_work, training)
 
     def truth(self, job: Job, *, failed: bool) -> None:
-        """An attempt has ended for good, or has been stopped."""
+        """Record that an attempt has ended for good, or has been stopped."""
         self.failed.setdefault(job.run, {})[job.attempt] = failed
 
     def launcher(self, faults: Faults) -> Scheduler:
-        """A launcher whose store and backend go wrong as `faults` says."""
+        """Make a launcher whose store and backend fail according to `faults`."""
         store = FaultyStore(self.store, faults)
         backends = {place: FaultyBackend(one, faults) for place, one in self.backends.items()}
         clocks = {"clock": self.clock, "sleep": self.sleep, "wall": self.wall}
         return Scheduler(Context(store, SWEEP, backends, **clocks))
 
     def launch(self, faults: Faults) -> bool:
-        """Be a launcher until it has ended or is killed; whether it says that it is done."""
+        """Run a launcher until it has ended or is killed; returns whether it reports
+        completion.
+        """
         try:
             self.launcher(faults).run()
         except Killed:
             if not faults.struck:
-                raise  # it was not us: the power is off
+                raise  # not a planned kill: the power is off
             self.launcher_kills += 1
             self.sleep(self.random.uniform(0, 10))
             return False
@@ -335,14 +337,16 @@ class World:
 
     def relaunch_until_done(self, faults: Callable[[], Faults], most: int = 200) -> None:
         """Start launchers, with the faults that `faults` deals out, until one has ended and every
-        run has come to its end."""
+        run has ended."""
         for _ in range(most):
             if self.launch(faults()) and self.settled():
                 return
         raise AssertionError(f"not done: {read_events(self.store, SWEEP)}")
 
     def settled(self) -> bool:
-        """Also waits for workers that nobody waits for any more, which the ledger still hears."""
+        """Return whether everything has ended, also abandoned workers, which still write to the
+        ledger.
+        """
         for _ in range(1000):
             if not self.jobs:
                 break
@@ -352,7 +356,7 @@ class World:
         return all(fold(events.get(run, ())).state in final for run in self.ids)
 
     def result(self, *, once: bool = False) -> Result:
-        """The verdict on all of it: a run fails if, and only if, its last attempt did."""
+        """Return the verdict: a run fails if, and only if, its last attempt did."""
         failing = [run for run, ended in self.failed.items() if ended[max(ended)]]
         expected = dict.fromkeys(failing, State.FAILED)
         verdict = judge(self.store, SWEEP, self.rows, STEPS, once=once, expected=expected)
@@ -398,8 +402,8 @@ def _plan(ids: list[str], launch: Mapping[str, Any], service: str) -> dict[str, 
 def one_fault(
     root: Path, number: int, fault: Fault, *, once: bool = True, **options: Any
 ) -> tuple[Result, bool]:
-    """A sweep in which the launcher's call `number` goes wrong; whether it came that far. `once`:
-    no run is to have had a second attempt by it."""
+    """Run a sweep in which the launcher's call `number` fails; returns whether it got that far.
+    `once`: no run may have had a second attempt because of it."""
     world = World(root, seed=number, **options)
     first = [Faults({number: fault})]
     made = list(first)
@@ -408,9 +412,9 @@ def one_fault(
 
 
 def by_seed(root: Path, seed: int, *, spare: bool = False) -> Result:
-    """A sweep that everything happens to: launchers killed at call after call, stores and backends
-    that fail or answer twice, workers killed, preempted, stalled. `spare`: it has two places, each
-    of which refuses jobs and does not answer, for a while, again and again."""
+    """Run a sweep with every kind of trouble: launchers killed at call after call, stores and
+    backends that fail or answer twice, workers killed, preempted, stalled. `spare`: it has two
+    places, each of which repeatedly refuses jobs and does not answer for a while."""
     chance = random.Random(seed)
     runs = chance.randint(2, 5)
     endings = {n: _endings(chance) for n in range(runs)}
@@ -435,7 +439,7 @@ def by_seed(root: Path, seed: int, *, spare: bool = False) -> Result:
 
 
 class _Trouble:
-    """Places that refuse what is submitted, and do not answer, for up to 3 minutes each."""
+    """Places that refuse submissions, and do not answer, for up to 3 minutes each."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = random.Random(chance.random())
@@ -452,10 +456,10 @@ class _Trouble:
 
 
 def _endings(chance: random.Random) -> list[str]:
-    """How a run's attempts go: some that are to be started again, then one that decides. There are
-    no retries: a failure is the end.
+    """Draw the endings of a run's attempts: some that cause a restart, then one that decides.
+    There are no retries: a failure is the end.
 
     `killed` leaves no outcome but a job that ended, `vanish` not even that; `stall` stops for
-    longer than a lease, unseen by the backend, and then goes on."""
+    longer than a lease, unseen by the backend, and then continues."""
     again = [chance.choice(("preempted", "vanish", "stall")) for _ in range(chance.randint(0, 2))]
     return [*again, chance.choice(("succeed", "succeed", "succeed", "fail", "killed"))]

@@ -1,4 +1,4 @@
-"""Jobs that a test gives to a backend by itself, without a sweep."""
+"""Jobs that a test gives to a backend directly, without a sweep."""
 
 import shutil
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from sweeper.errors import Unreachable
 
 
 def a_job(number: int, *argv: str, attempt: int = 1, **resources: Any) -> JobSpec:
-    """One that sleeps, where nothing else is said."""
+    """Return a job; by default it sleeps."""
     token = f"{number:012x}-a{attempt}"
     return JobSpec(token, f"x={number}", argv or ("sleep", "600"), "/", resources, grace_s=0)
 
 
 def until_state(backend: Backend, token: str, state: JobState) -> JobStatus:
-    """Wait for a job to come to a state; gives its status then."""
+    """Wait until a job has a state; returns its status then."""
     until(lambda: backend.poll([token])[token].state is state)
     return backend.poll([token])[token]
 
 
 def judge_earlier_sweep(opened: Callable[[Path], Backend], folder: Path, kind: str) -> None:
-    """Have a sweep removed and another made in its folder, where jobs of the first are left: they
-    are none of the next one's, and one at work is waited for. `kind`: what a job is called there.
+    """Remove a sweep whose jobs still exist, and make another in its folder: the jobs do not
+    belong to the new one, and one at work is waited for. `kind`: the backend's word for a job.
     """
     before, jobs = opened(folder), [a_job(1, "true"), a_job(2)]
     tokens = [job.token for job in jobs]

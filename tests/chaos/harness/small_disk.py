@@ -1,4 +1,4 @@
-"""A file system of its own, with little room: filled, made free, and made read-only, for real."""
+"""A real file system with little room, to be filled, freed, and made read-only."""
 
 import os
 import shutil
@@ -18,8 +18,8 @@ _OPTIONS = {"bytes": "size=512k", "inodes": "size=16m,nr_inodes=400"}
 
 
 class SmallDisk:
-    """Mounted at `folder`; `lacks` is what there is little of: "bytes" or "inodes". `cut`: files
-    that were being written when it became read-only, which their writers cannot remove."""
+    """Mounted at `folder`; `lacks` is the scarce resource: "bytes" or "inodes". `cut`: files that
+    were being written when it became read-only, which their writers cannot remove."""
 
     def __init__(self, folder: Path, lacks: str) -> None:
         self.folder = folder
@@ -28,12 +28,12 @@ class SmallDisk:
         self._number = 0
 
     def fill(self) -> None:
-        """Until there is none left, nor will be: a file that was being written meanwhile gives the
-        room of the one whose place it takes."""
+        """Fill it for good: a file that was being written meanwhile frees the room of the one that
+        it replaces."""
         until(lambda: not self._unfinished() and not self._take(), why="the disk is never full")
 
     def _take(self) -> bool:
-        """Take what room there is. Returns whether there was any."""
+        """Take the free room. Returns whether there was any."""
         filler, taken = self.folder / ".filler", False
         with suppress(OSError):
             if self._lacks == "bytes":
@@ -48,7 +48,7 @@ class SmallDisk:
         return taken
 
     def _unfinished(self) -> set[Path]:
-        """What somebody is just writing."""
+        """Return files that are being written."""
         found = os.walk(self.folder)
         return {
             Path(folder, name)
@@ -65,8 +65,8 @@ class SmallDisk:
 
     @contextmanager
     def read_only(self) -> Generator[None]:
-        """While the block lasts, to whoever comes by its path: as after the kernel's remount, which
-        does not ask who has files open for writing."""
+        """Make it read-only during the block, for access by its path: as after the kernel's
+        remount, which ignores files that are open for writing."""
         place = str(self.folder)
         for words in (["--bind", place, place], ["-o", "remount,ro,bind", place]):
             told = _mount(*words)
@@ -79,7 +79,7 @@ class SmallDisk:
 
 
 def can_mount(folder: Path) -> bool:
-    """Whether we may, as root mostly may."""
+    """Return whether this process may mount, as root usually may."""
     place = folder / "mount"
     place.mkdir()
     mounted = shutil.which("mount") and not _mount("-t", "tmpfs", "none", str(place)).returncode
@@ -90,7 +90,7 @@ def can_mount(folder: Path) -> bool:
 
 @contextmanager
 def small_disk(folder: Path, lacks: str = "bytes") -> Generator[SmallDisk]:
-    """Skips where nothing can be mounted."""
+    """Skips if nothing can be mounted."""
     folder.mkdir(parents=True, exist_ok=True)
     if shutil.which("mount") is None:
         pytest.skip("there is no mount")

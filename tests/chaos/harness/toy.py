@@ -1,18 +1,18 @@
 """The recipe of the chaos tests, a command: `toy.py LEDGER STEPS SECONDS MODE LOG_PATH`.
 
-Standard library only, and quick to start: each step is a row in the ledger and a line of metrics.
-`MODE` is a list of words, `:` between them:
+It uses only the standard library, and starts quickly: each step is a row in the ledger and a line
+of metrics. `MODE` is a list of words, separated by `:`:
 
     plain       nothing else
     silent      no metrics: nothing in its folder
     resume      a checkpoint after every step; starts after the last one; a final one at the end
     incomplete  the same without the final one
     fail        exit code 1 at the end
-    first       what follows is for the first attempt only
+    first       the following words are for the first attempt only
     torn-N      write N bytes of the second step's metrics, and die by SIGKILL
     memory      take memory until there is none
     say-TEXT    print TEXT at the end
-    waits       go on to the end only when there is a file LEDGER.go
+    waits       end only when there is a file LEDGER.go
     holds-N     the same before step N
 """
 
@@ -60,7 +60,7 @@ def main(ledger: str, steps: str, seconds: str, mode: str, log_path: str) -> int
 
 
 def append(path: str, data: bytes, *, sync: bool = False) -> None:
-    """One write at the end of a file."""
+    """Append with one write."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.write(descriptor, data)
     if sync:
@@ -69,7 +69,7 @@ def append(path: str, data: bytes, *, sync: bool = False) -> None:
 
 
 def next_step(path: str) -> int:
-    """The step after the last checkpoint on record."""
+    """Return the step after the last recorded checkpoint."""
     try:
         with open(path, encoding="utf-8") as file:
             records = [json.loads(line) for line in file]

@@ -1,8 +1,9 @@
-"""The recipe of the tests that kill engines, a command: `trainer.py LEDGER STEPS SECONDS LOG_PATH`.
+"""The recipe of the tests that kill engines, a command: `trainer.py LEDGER STEPS SECONDS
+LOG_PATH`.
 
-It trains by the unmodified SDK, saves its weights after every step, and begins where the last saved
-ones are. Each step that it has done is a row in the ledger. While there is a file LEDGER.hold it
-does not begin its last step.
+It trains with the unmodified SDK, saves its weights after every step, and starts from the last
+saved ones. Each finished step is a row in the ledger. While there is a file LEDGER.hold it does
+not begin its last step.
 """
 
 import json
@@ -59,4 +60,4 @@ def note(path: str, record: dict[str, object]) -> None:
 if __name__ == "__main__":
     main(*sys.argv[1:])
     sys.stdout.flush()
-    os._exit(0)  # the SDK's threads have nothing to say any more
+    os._exit(0)  # the SDK's threads have nothing to report any more

@@ -1,4 +1,4 @@
-"""How many children of a process have ended and were not let go of, looked at again and again."""
+"""Counts the ended but unreaped children of a process, repeatedly."""
 
 import threading
 from types import TracebackType
@@ -11,7 +11,7 @@ _SECONDS = 0.02
 
 class Sampled:
     """Looks at the children of `pid` until the block ends. `most` is the largest number of zombies
-    at any of the `looks`, `last` that at the last one at which the process was there."""
+    at any of the `looks`, `last` that at the last one at which the process existed."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
