@@ -207,7 +207,7 @@ class SweepData:
 
     @property
     def drawn(self) -> list[str]:
-        """The keys that have a figure of their own. The metric and the training curve come first."""
+        """The keys with a figure of their own. The metric and the training curve come first."""
         named = (self.metric_name, self.train_key, *self.roles.values())
         keys = [key for key in named if key is not None]
         return list(dict.fromkeys(keys))
