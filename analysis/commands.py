@@ -130,7 +130,7 @@ def listing(data: SweepData, state: str) -> str:
 
 
 def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
-    """The commands that make the same sweep (if it was launched from a file) and the same report."""
+    """The commands that make the same sweep, if it came from a file, and the same report."""
     found: list[str] = []
     if data.plan is not None and data.plan.grid_path:
         path, folder = data.plan.grid_path, _typed_in(data)
