@@ -78,7 +78,7 @@ def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
 
 
 def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
-    """The model's means with their band, or points with error bars for values that are no numbers."""
+    """The model's means with their band, or error bars for values that are no numbers."""
     told = {"cell": -1, "tone": 0 if effect.told else -1}
     colour = PALETTE[0] if effect.told else MUTED
     if not numeric:
