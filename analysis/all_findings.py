@@ -1,4 +1,4 @@
-"""All that is said of a sweep beyond its axes, the most important first. Pure."""
+"""Collects all findings about a sweep, the most important first. Pure."""
 
 from dataclasses import asdict, replace
 
@@ -17,7 +17,7 @@ __all__ = ["find"]
 
 
 def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
-    """Everything worth saying, the most important first."""
+    """All findings, the most important first."""
     first = standing(data, ranking, blocks)
     told = {finding.kind for finding in first}
     return [
@@ -29,9 +29,9 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
 
 
 def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
-    """Ends of what was tried at which the best cell lies: as a claim ("edge") where it is still
-    getting better there, else as what it is ("at_end"). The cells of a confirmation are some of
-    those that were tried: their ends are none."""
+    """The ends of the grid at which the best cell lies: "edge" if the metric still improves
+    there, else "at_end". The cells of a confirmation are only some of those tried, so their ends
+    do not count."""
     best = ranking.best
     if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
         return []

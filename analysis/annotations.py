@@ -1,4 +1,4 @@
-"""What people noted of a sweep and its runs, as the report shows it."""
+"""The notes and tags of a sweep and its runs, for the report."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ __all__ = ["NOBODY", "Note", "Noted", "read_noted"]
 
 
 class Note(NamedTuple):
-    """A note, and the name of the run that it is about; "" for the sweep."""
+    """A note, and the name of its run; "" for the sweep."""
 
     run: str
     text: str
@@ -20,18 +20,18 @@ class Note(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """`notes`, oldest first, and the `tags` (a star as "*") by the name of what has them."""
+    """`notes`, the oldest first, and the `tags` by run or sweep name (a star is "*")."""
 
     notes: tuple[Note, ...] = ()
     tags: Mapping[str, tuple[str, ...]] = {}
 
 
 NOBODY = Noted()
-"""Nobody has noted anything."""
+"""No notes and no tags."""
 
 
 def read_noted(found: Sequence[Source]) -> Noted:
-    """Read what is noted of these sweeps and of their runs."""
+    """Reads the notes and tags of these sweeps and their runs."""
     notes: list[Note] = []
     tags: dict[str, tuple[str, ...]] = {}
     for name, marks in (pair for source in found for pair in _of(source)):
@@ -43,7 +43,7 @@ def read_noted(found: Sequence[Source]) -> Noted:
 
 
 def _of(source: Source) -> list[tuple[str, Marks]]:
-    """The marks of a sweep, and those of its runs by their names."""
+    """The marks of a sweep, and those of its runs by name."""
     if source.sweep is None:
         return []
     names = {placed.run.id: placed.run.name for placed in source.runs}

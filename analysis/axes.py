@@ -46,15 +46,15 @@ __all__ = [
 ]
 
 MOST = 24
-"""Values of an axis that are shown one by one."""
+"""The most values of an axis that are shown individually."""
 _PAIRED = 4
-"""Axes, the most telling ones, of which pairs are looked at."""
+"""The number of axes, the most important first, of which pairs are examined."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """A value of an axis: its text, the number behind it if it is one, its marginal mean (the
-    geometric one on a log scale) with a 95 % interval, and how many cells it is over."""
+    """A value of an axis: its text, its number if it is one, its marginal mean (geometric on a
+    log scale) with a 95 % interval, and the number of cells in that mean."""
 
     value: str
     number: float | None
@@ -65,18 +65,19 @@ class Level:
 
     @property
     def shown(self) -> str:
-        """Its text, a long number cut short."""
+        """Its text. A long number is shortened."""
         long = self.number is not None and len(self.value) > labels.BRIEF
         return labels.brief(self.number) if long else self.value
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`effect` is the best value's marginal mean less the worst's, on the scale of the comparison;
-    its interval and p pay for having picked the two from all values. `ends` is the last value's
-    less the first's, of an ordered axis, and `steps` those of neighbours. `log` says that the
-    numbers are spaced by ratios. `matched` is False where no combination of
-    the other settings was measured at every value: then means mix the others' effects."""
+    """An axis. `effect` is the marginal mean of the best value minus that of the worst, on the
+    scale of the comparison. Its interval and p are corrected for choosing the two among all
+    values. `ends` is the last value's mean minus the first's, on an ordered axis, and `steps` are
+    the differences between neighbours. `log` says that the numbers are spaced by ratios.
+    `matched` is False if no combination of the other settings was measured at every value; then
+    the means mix in the effects of other axes."""
 
     key: str
     levels: tuple[Level, ...]
@@ -91,8 +92,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Trend:
-    """The marginal means of an ordered axis get better from value to value toward its `side`
-    ("smallest" or "largest"), and the ends differ beyond the noise; with `every` each step does."""
+    """The marginal means of an ordered axis improve toward its `side` ("smallest" or "largest"),
+    and the ends differ beyond the noise. With `every`, each step improves."""
 
     axis: str
     side: str
@@ -103,8 +104,8 @@ class Trend:
 @dataclass(frozen=True)
 class Crossing:
     """Of the values `first` and `second` of `x`, the first is better where `y` is `here`, and the
-    second where it is `there`, both beyond the noise; `p` pays for all that could have been
-    compared."""
+    second where `y` is `there`, both beyond the noise. `p` is corrected for all comparisons that
+    could have been made."""
 
     x: str
     y: str
@@ -130,8 +131,8 @@ class Grid2:
 
 
 def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
-    """The axes with two values or more among the measured cells, the most telling first. Cells
-    with a diverged run are left out: what is left of them is no measure of their setting."""
+    """The axes with two values or more among the measured cells, the most important first. Cells
+    with a diverged run are left out, since their other runs do not measure the setting."""
     cells = usable(ranking)
     found = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
     return sorted(found, key=lambda axis: -abs(axis.effect.value))
@@ -175,8 +176,9 @@ class _Gap(NamedTuple):
     matched: bool
 
     def between(self, own: str, other: str) -> Estimate:
-        """The marginal mean of one value less another's. Without an interval where the two were
-        not measured at the same combinations of the other settings: these scatter as well."""
+        """The difference between the marginal means of two values. It has no interval if the two
+        were not measured at the same combinations of the other settings, since these scatter too.
+        """
         one, two = self.groups[own], self.groups[other]
         if not self.matched:
             return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
@@ -193,7 +195,7 @@ def _plain_mean(ranking: Ranking, cells: Sequence[Cell]) -> float:
 
 
 def _blocks(key: str, values: Mapping[str, list[Cell]]) -> set[tuple[tuple[str, str], ...]]:
-    """Combinations of the other settings with a cell at every value."""
+    """Combinations of the other settings that have a cell at every value."""
     found = [{rest(cell, key) for cell in cells} for cells in values.values()]
     return found[0].intersection(*found)
 
@@ -208,8 +210,8 @@ def _level(text: str, number: float | None, cells: list[Cell], ranking: Ranking)
 
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
-    """Ordered axes with three values or more along which every step is an improvement, with the
-    ends told apart at 5 % shared by all of `axes` (Bonferroni)."""
+    """Ordered axes with three values or more along which every step improves and whose ends
+    differ at 5 %, shared by all `axes` (Bonferroni)."""
     found: list[Trend] = []
     family = max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
@@ -230,13 +232,12 @@ def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
 def find_crossings(
     ranking: Ranking, axes: Sequence[Axis], sign: float, by: Sequence[str] | None = None
 ) -> list[Crossing]:
-    """Pairs of axes of which the best value of one depends on the other: at least two of its
-    values change places, each being better beyond the noise somewhere. The differences within each
-    row are referred to the studentized range of its values, and pay for the number of rows and of
-    pairs of axes (Bonferroni), so that of sweeps in which nothing changes places at most 5 % are
-    said to have one. With `by` it is asked of these settings whether the best value of any axis
-    depends on them, be the grid as ragged as it may: within a row only what was measured alike is
-    compared."""
+    """Pairs of axes in which the best value of one depends on the other: at least two of its
+    values change places, each being better beyond the noise somewhere. Differences within a row
+    are compared with the studentized range of its values and corrected for the number of rows and
+    of pairs of axes (Bonferroni). So at most 5 % of sweeps without any such dependence report
+    one. With `by`, only the dependence on these settings is tested, also in a ragged grid: within
+    a row, only cells that were measured alike are compared."""
     if by is None:
         shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
         pairs = [(x, y) for x in shown for y in shown if x != y]
@@ -284,14 +285,15 @@ def _within(
     one: Mapping[object, Cell],
     two: Mapping[object, Cell],
 ) -> Estimate | None:
-    """The difference of two values of an axis at one of another, over what both have."""
+    """The difference of two values of an axis at one value of another, over the combinations that
+    both have."""
     both = [(one[key], two[key]) for key in one if key in two]
     return over_pairs(ranking, both) if both else None
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float, count: int = 3) -> list[Grid2]:
-    """Pairs of the most telling axes as grids of means, those first in which they depend on each
-    other most."""
+    """Pairs of the most important axes as grids of means, those with the strongest interaction
+    first."""
     cells = usable(ranking)
     shown = [axis for axis in axes if axis.matched][:_PAIRED]
     grids = [_pair(x, y, cells, ranking, sign) for x, y in combinations(shown, 2)]
@@ -323,8 +325,8 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
 
 
 def _interaction(table: Sequence[Sequence[float | None]]) -> float:
-    """How far the means are from a sum of a row's and a column's part: the root mean square of
-    what is left. 0 with a hole, since then it is not known."""
+    """The interaction of two axes: the root mean square of the means' distances from a sum of a
+    row part and a column part. 0 if there is a hole, since then it is unknown."""
     rows = [[value for value in row if value is not None] for row in table]
     if any(len(row) != len(table[0]) for row in rows):
         return 0.0

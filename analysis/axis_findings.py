@@ -1,4 +1,4 @@
-"""What is said of axes: only what a test behind it has told. Pure."""
+"""Makes the findings about axes. Each rests on a test. Pure."""
 
 from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
@@ -17,12 +17,12 @@ KINDS = (
     *("blocks", "block_holes", "effect", "trend", "optimum"),
     *("interaction", "no_effect", "at_end", "not_modelled", "axes_without"),
 )
-"""Findings that have their place beside the figures of the axes."""
+"""Findings that the report shows beside the figures of the axes."""
 
 
 class AxesTold(NamedTuple):
-    """What was found of axes: their means by value, what of them is told by a test, and the model
-    of all where no grid tells what each does."""
+    """The results about axes: their means by value, the results of tests, and the model of all
+    axes for sweeps without a grid."""
 
     axes: Sequence[Axis]
     trends: Sequence[Trend]
@@ -30,8 +30,8 @@ class AxesTold(NamedTuple):
     surface: Surface | None
     blocks: Blocks | None = None
     left_out: Sequence[Cell] = ()
-    """Cells with a value that are no part of that: runs of them diverged, or failed so that nobody
-    knows how good they are."""
+    """Cells with a value that are left out, because runs of them diverged, or failed in a way
+    that leaves their quality unknown."""
 
 
 def tell_axes(found: AxesTold) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def tell_axes(found: AxesTold) -> Iterator[Finding]:
 
 
 def _in_blocks(found: Blocks) -> Iterator[Finding]:
-    """What there is to see in the blocks; that they differ, where a test told it."""
+    """The findings about blocks: what each shows, and that they differ, if a test says so."""
     ends: dict[str, int] = {}
     for edge in (edge for block in found.blocks for edge in block.edges):
         ends[edge.axis] = ends.get(edge.axis, 0) + 1
@@ -80,7 +80,8 @@ def _in_blocks(found: Blocks) -> Iterator[Finding]:
 
 
 def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
-    """What the model of all axes tells, but for `trends` that the means of a grid tell."""
+    """The findings of the model of all axes, without `trends` that the means of a grid already
+    show."""
     told = [axis for axis in surface.axes if axis.told]
     flat = [axis.key for axis in surface.axes if not axis.told]
     where = f"within each {surface.within}" if surface.within else "between cells"
@@ -163,7 +164,7 @@ def _crossing(found: Crossing) -> Finding:
 
 
 def _flat(axes: Sequence[Axis]) -> Iterator[Finding]:
-    """Axes that cannot be told to do anything."""
+    """Axes without any effect that can be shown."""
     flat = [a.key for a in axes if a.effect.p is not None and a.effect.p > 1 - CONFIDENCE]
     if flat:
         verb = "makes" if len(flat) == 1 else "make"

@@ -1,5 +1,5 @@
-"""What the best is compared with: a cell of the sweep, or the best of another one, which then
-stands among the cells."""
+"""The baseline: a cell of the sweep that the best is compared with, or the best cell of another
+sweep, which is then added to the cells."""
 
 from dataclasses import replace
 
@@ -17,8 +17,9 @@ _NOTHING = "the best is compared with nothing"
 
 
 def with_baseline(data: SweepData, registry: Registry) -> SweepData:
-    """With the cell that the grid calls its baseline marked, and where that is another sweep's best
-    with its runs. Where there is no such cell or sweep, or it has no best, the report says so."""
+    """Marks the baseline cell of the grid. If the baseline is the best cell of another sweep, its
+    runs are added. If there is no such cell or sweep, or that sweep has no best cell, the report
+    says so."""
     plan = data.plan
     asked = None if plan is None or len(data.names) > 1 else plan.baseline
     if asked is None or data.metric is None:
@@ -32,7 +33,7 @@ def with_baseline(data: SweepData, registry: Registry) -> SweepData:
 
 
 def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registry) -> SweepData:
-    """With the runs of another sweep's best."""
+    """Adds the runs of the best cell of another sweep."""
     try:
         other = load(registry, sweep, metric.name, metric.goal, metric.at, rollouts=False)
     except (NotFound, UsageError) as error:

@@ -1,7 +1,8 @@
-"""What the models wrote, judged: rewards, pass@k, signal, truncation, examples, suspicions. Pure.
+"""Judges what the models wrote: rewards, pass@k, signal, truncation, examples, suspicions. Pure.
 
-Of the splits recorded the training one counts (rewards are what a run is trained on), else the
-first. Figures of a cell are means over its runs, so that each seed counts once.
+If several splits were recorded, the training split counts, since rewards are what a run is
+trained on; otherwise the first. Figures of a cell are means over its runs, so that each seed
+counts once.
 """
 
 import math
@@ -26,7 +27,7 @@ _Judge = Callable[[list[Rollout]], float | None]
 
 @dataclass(frozen=True)
 class Example:
-    """A transcript worth reading: `why` is "best", "middle" or "worst"."""
+    """A transcript worth reading. `why` is "best", "middle" or "worst"."""
 
     run: str
     cell: str
@@ -36,10 +37,11 @@ class Example:
 
 @dataclass(frozen=True)
 class CellBehaviour:
-    """A cell's rollouts. `signal`, `length` and `reward` by iteration: the share of groups whose
-    answers differ in reward, mean tokens written, mean reward. At the last iteration: `histogram`
-    (shares), `passes` (k -> over seeds), `truncated` and `distinct` (the share of different texts
-    among a group's answers), None where nothing tells."""
+    """The rollouts of a cell. `signal`, `length` and `reward` are by iteration: the share of
+    groups whose answers differ in reward, the mean number of sampled tokens, the mean reward. At
+    the last iteration: `histogram` (shares), `passes` (k -> pass@k over seeds), `truncated`, and
+    `distinct` (the share of different texts among the answers of a group). None where it is
+    unknown."""
 
     cell: str
     rollouts: int
@@ -55,7 +57,7 @@ class CellBehaviour:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A question that cells answer with different success: mean reward and answers by cell."""
+    """A question that cells answer with different success. Mean reward and answers, by cell."""
 
     prompt: str
     reference: str
@@ -65,8 +67,8 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Flag:
-    """Something in a cell's rollouts that looks like a reward gained in the wrong way. `kind`:
-    "length", "repetition", "collapse" or "reward_without_success"."""
+    """A sign that a cell may have gained reward in the wrong way. `kind` is "length",
+    "repetition", "collapse" or "reward_without_success"."""
 
     kind: str
     cell: str
@@ -76,7 +78,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """`low` and `high` are the ends of the histograms. `split` is the one that is judged."""
+    """`low` and `high` are the ends of the histograms. `split` is the split that is judged."""
 
     split: str
     cells: tuple[CellBehaviour, ...]
@@ -88,7 +90,7 @@ class Behaviour:
 
 
 def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
-    """What there is to say of the rollouts; None without any."""
+    """The results for the rollouts; None if there are none."""
     splits = sorted({rollout.split for run in data.runs for rollout in run.rollouts})
     if not splits:
         return None
@@ -117,7 +119,7 @@ def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
 
 
 def _final(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Those of the last iteration."""
+    """The rollouts of the last iteration."""
     end = max((rollout.iteration for rollout in rollouts), default=0)
     return [rollout for rollout in rollouts if rollout.iteration == end]
 
@@ -130,7 +132,7 @@ def _groups(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
 
 
 def _limit(run: RunData, data: SweepData) -> int | None:
-    """`max_tokens` of a run: given, or the recipe's default."""
+    """A run's `max_tokens`: its own, or the recipe's default."""
     value = run.config.get("max_tokens")
     if value is None and data.plan is not None:
         value = data.plan.recipe.takes.get("max_tokens", {}).get("default")
@@ -165,8 +167,8 @@ def _cell(
 
 
 def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]:
-    """Iteration -> the mean over runs of what `judge` says of a run's rollouts there. Only at
-    iterations that most runs have."""
+    """Iteration -> the mean over runs of `judge` applied to a run's rollouts. Only iterations
+    that most runs have."""
     found: dict[int, list[float]] = {}
     for rollouts in runs:
         by_iteration: dict[int, list[Rollout]] = {}
@@ -209,7 +211,7 @@ def _histogram(runs: Sequence[list[Rollout]], ends: tuple[float, float]) -> tupl
 
 
 def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
-    """k -> pass@k over the runs: of each the mean over its questions."""
+    """k -> pass@k over the runs. The pass@k of a run is the mean over its questions."""
     by_k: dict[int, list[float]] = {}
     for rollouts in runs:
         groups = list(_groups(rollouts).values())
@@ -224,8 +226,8 @@ def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
 
 
 def _cut(rollouts: Sequence[Rollout], limit: int | None) -> float | None:
-    """The share that ran into the limit of tokens: as long as it, and not ended where that is
-    recorded."""
+    """The share of answers that reached the token limit: as long as it, and not recorded as
+    ended."""
     if limit is None or not rollouts:
         return None
     return sum(r.length >= limit and r.ended is not True for r in rollouts) / len(rollouts)
@@ -239,19 +241,20 @@ def _distinct(rollouts: Sequence[Rollout]) -> float | None:
 
 
 def _repeated(rollouts: Sequence[Rollout]) -> float | None:
-    """The share of texts of 200 characters or more that say the same again and again."""
+    """The share of texts of 200 characters or more that repeat themselves."""
     texts = [rollout.response for rollout in rollouts if rollout.response][:400]
     return sum(map(_loops, texts)) / len(texts) if texts else None
 
 
 def _loops(text: str) -> bool:
-    """Prose compresses to a third, code to a fifth; what is a seventh or less repeats itself."""
+    """Whether a text repeats itself. Prose compresses to a third, code to a fifth; a text that
+    compresses to a seventh or less repeats itself."""
     raw = text.encode("utf-8", "replace")
     return len(raw) >= 200 and len(zlib.compress(raw)) * 7 < len(raw)
 
 
 def examples(run: RunData, split: str, count: int) -> list[Example]:
-    """The `count` best and worst of a run's last rollouts, each of another question where there
+    """The `count` best and worst of a run's last rollouts, each from another question if there
     are enough."""
     final = [r for r in _final([r for r in run.rollouts if r.split == split]) if r.response]
     ordered = sorted(final, key=lambda r: -r.reward if math.isfinite(r.reward) else math.inf)
@@ -271,8 +274,8 @@ def _of_different_questions(rollouts: Sequence[Rollout], count: int) -> list[Rol
 
 
 def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Disagreement]:
-    """Questions that several cells answered, the largest gap in mean reward first. Joined by what
-    the question says: its position differs from run to run."""
+    """Questions that several cells answered, the largest gap in mean reward first. Questions are
+    matched by their text, since their position differs from run to run."""
     asked: dict[str, dict[str, list[float]]] = {}
     references: dict[str, str] = {}
     for cell in ranking.cells:
@@ -318,7 +321,7 @@ def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]
 def _hollow(
     cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]], gain: float
 ) -> list[Flag]:
-    """Reward that rose while answers got no righter."""
+    """Whether reward rose while answers did not become more correct."""
     own = next(one for one in ranking.cells if one.name == cell.cell)
     marks = [[r for r in of[run.id] if r.correct is not None] for run in own.runs]
     right = _over_time([m for m in marks if m], _share_right)

@@ -1,4 +1,5 @@
-"""What is said of how the best cell stands to the others, or why none is best. Pure."""
+"""Makes the findings about the best cell: how it compares with the others, or why no cell is
+best. Pure."""
 
 import math
 from collections import Counter
@@ -13,12 +14,12 @@ from sweeper.analysis.frames import SweepData
 __all__ = ["DEALS", "standing"]
 
 DEALS = 20
-"""In fewer ways the runs of two cells can be dealt out to them, chance alone may part them: three
-and three have so many, two and two but six."""
+"""If the runs of two cells can be divided between them in fewer ways than this, chance alone may
+separate them. Three and three runs have this many ways, two and two only six."""
 
 
 def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
-    """How the best stands, or those of the blocks that are judged each by itself."""
+    """The findings about the best cell, or about the best cell of each block."""
     if blocks is not None and ranking.leaders:
         return [_by_blocks(blocks)]
     best = ranking.best
@@ -39,7 +40,7 @@ def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) ->
 
 
 def _by_blocks(blocks: Blocks) -> Finding:
-    """In how many blocks the best is ahead of all others there."""
+    """In how many blocks the best is ahead of all other cells."""
     judged = [block for block in blocks.blocks if block.best is not None]
     ahead = [block for block in judged if block.ahead]
     tied = [block for block in judged if block.tied]
@@ -147,8 +148,9 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
 
 
 def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
-    """A warning where the best is ahead of all, by so few runs that it hangs on their noise being
-    normal, and alike where they share it: a single run, or two and two with the noise of each."""
+    """A warning that the best is ahead of all others by so few runs that the result depends on
+    normal noise, and on equal noise where cells share it: a single run, or two against two with
+    each cell's own noise."""
     if ranking.tied or ranking.equal:
         return []
     nearest = max(ranking.apart, key=lambda cell: ranking.comparisons[cell.name].p)
@@ -238,7 +240,7 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
 
 
 def _last_words(data: SweepData) -> str:
-    """What the first failed run said at the end of its log."""
+    """The last line in the log of the first failed run."""
     for run in data.runs:
         if run.state == "failed" and run.last_line:
             return f" The last line of {run.name}: {run.last_line[:200]}"

@@ -1,4 +1,4 @@
-"""The top of the report where blocks are judged each by itself: a best cell for each. Pure."""
+"""The top of the report if blocks are judged separately: a best cell for each. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from sweeper.analysis.verdict import LATER, Check, Verdict, measure, whole, whol
 __all__ = ["decide_by_blocks"]
 
 _LINES = 12
-"""Blocks that a terminal is told of."""
+"""The most blocks that the text for a terminal names."""
 
 
 def decide_by_blocks(
@@ -25,7 +25,7 @@ def decide_by_blocks(
     blocks: Blocks,
     following: NextGrid | None = None,
 ) -> Verdict:
-    """What the blocks add up to: no cell is named over all of them, and no mean is taken."""
+    """The verdict over all blocks. It names no best cell of all, and takes no mean over blocks."""
     judged = [block for block in blocks.blocks if block.best is not None]
     count = labels.plural(len(judged), "best cell")
     return Verdict(
@@ -58,7 +58,7 @@ def _each(judged: Sequence[Block], by: str) -> Iterator[str]:
 
 
 def _standing(block: Block) -> str:
-    """How the best of a block stands to its other cells."""
+    """How the best of a block compares with its other cells."""
     if block.tied:
         return f", not told from {len(block.tied)} of {block.compared}"
     return f", ahead of {block.compared}" if block.compared else ""

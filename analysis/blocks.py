@@ -26,9 +26,9 @@ __all__ = ["Block", "Blocks", "by_blocks", "find_blocks", "rows"]
 
 @dataclass(frozen=True)
 class Block:
-    """The cells with one `value` of the setting that blocks are made by. `best` is None when no
-    cell there has a result that counts. `tied` cannot be told from it; `comparisons` are with it,
-    by cell."""
+    """The cells with one `value` of the setting that separates blocks. `best` is None if no cell
+    has a result that counts. `tied` cells cannot be distinguished from it. `comparisons` are with
+    it, by cell."""
 
     value: str
     cells: int
@@ -41,19 +41,20 @@ class Block:
 
     @property
     def compared(self) -> int:
-        """How many cells could be compared with the best."""
+        """The number of cells that could be compared with the best."""
         return len(self.comparisons)
 
     @property
     def ahead(self) -> bool:
-        """Whether the best is ahead of all that it could be compared with."""
+        """Whether the best is ahead of all cells that it could be compared with."""
         return bool(self.comparisons) and not self.tied
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """All blocks of a sweep, by the setting `by`. `asked`: the grid or the command line says so;
-    else `why` is what tells that they differ. `ragged`: they do not all have the same cells."""
+    """All blocks of a sweep, by the setting `by`. `asked`: the grid or the command line names the
+    setting; otherwise `why` is the evidence that blocks differ. `ragged`: the blocks do not all
+    have the same cells."""
 
     by: str
     asked: bool
@@ -63,14 +64,14 @@ class Blocks:
 
     @property
     def holes(self) -> int:
-        """How many in all."""
+        """The total number of holes."""
         return sum(len(block.holes) for block in self.blocks)
 
 
 def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
-    """The blocks asked for, or found; None where there are none. By a setting that all cells have
-    alike, as a confirmation of cells of one model may, there are none either. Raises `UsageError`
-    for one that no cell has."""
+    """The blocks that were asked for or found; None if there are none. A setting that is the same
+    in all cells makes no blocks, as in a confirmation of cells of one model. Raises `UsageError`
+    for a setting that no cell has."""
     if by is not None:
         if by in ranking.keys:
             return _blocks(ranking, sign, by, None)
@@ -88,7 +89,7 @@ def _has(cell: Cell, key: str) -> bool:
 
 
 def _found(ranking: Ranking, sign: float) -> Crossing | None:
-    """That the best value of an axis depends on one of texts: the surest of such."""
+    """The most certain dependence of an axis's best value on a setting of text."""
     named = [key for key in ranking.keys if _texts(ranking, key)]
     if not named:
         return None
@@ -142,9 +143,9 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
 
 
 def by_blocks(ranking: Ranking, found: Blocks, sign: float) -> tuple[Ranking, Blocks]:
-    """The ranking with each cell compared with the best of its block, and none the best of all; and
-    the blocks, each best with the interval of one that was chosen there. As they are where fewer
-    than two blocks have a best."""
+    """Compares each cell with the best of its block; no cell is best of all. Returns the ranking,
+    and the blocks, in which each best has the interval of a cell that was chosen. Nothing changes
+    if fewer than two blocks have a best cell."""
     if sum(block.best is not None for block in found.blocks) < 2:
         return ranking, found
     leaders: dict[str, str] = {}
@@ -184,12 +185,12 @@ def _holes(tried: set[Row], others: Sequence[set[Row]]) -> tuple[Row, ...]:
 
 
 def _order(row: Row) -> list[tuple[str, float, str]]:
-    """By the names of the settings too: rows need not have the same."""
+    """A sort key that includes the names of the settings, since rows may have different ones."""
     return [(key, _number(text), text) for key, text in row]
 
 
 def _number(text: str) -> float:
-    """0 for what is no finite number: NaN has no place in an order."""
+    """The number, or 0 if it is not finite: NaN has no place in an order."""
     try:
         found = float(text)
     except ValueError:
@@ -198,7 +199,7 @@ def _number(text: str) -> float:
 
 
 def rows(found: Blocks) -> list[Mapping[str, Any]]:
-    """A row a block, as `report.json` has them."""
+    """One row per block, as in `report.json`."""
     return [
         {
             "value": block.value,

@@ -1,7 +1,7 @@
-"""A sheet to draw a figure on, and the PNG that it becomes: lines, areas, marks, text.
+"""Draws lines, areas, marks and text, and makes a PNG of them.
 
-Pillow draws without half tones, so all but the text is drawn three times as large and made
-smaller. A drawing library proper takes longer to load than a whole report otherwise needs.
+Pillow draws without antialiasing, so everything but text is drawn three times as large and scaled
+down. A full plotting library takes longer to load than a report needs otherwise.
 """
 
 import functools
@@ -35,25 +35,25 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def _safe(text: str) -> str:
-    """What a line of a picture can show."""
+    """The characters of a text that a picture can show."""
     shown = sanitize(text)
     return shown if len(shown) <= _LABEL else f"{shown[: _LABEL - 1]}…"
 
 
 def text_width(text: str, size: int) -> float:
-    """How wide a text is, in pixels."""
+    """The width of a text in pixels."""
     return _font(size).getlength(_safe(text))
 
 
 def _mixed(colour: str, share: float) -> str:
-    """A colour on paper as it looks through a share of it: lines that lie on lines of their own
-    kind then show no knots."""
+    """The colour that results on paper from a partly transparent colour. With it, overlapping
+    lines of one kind show no darker knots."""
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
 
 
 class Canvas:
-    """White paper of so many pixels; places are counted from its upper left corner."""
+    """A white sheet of this many pixels. Coordinates count from the upper left corner."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -70,7 +70,7 @@ class Canvas:
         opacity: float = 1.0,
         dash: str = "",
     ) -> None:
-        """A line through all points."""
+        """Draws a line through all points."""
         colour, thick = _mixed(colour, opacity), max(1, round(width * _FINER))
         pieces = _dashed(points, _DASHES[dash]) if dash in _DASHES else [points]
         for piece in pieces:
@@ -79,14 +79,14 @@ class Canvas:
                 self._draw.line(own, colour, thick, joint="curve" if thick > _FINER else None)
 
     def area(self, outline: Sequence[Point], colour: str, opacity: float) -> None:
-        """What lies within an outline, seen through."""
+        """Fills an outline with a partly transparent colour."""
         if len(outline) > 2:
             red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
             own = [(x * _FINER, y * _FINER) for x, y in outline]
             self._draw.polygon(own, (red, green, blue, round(255 * opacity)))
 
     def mark(self, at: Point, colour: str, size: float, symbol: str = "circle") -> None:
-        """A dot, an open circle ("circle-open") or a cross ("x"), so many pixels wide."""
+        """Draws a dot, an open circle ("circle-open") or a cross ("x") of this width in pixels."""
         (x, y), half = (at[0] * _FINER, at[1] * _FINER), size * _FINER / 2
         box = (x - half, y - half, x + half, y + half)
         if symbol == "x":
@@ -100,11 +100,11 @@ class Canvas:
     def text(
         self, at: Point, text: str, size: int = 12, side: Side = "middle", *, upright: bool = False
     ) -> None:
-        """A line of text that is centred at a place, or begins or ends there."""
+        """Draws a line of text that is centred at a point, or begins or ends there."""
         self._texts.append((at, _safe(text), size, side, upright))
 
     def png(self) -> bytes:
-        """The drawing. The same strokes give the same bytes."""
+        """The drawing as a PNG. The same strokes give the same bytes."""
         image = self._image.reduce(_FINER)
         draw = ImageDraw.Draw(image)
         for at, text, size, side, upright in self._texts:
@@ -124,7 +124,7 @@ class Canvas:
 
 
 def _dashed(points: Sequence[Point], pattern: tuple[float, float]) -> Iterator[list[Point]]:
-    """The strokes of a line that is drawn for so many pixels, left out for so many, and so on."""
+    """The dashes of a line: drawn for some pixels, left out for some, and so on."""
     left, drawn = pattern[0], True
     stroke: list[Point] = list(points[:1])
     for (x0, y0), (x1, y1) in itertools.pairwise(points):

@@ -1,4 +1,4 @@
-"""From runs to cells: values over seeds, ranks, and who can be told apart from the best. Pure."""
+"""Groups runs into cells, ranks the cells, and tells which differ from the best. Pure."""
 
 import math
 from collections import Counter
@@ -27,10 +27,10 @@ __all__ = ["Cell", "Ranking", "as_chosen", "bounded", "rank", "uneven_best"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration and its runs. `settings` are the values that tell it from the others,
-    declared axes first; `unset` the keys that it leaves to the recipe while another cell, the same
-    in all else, sets them. `assumed` are values that failed runs count as; `baseline`: it is what
-    the best is compared with."""
+    """One configuration and its runs. `settings` are the values that distinguish it from other
+    cells, declared axes first. `unset` are keys that this cell leaves to the recipe while another
+    cell, equal in all else, sets them. `assumed` are the values that failed runs count as.
+    `baseline`: the best is compared with this cell."""
 
     name: str
     settings: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Cell:
 
     @cached_property
     def failed(self) -> int:
-        """Runs that failed for good, but for those that diverged."""
+        """Runs that failed for good, without diverged ones."""
         return sum(run.state == "failed" and not run.diverged for run in self.runs)
 
     @cached_property
@@ -52,17 +52,17 @@ class Cell:
 
     @cached_property
     def values(self) -> list[float]:
-        """What the runs that count reached, and what failed ones are taken to have."""
+        """The values of the runs that count, and the values that failed runs count as."""
         found = [run.value for run in self.runs if run.counts and run.value is not None]
         return [*found, *self.assumed]
 
     @cached_property
     def counted(self) -> bool:
-        """Whether one of its runs counts: else all of its values, if any, are assumed."""
+        """Whether any of its runs counts. If not, all of its values are assumed."""
         return any(run.counts for run in self.runs)
 
     def by_seed(self, scale: Scale) -> dict[int, float]:
-        """What the runs that count and have a seed reached, by seed, on a scale."""
+        """The values of the runs that count and have a seed, by seed, on a scale."""
         found = {
             r.seed: r.value
             for r in self.runs
@@ -71,38 +71,38 @@ class Cell:
         return dict(zip(found, on_scale(list(found.values()), scale), strict=True))
 
     def best_run(self, sign: float) -> RunData | None:
-        """The run that counts with the best value (`sign` 1: the least is best)."""
+        """The run with the best value among those that count. With `sign` 1, smaller is better."""
         counting = (run for run in self.runs if run.counts)
         return min(counting, key=lambda run: sign * (run.value or 0.0), default=None)
 
     @property
     def states(self) -> Counter[str]:
-        """How many runs are in which state."""
+        """The number of runs in each state."""
         return Counter(run.state for run in self.runs)
 
     @property
     def wall_s(self) -> float | None:
-        """Mean seconds of its succeeded runs."""
+        """The mean duration of its succeeded runs, in seconds."""
         walls = [r.wall_s for r in self.runs if r.wall_s is not None and r.state == "succeeded"]
         return sum(walls) / len(walls) if walls else None
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """All cells, best first, then those that cannot be ranked in the order of the plan.
+    """All cells, best first. Cells that cannot be ranked come last, in the order of the plan.
 
-    `best` is None when no cell can be named: nothing was measured, every measured cell has a
-    diverged run or none that counts, or all runs of all cells gave the same value. `comparisons`
-    are with the best, by cell. A cell that is in neither `apart` nor `tied` was not compared: it
-    has no interval, or the best has none. `passed_over` are cells that are not the best only
-    because a run of theirs diverged: what is left of them has a better mean; `held_back` the same
-    of cells with a run that failed, which in its place might have had the `worst` value of all.
-    On the `scale` "log" means are geometric and comparisons are ratios. `keys` are the settings of
-    all cells, in order. No interval leaves the `bounds` of what the metric can be. `noise` is that
-    between runs of a cell; `chosen_of` the number of cells that may be the best, by which the
-    interval of `best` is the wider for having been chosen. Where blocks are judged each by itself,
-    none is best of all: `leaders` has for each cell the best of its block, with which it is
-    compared.
+    `best` is None if no cell can be named: nothing was measured, every measured cell has a
+    diverged run or no run that counts, or all runs of all cells gave the same value.
+    `comparisons` are with the best, by cell. A cell in neither `apart` nor `tied` was not
+    compared, because it or the best has no interval. `passed_over` are cells with a better mean
+    that are not the best because one of their runs diverged. `held_back` are cells with a better
+    mean that are not the best because one of their runs failed, and might have had the `worst`
+    value of all. On the `scale` "log", means are geometric and comparisons are ratios. `keys` are
+    the settings of all cells, in order. No interval leaves the `bounds` of the metric. `noise` is
+    the noise between the runs of a cell. `chosen_of` is the number of cells that may be the best;
+    the interval of `best` is wider for it, because `best` was chosen among them. If blocks are
+    judged separately, no cell is best of all: `leaders` maps each cell to the best of its block,
+    with which it is compared.
     """
 
     cells: tuple[Cell, ...]
@@ -121,12 +121,12 @@ class Ranking:
 
     @property
     def shares(self) -> bool:
-        """Whether the metric is a share, from 0 to 1."""
+        """Whether the metric is a share between 0 and 1."""
         return self.bounds == (0.0, 1.0)
 
     @property
     def cut(self) -> bool:
-        """Whether an interval ends where the metric does, and not by itself."""
+        """Whether the interval was cut at a bound of the metric."""
         ends = (end for cell in self.measured for end in (cell.summary.low, cell.summary.high))
         return any(end in self.bounds for end in ends)
 
@@ -137,12 +137,12 @@ class Ranking:
 
     @cached_property
     def tried(self) -> tuple[Cell, ...]:
-        """Cells with a result, be it that they diverged."""
+        """Cells with a result, including diverged ones."""
         return tuple(cell for cell in self.cells if cell.summary.n or cell.diverged)
 
     @cached_property
     def others(self) -> tuple[Cell, ...]:
-        """Measured cells but the best, diverged ones left out."""
+        """Measured cells except the best and diverged ones."""
         if self.best is None:
             return ()
         return tuple(c for c in self.measured if c is not self.best and not c.diverged)
@@ -154,7 +154,7 @@ class Ranking:
 
     @cached_property
     def tied(self) -> tuple[Cell, ...]:
-        """Cells that cannot be told apart from the best, those that equal it among them."""
+        """Cells that cannot be distinguished from the best, including those equal to it."""
         equal = {cell.name for cell in self.equal}
         return tuple(
             cell
@@ -165,14 +165,14 @@ class Ranking:
 
     @cached_property
     def equal(self) -> tuple[Cell, ...]:
-        """Cells whose mean is exactly the best's, and was found, not assumed."""
+        """Cells whose measured mean is exactly that of the best."""
         mean = None if self.best is None else self.best.summary.mean
         return tuple(cell for cell in self.others if cell.counted and cell.summary.mean == mean)
 
     @cached_property
     def not_compared(self) -> tuple[Cell, ...]:
-        """Measured cells of whose noise nothing is known, or all when that is so of the best; but
-        for those that equal it."""
+        """Measured cells without known noise; all of them if the noise of the best is unknown.
+        Cells equal to the best are left out."""
         equal = {cell.name for cell in self.equal}
         return tuple(c for c in self.others if self._of(c) is None and c.name not in equal)
 
@@ -181,7 +181,7 @@ class Ranking:
         return on_scale(cell.values, self.scale)
 
     def off_scale(self, value: float) -> float:
-        """Back from the scale of the comparison."""
+        """Converts a value back from the scale of the comparison."""
         return off_scale(value, self.scale)
 
     def _of(self, cell: Cell) -> Comparison | None:
@@ -189,13 +189,13 @@ class Ranking:
 
 
 def rank(data: SweepData) -> Ranking:
-    """Cells in order of their mean over seeds.
+    """Ranks cells by their mean over seeds.
 
     Only runs that succeeded with a finite value count. A cell with a diverged run is ranked by
-    what is left of it but is never the best: its mean leaves out just the runs that went wrong.
-    Nor is one of which no run counts, whatever failed ones are taken to have; nor one with a failed
-    run, where the rule for those is a bound, unless it leads with the worst value of all in that
-    one's place.
+    its other runs but is never the best, since its mean leaves out just the runs that went wrong.
+    A cell without a run that counts is never the best either, whatever its failed runs count as.
+    Under the rule "bound", a cell with a failed run is the best only if it still leads with the
+    worst value of all in place of that run.
     """
     bounds = _bounds(data)
     cells, scale, noise, keys = _cells(data, bounds)
@@ -239,8 +239,8 @@ def rank(data: SweepData) -> Ranking:
 def as_chosen(
     ranking: Ranking, best: Cell, comparisons: Mapping[str, Comparison], sign: float
 ) -> tuple[Cell, int]:
-    """The best of the cells of a ranking, with the interval of one that was chosen among them, and
-    by how many that allows for."""
+    """Returns the best cell of a ranking, with an interval that allows for its having been
+    chosen, and the number of cells that it allows for."""
     others = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
     of = contenders(comparisons, [cell.name for cell in others])
     noise = ranking.noise
@@ -254,14 +254,14 @@ def as_chosen(
 def bounded(
     comparisons: Mapping[str, Comparison], bounds: tuple[float, float]
 ) -> dict[str, Comparison]:
-    """Comparisons of a metric that lies within bounds: no difference is larger than they allow."""
+    """Cuts comparisons of a bounded metric: no difference is larger than the bounds allow."""
     most = bounds[1] - bounds[0]
     linear = {name: one for name, one in comparisons.items() if one.scale == "linear"}
     return {**comparisons, **{name: one._replace(most=most) for name, one in linear.items()}}
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:
-    """Whether several cells have one and the same value, each in two runs or more."""
+    """Whether several cells, each with two runs or more, have one and the same value."""
     ends = {end for cell in cells for end in (cell.summary.minimum, cell.summary.maximum)}
     return len(cells) > 1 and len(ends) == 1 and min(cell.summary.n for cell in cells) > 1
 
@@ -296,9 +296,9 @@ def _cells(
 
 
 def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | None:
-    """How often runs of the cell with the fewest and of the one with the most evaluations were
-    evaluated, where each is judged by the best of them and one had a quarter more or so: the best
-    of more values is better by chance alone, and says nothing of the cell."""
+    """The fewest and the most evaluations per run among the cells, if runs are judged by their
+    best value and one cell was evaluated about a quarter more often than another. The best of
+    more values is better by chance alone."""
     if data.metric is None or data.metric.at != "best":
         return None
     counts: list[float] = []
@@ -316,7 +316,7 @@ _EVEN = 1.25
 
 
 def _worst(data: SweepData) -> float | None:
-    """The worst value that a run ended with."""
+    """The worst last value of any run."""
     values = [run.value for run in data.runs if run.counts and run.value is not None]
     return max(values, key=lambda value: data.sign * value, default=None)
 
@@ -338,7 +338,7 @@ def _noise(data: SweepData, cells: Sequence[Cell], scale: Scale) -> Noise:
 
 
 def _bounds(data: SweepData) -> tuple[float, float]:
-    """What the metric can be, by its name and by all that was recorded of it."""
+    """The range of the metric, from its name and from all recorded values."""
     metric = data.metric
     curves = [run.curves.get(metric.name) for run in data.runs] if metric is not None else []
     found = [curve.finite.values for curve in curves if curve is not None]
@@ -369,7 +369,7 @@ def _within(found: Summary, bounds: tuple[float, float]) -> Summary:
 def _unset(
     own: Mapping[str, Any], keys: Sequence[str], found: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    """The `keys` missing in `own` that a cell has which agrees with all of `own`."""
+    """The `keys` that `own` lacks although another cell sets them and agrees with all of `own`."""
     if len(own) == len(keys):
         return ()
     wider = [

@@ -1,4 +1,4 @@
-"""Rows of the tables of cells, and the small plots in them. Pure."""
+"""Makes the rows of the tables of cells, and their small plots. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,17 @@ __all__ = [
 ]
 
 CELLS = 1000
-"""Rows of the table of cells, at most."""
+"""The most rows in the table of cells."""
 
 FIRST_CELLS = 20
-"""Rows that are shown of a longer table of cells, until it is asked for all."""
+"""The rows of a longer table that are shown before the reader asks for all."""
 
 _VALUES = 24
 _STRIP = 160.0
 
 
 def cell_table(ranking: Ranking) -> dict[str, Any]:
-    """Rows of the results table, with texts and what to sort by."""
+    """The rows of the results table, with texts and sort keys."""
     long = len(ranking.cells) > FIRST_CELLS
     scale = _Scale(ranking.measured[: FIRST_CELLS if long else None], ranking.scale)
     colours = row_tones(ranking)
@@ -62,7 +62,7 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
 
 
 def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
-    """The first measured cells by themselves, on a scale of their own."""
+    """The first measured cells alone, on their own scale."""
     cells = ranking.measured[:count]
     scale = _Scale(cells, ranking.scale)
     colours = row_tones(ranking)
@@ -82,8 +82,9 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 
 
 def groups(ranking: Ranking) -> list[dict[str, Any]]:
-    """By which settings cells may be told apart by colour: for each its values, in order, and of
-    each cell the position of its own (-1: it has none). Of texts no more than can be told apart."""
+    """The settings by which cells may be coloured: the values of each in order, and for each cell
+    the position of its value (-1 if it has none). Settings of text are included if they have few
+    enough values to distinguish."""
     found: list[dict[str, Any]] = []
     for key in ranking.keys:
         own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
@@ -99,8 +100,8 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
-    """Where the means of all cells stand, in shares of a line: `(place, standing, name)` each, the
-    best last; None where they are too few to need one."""
+    """The positions of the means of all cells on a line, as shares of its length: `(place,
+    standing, name)` each, the best last. None if there are too few cells to need it."""
     cells = [cell for cell in ranking.measured if not cell.diverged]
     if len(ranking.cells) <= FIRST_CELLS or len(cells) < 2:
         return None
@@ -129,14 +130,14 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def _decimals(ranking: Ranking) -> int | None:
-    """As many as the first cell needs."""
+    """The number of decimals that the first cell needs."""
     top = ranking.cells[0].summary if ranking.cells else None
     return None if top is None else labels.decimals(top.mean, top.low, top.high)
 
 
 def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
-    """A cell's mean, interval and range, with the digits that its interval deserves; as many as
-    `usual` where it has none."""
+    """The mean, interval and range of a cell. The number of digits follows from its interval, or
+    is `usual` without one."""
     found = cell.summary
     own = labels.deserved(found.mean, found.low, found.high)
     places = usual if own is None else own
@@ -148,14 +149,14 @@ def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
 
 
 def setting_text(cell: Cell, key: str) -> tuple[str, str]:
-    """A value and what to sort by."""
+    """A value as text, with its sort key."""
     if key not in cell.settings:
         return labels.NONE, ""
     return labels.brief(cell.settings[key]), sortable(cell.settings[key])
 
 
 def sortable(value: Any) -> str:
-    """What a table sorts a value by."""
+    """The sort key of a value."""
     number = as_float(value)
     if number is not None:
         return "" if math.isnan(number) else repr(number).replace("inf", "Infinity")  # JavaScript's
@@ -169,7 +170,7 @@ def _span(low: float | None, high: float | None, places: int | None) -> str:
 
 
 def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
-    """How a cell stands to the best: a key for its look, a few words, and the figures."""
+    """How a cell compares with the best: a key for its style, a few words, and the figures."""
     if cell is ranking.best or ranking.leaders.get(cell.name) == cell.name:
         return "best", "best of its block" if ranking.leaders else "best", ""
     if cell.diverged:
@@ -188,7 +189,7 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
 
 
 def _change(found: Comparison) -> str:
-    """A difference with the digits that its error leaves it."""
+    """A difference with the digits that its error justifies."""
     reach = 2 * found.error
     ends = found.difference - reach, found.difference + reach
     shown = labels.within(found.difference, *ends)[0]
@@ -196,9 +197,9 @@ def _change(found: Comparison) -> str:
 
 
 class _Scale:
-    """The common scale of the little interval plots: all values with a margin, logarithmic where
-    the cells are compared so, or where they are positive and span more than a factor of 30.
-    Intervals that reach beyond are cut."""
+    """The common scale of the small interval plots: the range of all values with a margin. It is
+    logarithmic if cells are compared by ratios, or if values are positive and span more than a
+    factor of 30. Intervals that reach beyond it are cut."""
 
     def __init__(self, cells: Sequence[Cell], compared: Scale) -> None:
         found = [value for cell in cells for value in cell.values]
@@ -216,18 +217,18 @@ class _Scale:
         return value / self._unit  # so that no difference is too large for a float
 
     def at(self, value: float | None) -> float:
-        """Position in pixels, cut to the plot."""
+        """The position in pixels, cut to the plot."""
         place = (self._map(value or 0.0) - self._low) / (self._high - self._low) * _STRIP
         return round(min(max(place, 0.0), _STRIP), 1)
 
     def holds(self, cell: Cell) -> bool:
-        """Whether its mean lies within the plot: what is beyond is not drawn at its edge."""
+        """Whether its mean lies within the plot. A mean beyond it is not drawn at the edge."""
         return cell.summary.mean is not None and (
             self._low <= self._map(cell.summary.mean) <= self._high
         )
 
     def strip(self, cell: Cell) -> dict[str, Any] | None:
-        """Positions of a cell's values, mean and interval; None when it has no value."""
+        """The positions of a cell's values, mean and interval; None if it has no value."""
         summary = cell.summary
         if not summary.n:
             return None
@@ -239,7 +240,7 @@ class _Scale:
 
 
 def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:
-    """What a filter may ask for as `key=value`, a line each: settings by their keys, and by the
-    short forms that names have."""
+    """The `key=value` texts that a filter accepts, one per line: settings by their keys, and by
+    the short forms in names."""
     short = [part for part in name.split(",") if "=" in part]
     return "\n".join([*short, *(f"{key}={labels.setting(own)}" for key, own in settings.items())])

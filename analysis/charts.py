@@ -1,6 +1,7 @@
-"""The figures beside the curves, as plain dicts for plotly: axes, trade-offs, rollouts. Pure.
+"""Makes the figures other than curves, as plain dicts for plotly: axes, trade-offs, rollouts.
+Pure.
 
-`meta` of a trace is as in `sweeper.analysis.figures`.
+`meta` of a trace is that of `sweeper.analysis.figures`.
 """
 
 import math
@@ -45,11 +46,11 @@ _SHOWN = 6
 _PROFILES = 8
 _LABEL = 6
 _MARKS = 10
-"""So many values has an axis room for."""
+"""The most values that an axis has room for."""
 
 
 def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
-    """Marginal means by value with their 95 % intervals."""
+    """The marginal mean of each value, with its 95 % interval."""
     means = [entry.mean for entry in axis.levels]
     above = [0.0 if e.high is None else e.high - e.mean for e in axis.levels]
     below = [0.0 if e.low is None else e.mean - e.low for e in axis.levels]
@@ -83,8 +84,8 @@ def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
 def parallel(
     ranking: Ranking, keys: Sequence[str], metric: str, sign: float
 ) -> dict[str, Any] | None:
-    """Parallel coordinates: a line a cell through these settings to its mean, best at the top. None
-    for fewer than two settings or three cells."""
+    """Parallel coordinates: each cell is a line through these settings to its mean, with the best
+    at the top. None for fewer than two settings or three cells."""
     cells = [cell for cell in ranking.measured if not cell.diverged][:_LINES]
     keys = list(keys)
     if len(keys) < 2 or len(cells) < 3:
@@ -138,7 +139,7 @@ def parallel(
 
 
 def _few(places: Mapping[str, float]) -> list[tuple[str, float]]:
-    """All of few labels, of many the outer ones."""
+    """All labels if there are few, otherwise only the outer ones."""
     found = sorted(places.items(), key=lambda item: item[1])
     return found if len(found) <= 10 else [found[0], found[-1]]
 
@@ -157,7 +158,7 @@ def _label(x: int, y: float, text: str, *, higher: bool = False) -> dict[str, An
 
 
 def _brief(text: str) -> str:
-    """A number that was drawn, say, with three digits."""
+    """A number with three digits, for values that were drawn at random."""
     try:
         return text if len(text) <= _LABEL else place(float(text))
     except ValueError:
@@ -165,8 +166,8 @@ def _brief(text: str) -> str:
 
 
 def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Where the values of a setting stand between 0 and 1: numbers by size, on a log scale where
-    they are spaced by ratios, others in their order."""
+    """The positions of the values of a setting between 0 and 1: numbers by size, on a log scale
+    if they are spaced by ratios, other values in their order."""
     numbers = ordered(key, settings)
     texts = list(dict.fromkeys(level(own, key) for own in settings))
     if len(numbers) == len(texts) > 1:
@@ -181,7 +182,7 @@ def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]
 
 
 def tradeoff_figure(found: Tradeoff, ranking: Ranking, metric: str) -> dict[str, Any]:
-    """The metric against what it costs, a point a cell, the front as a line."""
+    """The metric against a cost: one point per cell, and the Pareto front as a line."""
     colours = tones(ranking)
     names = {cell.name: cell for cell in ranking.cells}
     positions = {cell.name: i for i, cell in enumerate(ranking.cells)}
@@ -243,7 +244,7 @@ def _shown(found: Behaviour, ranking: Ranking) -> list[tuple[CellBehaviour, int,
 
 
 def rewards(found: Behaviour, ranking: Ranking) -> dict[str, Any]:
-    """Histograms of the last iteration's rewards."""
+    """Histograms of the rewards of the last iteration."""
     width = (found.high / BINS - found.low / BINS) or 1.0
     centres = rounded([found.low + width * (i + 0.5) for i in range(BINS)])
     traces = [
@@ -272,8 +273,8 @@ def rewards(found: Behaviour, ranking: Ranking) -> dict[str, Any]:
 def over_iterations(
     found: Behaviour, ranking: Ranking, what: str, title: str, *, share: bool
 ) -> dict[str, Any] | None:
-    """`signal`, `length` or `reward` of the cells by iteration; None when it never changes hands
-    or only one iteration was read."""
+    """`signal`, `length` or `reward` of the cells by iteration. None if it never changes, or if
+    only one iteration was read."""
     traces: list[dict[str, Any]] = []
     for cell, position, tone, name in reversed(_shown(found, ranking)):
         values: Mapping[int, float] = getattr(cell, what)

@@ -1,4 +1,4 @@
-"""Where the weights of the best run are. Pure."""
+"""Finds the weights of the best run. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ __all__ = ["Checkpoint", "choose_checkpoint"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where the weights of the best run are. `path` is for sampling where the record has such a
-    path, else for training on. `expires` is what the record says of it, as a phrase."""
+    """The weights of the best run. `path` is for sampling if the record has such a path, else for
+    training. `expires` says in words when it expires."""
 
     run: str
     name: str
@@ -26,8 +26,8 @@ class Checkpoint:
 
 
 def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
-    """The checkpoint to take from a run: with `at` "best" the one saved at the best step if there
-    is one, else the final one, else the last. None when no record holds a path."""
+    """Chooses the checkpoint of a run: with `at` "best" the one saved at the best step if there
+    is one, else the final one, else the last. None if no record has a path."""
     usable = [record for record in run.checkpoints if _path(record) is not None]
     if not usable:
         return None

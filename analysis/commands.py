@@ -1,8 +1,9 @@
-"""Commands that do what they say wherever on this machine they are pasted.
+"""Makes commands that work wherever on this machine they are pasted.
 
-What a grid says of files (a recipe's, `launch.python`, `launch.cwd`) counts from the folder in
-which `sweeper launch` was typed, so a launch goes there first, in a subshell: the reader stays
-where they are. Roots and grids are named whole, or from that folder where they lie in it.
+Paths in a grid (a recipe's, `launch.python`, `launch.cwd`) are relative to the folder in which
+`sweeper launch` was typed. So a launch command first changes to that folder, in a subshell, which
+leaves the reader's folder unchanged. Roots and grids are written in full, or relative to that
+folder if they are in it.
 """
 
 import os
@@ -26,7 +27,7 @@ __all__ = [
 
 
 def _program() -> list[str]:
-    """What starts this sweeper from a shell: its name where PATH leads here, else its place."""
+    """The word that starts this sweeper in a shell: its name if PATH finds it, else its path."""
     own = os.path.join(os.path.dirname(sys.executable), "sweeper")
     found = shutil.which("sweeper")
     if found is not None and os.path.exists(own) and os.path.samefile(found, own):
@@ -35,7 +36,7 @@ def _program() -> list[str]:
 
 
 def _from(folder: str | None, path: str) -> str:
-    """A path as one types it in `folder`: short for what lies below it."""
+    """A path as one types it in `folder`: relative if it lies below."""
     if folder is None or "://" in path:
         return path
     below = os.path.relpath(path, folder)
@@ -49,7 +50,8 @@ def _folder(data: SweepData) -> str | None:
 
 
 def _typed_in(data: SweepData) -> str | None:
-    """It is on record; in older sweeps as the folder of the runs, where that was no other one."""
+    """The recorded folder of the launch. Older sweeps recorded only the folder of the runs; it is
+    used if they had no other."""
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None
@@ -58,7 +60,7 @@ def _typed_in(data: SweepData) -> str | None:
 
 
 def elsewhere(data: SweepData) -> str | None:
-    """Where a launch is to be typed, if that cannot be put into the command."""
+    """The folder in which a launch must be typed, if the command cannot contain it."""
     if _folder(data) is not None:
         return None
     folder, host = _typed_in(data), data.provenance.get("host") or "another machine"
@@ -67,7 +69,8 @@ def elsewhere(data: SweepData) -> str | None:
 
 
 def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
-    """Launch a grid, given by its whole path or address, into the root of the sweep."""
+    """The command that launches a grid, given by its full path or address, into the root of the
+    sweep."""
     folder = _folder(data)
     words = [*_program(), "launch", _from(folder, grid), *overrides]
     words += ["--root", _from(folder, data.root)] if data.root else []
@@ -76,7 +79,7 @@ def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
 
 
 def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
-    """Make the same report."""
+    """The command that makes the same report."""
     if data.root and len(data.paths) == 1:
         words = [*_program(), "analyze", data.name, "--root", data.root]
     else:
@@ -106,8 +109,8 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
 
 
 def reading_logs(data: SweepData) -> tuple[str, str] | None:
-    """What shows all that a run printed, but for the run itself, which stands between; None for
-    runs in folders, of which no log is kept, and for those of several roots."""
+    """The parts of the command that shows everything a run printed, before and after the run's
+    name. None for runs in folders, which have no log, and for runs of several roots."""
     roots = {os.path.dirname(path.rstrip("/")) for path in data.paths}
     if not data.root or len(roots) > 1:
         return None
@@ -115,19 +118,19 @@ def reading_logs(data: SweepData) -> tuple[str, str] | None:
 
 
 def run_to_log(data: SweepData, run: RunData) -> str | None:
-    """A run that has printed something, as `reading_logs` takes it."""
+    """A run that printed something, as an argument for `reading_logs`."""
     if not run.attempts:
         return None
     return shlex.quote(run.name if len(data.names) > 1 else f"{data.name}/{run.name}")
 
 
 def listing(data: SweepData, state: str) -> str:
-    """Show which runs are in a state."""
+    """The command that lists the runs in a state."""
     return shlex.join([*_program(), "ls", data.names[0], "--state", state, "--root", data.root])
 
 
 def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
-    """What makes the same sweep (if it was launched from a file), and the same report."""
+    """The commands that make the same sweep, if it came from a file, and the same report."""
     found: list[str] = []
     if data.plan is not None and data.plan.grid_path:
         path, folder = data.plan.grid_path, _typed_in(data)

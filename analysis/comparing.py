@@ -39,10 +39,9 @@ _ALL_PAIRS = 15
 
 @dataclass(frozen=True)
 class Compared:
-    """Cells of a DataFrame, compared. `best` is the name of the cell with the best mean, `tied`
-    those that cannot be told apart from it at 5 % (comparisons with the best), `told_apart` those
-    that can. On
-    the `scale` "log" means are geometric and differences are of logarithms."""
+    """The compared cells of a DataFrame. `best` is the name of the cell with the best mean.
+    `tied` cells cannot be distinguished from it at 5 % (comparisons with the best); `told_apart`
+    cells can. On the `scale` "log", means are geometric and differences are of logarithms."""
 
     metric: str
     goal: str
@@ -55,7 +54,7 @@ class Compared:
 
     @property
     def text(self) -> str:
-        """In a line or two."""
+        """A summary in a line or two."""
         if self.best is None:
             return f"{self.metric}: no value to compare"
         row = self.cells.iloc[0]
@@ -84,13 +83,14 @@ def compare(
     goal: str = "minimize",
     by: str | Sequence[str] | None = None,
 ) -> Compared:
-    """Compare cells by a column of a DataFrame with a row a run, like `Registry.runs()` gives.
+    """Compares cells by a column of a DataFrame that has one row per run, such as that of
+    `Registry.runs()`.
 
-    `by` names the columns that make a cell, by default `cell` (with `sweep`, where there are
-    several). Rows with a `state` other than succeeded and values that are not finite are left out.
-    Rows with a `seed` are paired by it, where a seed stands for one row of a cell.
+    `by` names the columns that define a cell: by default `cell`, with `sweep` if there are
+    several sweeps. Rows with a `state` other than succeeded and values that are not finite are
+    left out. Rows are paired by `seed`, if a seed has one row per cell.
 
-    Raises `UsageError` for columns that there are not and for another goal.
+    Raises `UsageError` for missing columns and for an unknown goal.
     """
     if goal not in ("minimize", "maximize"):
         raise UsageError(f"goal {goal!r}: say minimize or maximize")
@@ -183,8 +183,8 @@ def _cells(
 def _pairs(
     order: Sequence[str], groups: Mapping[str, Sequence[tuple[int | None, float]]], scale: Scale
 ) -> "pandas.DataFrame":
-    """Every pair of few cells, of many each with the best: Welch's interval for the pair by itself,
-    and that over shared seeds."""
+    """All pairs if there are few cells; otherwise each cell with the best. Each pair has its own
+    Welch interval, and one over shared seeds."""
     import pandas
 
     names = list(itertools.combinations(order, 2))
@@ -216,7 +216,7 @@ def _prefixed(prefix: str, found: Estimate | None) -> dict[str, float | None]:
 
 
 def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:
-    """Empty when a seed stands for several rows: then nothing says which belong together."""
+    """The values by seed. Empty if a seed has several rows, since then pairs are unknown."""
     seeds = [seed for seed, _ in rows if seed is not None]
     if len(set(seeds)) != len(rows):
         return {}

@@ -1,9 +1,8 @@
-"""Differences between sums of cells, with the noise that is known of them. Pure.
+"""Computes differences between sums of cells, with their noise. Pure.
 
-The noise is that of the ranking (`noise`): shared between cells where they may share it, else each
-cell's own. Where it says nothing of a cell (one run each), only what repeats itself over the
-combinations of the other settings can tell a difference: then the rows of a grid are the trials
-(`over_rows`).
+The noise is that of the ranking (`noise`): shared between cells if allowed, else each cell's own.
+If it is unknown for a cell (one run each), only differences that repeat over the combinations of
+the other settings can be shown: the rows of a grid are then the sample (`over_rows`).
 """
 
 import functools
@@ -33,19 +32,19 @@ Row = tuple[tuple[str, str], ...]
 
 
 def usable(ranking: Ranking) -> list[Cell]:
-    """The cells whose mean is a measure of their setting: those with a value, none diverged, nor
-    one that would be best only for what its failed runs left."""
+    """The cells whose mean measures their setting: those with a value, not diverged, and not the
+    best only because of their failed runs."""
     held = {cell.name for cell in ranking.held_back}
     return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
 
 
 def rest(cell: Cell, key: str) -> Row:
-    """The other settings of a cell: cells with the same ones differ in `key` alone."""
+    """The other settings of a cell. Cells with equal ones differ only in `key`."""
     return tuple((other, level(cell.settings, other)) for other in cell.settings if other != key)
 
 
 def parts(ranking: Ranking, key: str) -> int:
-    """How many values of a setting have a cell that may be the best of those with that value."""
+    """The number of values of a setting that have a usable cell."""
     return len({level(c.settings, key) for c in usable(ranking) if c.counted})
 
 
@@ -56,15 +55,15 @@ def level_mean(ranking: Ranking, cell: Cell) -> float:
 
 
 def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]]) -> Estimate:
-    """The weighted sum of cells' means; without an interval where nothing tells their noise."""
+    """The weighted sum of cells' means. It has no interval if their noise is unknown."""
     groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
     return ranking.noise.contrast(groups, [weight for _, weight in parts])
 
 
 def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
-    """The mean of the first less the second cell of each pair, the pairs being the trials: what
-    differs from pair to pair, be it noise or what the other settings do, is the noise here. No
-    interval for fewer than three pairs, or when all differ alike."""
+    """The mean difference between the first and the second cell of each pair, with the pairs as
+    the sample: whatever differs from pair to pair counts as noise. No interval for fewer than
+    three pairs, or if all differences are equal."""
     gaps = np.array([level_mean(ranking, a) - level_mean(ranking, b) for a, b in pairs])
     value = float(gaps.mean())
     if len(gaps) < 3:
@@ -76,8 +75,8 @@ def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
 
 
 def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
-    """The mean of the first less the second cell of each pair, by the noise of the ranking; where
-    that is not known, with the pairs as the trials."""
+    """The mean difference between the first and the second cell of each pair, with the noise of
+    the ranking; if that is unknown, with the pairs as the sample."""
     share = 1 / len(pairs)
     parts = [part for one, two in pairs for part in ((one, share), (two, -share))]
     found = weigh(ranking, parts)
@@ -85,8 +84,8 @@ def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate
 
 
 def ranged(found: Estimate, means: int) -> Estimate:
-    """The same difference with the interval and the p of the largest of all differences between
-    so many means (the studentized range): for a best and a worst that were picked by the data."""
+    """The same difference with the interval and p of the largest of all differences between this
+    many means (the studentized range), for a best and a worst that were chosen by the data."""
     if found.error is None or found.df is None or means <= 2:
         return found
     reach = _quantile(means, round(found.df, 3)) / 2**0.5 * found.error
@@ -96,5 +95,5 @@ def ranged(found: Estimate, means: int) -> Estimate:
 
 @functools.lru_cache(maxsize=1024)
 def _quantile(means: int, df: float) -> float:
-    """Takes some 20 ms: the quantile of a studentized range has no closed form."""
+    """Takes about 20 ms: the quantile of a studentized range has no closed form."""
     return range_quantile(CONFIDENCE, means, df)

@@ -1,4 +1,4 @@
-"""What runs cost: steps, tokens, time, and dollars where prices are known."""
+"""Computes what runs cost: steps, tokens, time, and dollars if prices are known."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -33,19 +33,19 @@ __all__ = [
 ]
 
 KINDS = ("prefill", "sample", "train")
-"""What the Tinker service counts tokens as: read, written, trained on."""
+"""The kinds of tokens that the Tinker service counts: prefill, sampled, trained."""
 
 _MOST = 1e15
-"""Tokens or seconds of one step from which on a count is taken for a mistake."""
+"""A count of tokens or seconds per step above this is taken for a mistake."""
 
 _CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
 
 
 @dataclass(frozen=True)
 class AtPlace:
-    """What attempts used at one of the places of a sweep that has several. `seconds` is the time of
-    those that have ended; `usd` what their tokens cost, None where that is not known: what a place
-    itself costs is not."""
+    """The usage of attempts at one of several places. `seconds` is the time of ended attempts.
+    `usd` is the cost of their tokens, or None if it is unknown. The cost of the place itself is
+    not included."""
 
     name: str
     attempts: int
@@ -63,8 +63,8 @@ class AtPlace:
 
 @dataclass(frozen=True)
 class Cost:
-    """`steps` is how many were done, `tokens` counts by kind, `seconds` the wall time of all
-    attempts, `usd` what they cost by the table of prices; None where nothing was recorded, or a
+    """`steps` is the number of steps done, `tokens` the counts by kind, `seconds` the wall time
+    of all attempts, `usd` their cost by the price table; None if nothing was recorded, or if a
     model has no price."""
 
     steps: float | None
@@ -74,14 +74,14 @@ class Cost:
 
     @property
     def total(self) -> float | None:
-        """Tokens of all kinds."""
+        """The tokens of all kinds."""
         return sum(self.tokens.values()) if self.tokens else None
 
 
 def steps_done(history: History, training: Sequence[str]) -> float | None:
-    """How many steps a run did. `training`: keys that a step of training records, which an
-    evaluation before the first or after the last does not. Counted from 0 or from 1, each or every
-    so many, the last stands for as many as there are between two."""
+    """The number of steps that a run did. `training` are keys that only training steps record,
+    unlike an evaluation before the first step or after the last. Steps may count from 0 or 1, and
+    be recorded at intervals: the last record then stands for as many steps as lie between two."""
     known = [key for key in training if key in history.keys]
     there = [history.column(key)[1] for key in known]
     rows = np.logical_or.reduce(there) if there else np.ones(len(history.steps), dtype=bool)
@@ -94,13 +94,13 @@ def steps_done(history: History, training: Sequence[str]) -> float | None:
 
 
 def token_keys() -> list[str]:
-    """Keys under which tokens are counted."""
+    """The keys under which tokens are counted."""
     return [name for names in SOURCES.values() for name in names]
 
 
 def token_columns(history: History) -> dict[str, Floats]:
-    """Tokens of each row by kind, from the keys that tinker-cookbook and our recipes count them
-    under; 0 in rows that count none. Only kinds that the run counts."""
+    """The tokens of each row by kind, from the keys of tinker-cookbook and our recipes; 0 in rows
+    without a count. Only kinds that the run counts."""
     found: dict[str, Floats] = {}
     for kind, names in SOURCES.items():
         key = next((name for name in names if name in history.keys), None)
@@ -116,8 +116,8 @@ def token_columns(history: History) -> dict[str, Floats]:
 
 
 def clock(history: History) -> Floats | None:
-    """Seconds of work up to and including each row; None when the run records none. A step that
-    was done again by a resumed attempt counts once, as in the merged history."""
+    """The seconds of work up to and including each row; None if the run records none. A step that
+    a resumed attempt repeated counts once, as in the merged history."""
     key = next((name for name in _CLOCKS if name in history.keys), None)
     return None if key is None else np.cumsum(_counts(history, key))
 
@@ -148,8 +148,8 @@ def parse_prices(text: str | None) -> dict[str, float]:
 
 
 def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
-    """The price of a run's tokens by these prices, or without any by the table's; None when it
-    counts a kind without one."""
+    """The price of a run's tokens by these prices, or by the table's if none are given; None if a
+    kind has no price."""
     if not prices:
         return cost.usd
     if not cost.tokens or not set(cost.tokens) <= set(prices):
@@ -158,7 +158,7 @@ def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
 
 
 class Priced:
-    """What runs used, as their meters counted it, by the table of prices."""
+    """The metered usage of runs, with the price table."""
 
     def __init__(self) -> None:
         self._prices: Prices | None = None
@@ -167,11 +167,11 @@ class Priced:
 
     @property
     def told_prices(self) -> str | None:
-        """Which prices these are; None without any."""
+        """The source of the prices; None without prices."""
         return None if self._prices is None else self._prices.told
 
     def sum_of(self, used: Sequence[Usage]) -> float | None:
-        """What they cost in dollars; None where that is not known."""
+        """The cost in dollars; None if unknown."""
         found = total(used)
         if self._prices is None or not found.models:
             return None
@@ -179,12 +179,11 @@ class Priced:
         return None if cost.unpriced else cost.usd
 
     def usd(self, run: RecordedRun) -> float | None:
-        """What all attempts of a run cost; None where that is not known."""
+        """The cost of all attempts of a run; None if unknown."""
         return self.sum_of([run.usage])
 
     def by_place(self, sources: Sequence[Source]) -> tuple[AtPlace, ...]:
-        """What the attempts at each place used, in the order of the places; none where no sweep has
-        several."""
+        """The usage at each place, in the order of the places; empty unless a sweep has several."""
         used: dict[str, list[Usage]] = {}
         seconds: dict[str, float] = {}
         for run in (one.run for source in sources for one in source.runs):
@@ -206,14 +205,14 @@ class Priced:
         )
 
     def of_sweep(self, sweep: Sweep) -> str | None:
-        """What a sweep has used, and has yet to use; None where nothing was counted."""
+        """What a sweep has used and will still use; None if nothing was counted."""
         found = forecast_of(sweep)
         if found is None or self._prices is None:
             return None
         return sentence(found, self._prices)
 
     def told(self, sources: Sequence[Source]) -> str | None:
-        """What sweeps have used, and have yet to use; None where nothing was counted."""
+        """What sweeps have used and will still use; None if nothing was counted."""
         runs: list[Going] = []
         for source in sources:
             if source.plan is not None:

@@ -54,8 +54,8 @@ _ASIDE = re.compile(r"\(.*?\)|<!--.*?-->", re.DOTALL)
 
 
 class Criterion(NamedTuple):
-    """`metric` is to stand in the relation `sign` to `bound`; without a metric the best is to beat
-    the baseline. `text` is as it was written."""
+    """`metric` must have the relation `sign` to `bound`. Without a metric, the best must beat the
+    baseline. `text` is the original text."""
 
     text: str
     metric: str | None = None
@@ -64,21 +64,21 @@ class Criterion(NamedTuple):
 
 
 class StudyPlan(NamedTuple):
-    """The criterion, if there is one that can be judged, and for people what the plan lacks."""
+    """The criterion, if one can be judged, and messages about what the plan lacks."""
 
     criterion: Criterion | None
     lacks: tuple[str, ...]
 
 
 class Judged(NamedTuple):
-    """`met`: the criterion was met; None where that cannot be told. `text` says so with figures."""
+    """`met`: whether the criterion was met; None if unknown. `text` explains it with figures."""
 
     met: bool | None
     text: str
 
 
 def read_plan(text: str) -> StudyPlan:
-    """Read a plan. What stands in brackets is a hint of the template, and counts as nothing."""
+    """Reads a plan. Text in brackets is a hint of the template and is ignored."""
     parts = _HEADING.split(text)
     sections = {name.lower(): body for name, body in zip(parts[1::2], parts[2::2], strict=True)}
     lacks = [
@@ -110,8 +110,8 @@ def _criterion(text: str) -> Criterion | None:
 
 
 def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
-    """Whether what `report.json` holds meets a criterion: not by the best's mean alone, but by all
-    of its interval over seeds, or by a difference that noise does not explain."""
+    """Judges `report.json` by a criterion: not by the mean of the best alone, but by its whole
+    interval over seeds, or by a difference beyond the noise."""
     rows = {row["cell"]: row for row in document["cells"]}
     best = rows.get(document["verdict"]["best"])
     if best is None:
@@ -126,7 +126,7 @@ def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
 
 
 def _beyond(criterion: Criterion, best: Mapping[str, Any]) -> Judged:
-    """Whether the best's mean, and all of its interval, stands as the criterion wants it."""
+    """Whether the mean of the best, and its whole interval, satisfies the criterion."""
     holds = _HOLDS[criterion.sign]
     mean, low, high = best["mean"], best["low"], best["high"]
     told = f"{best['cell']} has {labels.number(mean)}"

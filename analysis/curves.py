@@ -1,4 +1,4 @@
-"""Curves as a screen can show them: seeds aligned, thinned without losing a spike. Pure."""
+"""Prepares curves for a screen: aligns seeds, and thins curves without losing a spike. Pure."""
 
 import functools
 import math
@@ -13,12 +13,13 @@ from sweeper.analysis.series import Floats, Series
 __all__ = ["POINTS", "Band", "band", "smooth", "thin", "thin_rows"]
 
 POINTS = 240
-"""Points drawn a curve. A plot is some 900 pixels wide, and a bucket of steps keeps two."""
+"""The points drawn per curve. A plot is about 900 pixels wide, and each bucket of steps keeps two
+points."""
 
 
 class Band(NamedTuple):
-    """Mean, lowest and highest of several runs at the steps that all of them recorded. `at` are,
-    for each run, the positions of these steps in its series."""
+    """The mean, lowest and highest value of several runs at the steps that all of them recorded.
+    `at` holds for each run the positions of these steps in its series."""
 
     steps: Floats
     mean: Floats
@@ -31,8 +32,8 @@ _NONE = np.empty(0)
 
 
 def band(runs: Sequence[Series]) -> Band:
-    """The runs of one cell at the steps that all of them have a finite value for, so that a mean
-    never changes because a run drops out. Empty when they share none."""
+    """The runs of one cell at the steps at which all have a finite value, so that the mean never
+    changes because a run ends early. Empty if they share no step."""
     if not runs:
         return Band(_NONE, _NONE, _NONE, _NONE, ())
     found = _at_once(runs)
@@ -53,7 +54,7 @@ def band(runs: Sequence[Series]) -> Band:
 
 
 def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
-    """A row a run, where all have the same steps (see `sweeper.analysis.history`) and only finite
+    """One row per run if all have the same steps (see `sweeper.analysis.history`) and only finite
     values; else None."""
     if any(points.steps is not runs[0].steps for points in runs):
         return None
@@ -62,8 +63,8 @@ def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
 
 
 def smooth(points: Series, window: float) -> Series:
-    """A curve as a moving mean of its finite values over `window` steps. Toward its ends the window
-    is as narrow as the way to the end, so that a curve ends where it ended."""
+    """A moving mean of the finite values over `window` steps. Toward the ends of the curve the
+    window shrinks to the distance from the end, so that the curve keeps its last value."""
     finite = np.isfinite(points.values)
     steps, values = points.steps[finite], points.values[finite]
     if not len(steps) or not window > 0:
@@ -83,9 +84,9 @@ def smooth(points: Series, window: float) -> Series:
 
 
 def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
-    """Positions of at most `points` values to draw, ascending: the first, the last, and of each of
-    equally long stretches between them where the value is lowest and where it is highest (the
-    method known as MinMax; a spike survives, a mean over the stretch would hide it)."""
+    """The positions of at most `points` values to draw, ascending: the first, the last, and the
+    lowest and the highest of each of equally long stretches between them (the MinMax method: it
+    keeps spikes, which a mean over the stretch would hide)."""
     return thin_rows(values[np.newaxis], points)[0]
 
 

@@ -32,35 +32,36 @@ __all__ = [
 
 _PANELS, _POINTS = 6, 32
 _REACH = 8.5
-"""Beyond so many standard deviations there is nothing of a normal distribution."""
+"""Beyond this many standard deviations a normal density is negligible."""
 
 _DROP = 90.0
-"""Twice the logarithm by which a density has fallen where it is left off."""
+"""The fall of a density, as twice its logarithm, at which integration stops."""
 
 
 def _special() -> Any:
-    """scipy.special, which has no types."""
+    """The module scipy.special, which has no types."""
     return importlib.import_module("scipy.special")
 
 
 def student_quantile(share: float, df: float) -> float:
-    """The value of Student's t below which it lies with probability `share`."""
+    """The quantile of Student's t at probability `share`."""
     return float(_special().stdtrit(df, share))
 
 
 def student_tail(statistic: Any, df: Any) -> Any:
-    """The chance that |t| is as large as `statistic` or larger: a two-sided p value. Of numbers or
-    arrays."""
+    """The two-sided p value of Student's t: the probability that |t| is at least `statistic`.
+    Takes numbers or arrays."""
     return 2 * _special().stdtr(df, -np.abs(statistic))
 
 
 def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
-    """The chance that F with these degrees of freedom is as large as `ratio` or larger."""
+    """The probability that F with these degrees of freedom is at least `ratio`."""
     return float(_special().fdtrc(df, df_below, ratio))
 
 
 def lower_tail_f(ratio: float, df: float, df_below: float, shift: float) -> float:
-    """The chance that F with these degrees of freedom, and noncentral by `shift`, is smaller."""
+    """The probability that F with these degrees of freedom and the noncentrality `shift` is
+    smaller."""
     if shift <= 0:
         return float(_special().fdtr(df, df_below, ratio))
     return float(_special().ncfdtr(df, df_below, shift, ratio))
@@ -68,7 +69,7 @@ def lower_tail_f(ratio: float, df: float, df_below: float, shift: float) -> floa
 
 @functools.cache
 def _rule() -> tuple[Floats, Floats]:
-    """Places between 0 and 1 and their weights."""
+    """Points between 0 and 1 with their weights."""
     found, weights = np.polynomial.legendre.leggauss(_POINTS)
     starts = np.arange(_PANELS) / _PANELS
     places = starts[:, np.newaxis] + (found + 1) / (2 * _PANELS)
@@ -76,8 +77,8 @@ def _rule() -> tuple[Floats, Floats]:
 
 
 def _chi(df: float) -> tuple[Floats, Floats]:
-    """Estimates of the noise with `df` degrees of freedom, as multiples of the true one, from where
-    to where their density counts, and their weights."""
+    """Estimates of the noise with `df` degrees of freedom, as multiples of the true value, over
+    the range in which their density matters, with their weights."""
     places, weights = _rule()
     middle = math.sqrt(max(df - 1, 0.0) / df)
     low = max(0.0, middle - math.sqrt(_DROP / 2 / df))
@@ -89,8 +90,8 @@ def _chi(df: float) -> tuple[Floats, Floats]:
 
 
 def range_tail(statistic: float, means: int, df: float) -> float:
-    """The chance that the studentized range of `means` equal means, its noise estimated with `df`
-    degrees of freedom, is as large as `statistic` or larger."""
+    """The probability that the studentized range of `means` equal means, with noise of `df`
+    degrees of freedom, is at least `statistic`."""
     if not statistic > 0:
         return 1.0
     places, weights = _rule()
@@ -106,12 +107,12 @@ def range_tail(statistic: float, means: int, df: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def range_quantile(share: float, means: int, df: float) -> float:
-    """The value of the studentized range below which it lies with probability `share`."""
+    """The quantile of the studentized range at probability `share`."""
     return _where(lambda value: range_tail(value, means, df), 1 - share)
 
 
 def _where(tail: Callable[[float], float], share: float) -> float:
-    """Where a tail that falls has come down to `share`."""
+    """The point at which a decreasing tail function reaches `share`."""
     low, high = 0.0, 4.0
     while tail(high) > share:
         low, high = high, 2 * high
@@ -129,9 +130,9 @@ def _where(tail: Callable[[float], float], share: float) -> float:
 
 
 def maximum_tail(statistic: float, of: int, df: float) -> float:
-    """The chance that the largest of `of` independent standard normal values, over one estimate of
-    their noise with `df` degrees of freedom, is as large as `statistic` or larger: the studentized
-    maximum."""
+    """The tail of the studentized maximum: the probability that the largest of `of` independent
+    standard normal values, divided by one estimate of their noise with `df` degrees of freedom,
+    is at least `statistic`."""
     noise, density = _chi(df)
     within = _special().ndtr(statistic * noise) ** of
     return float(np.clip(density @ (1 - within), 0.0, 1.0))
@@ -139,7 +140,7 @@ def maximum_tail(statistic: float, of: int, df: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def maximum_quantile(share: float, of: int, df: float) -> float:
-    """The value below which that largest lies with probability `share`, which is 1/2 or more."""
+    """The quantile of the studentized maximum at probability `share`, which is at least 1/2."""
     return _where(lambda value: maximum_tail(value, of, df), 1 - share)
 
 
@@ -149,9 +150,9 @@ def trigamma(x: Any) -> Any:
 
 
 def trigamma_inverse(value: Any) -> Floats:
-    """Where `trigamma` is `value`, positive numbers: by Newton's method on 1 / trigamma, which is
-    convex (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004, article 3,
-    appendix)."""
+    """The inverse of `trigamma` for positive numbers, by Newton's method on 1 / trigamma, which
+    is convex (Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004,
+    article 3, appendix)."""
     value = np.asarray(value, dtype=float)
     found: Any = 0.5 + 1 / value
     for _ in range(50):

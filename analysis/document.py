@@ -1,4 +1,4 @@
-"""What `report.json` holds: every number and every finding. Pure."""
+"""Makes the content of `report.json`: every number and every finding. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ __all__ = ["document", "flat_row"]
 
 
 def document(study: Study) -> dict[str, Any]:
-    """The whole document, as any JSON reader takes it."""
+    """The whole document, in types that JSON has."""
     data = study.data
     found = {
         "schema": 1,
@@ -205,7 +205,7 @@ def _run_row(run: RunData, prices: Mapping[str, float]) -> dict[str, Any]:
 
 
 def flat_row(row: Mapping[str, Any], nested: str) -> dict[str, Any]:
-    """A row of the document for a DataFrame: the mapping called `nested` laid out beside it."""
+    """A row of the document for a DataFrame, with the mapping under `nested` flattened into it."""
     flat: dict[str, Any] = {"cell": row["cell"]}
     for key, value in row[nested].items():
         flat[f"config.{key}" if key in row else key] = value

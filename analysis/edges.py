@@ -25,11 +25,11 @@ __all__ = ["Edge", "by_ratios", "find_edges", "judge_edges", "ordered"]
 @dataclass(frozen=True)
 class Edge:
     """The best cell has the `side` ("smallest" or "largest") of the values tried of an ordered
-    setting, `axis`, with the other settings as they are; `values` were tried there. `suggestion` is
-    the next value outwards on its own spacing, None when there is no sensible one: nothing says
-    that it is a valid value. `inner` is the value before it, `gain` how much better the end is than
-    that (None where they were not measured together), and `told` whether that is beyond the noise.
-    `stopped`: further out there were only cells that diverged."""
+    setting, `axis`, with the other settings unchanged. `values` were tried there. `suggestion` is
+    the next value outwards at the spacing of the axis, or None if there is no sensible one; it
+    may be invalid for the recipe. `inner` is the value before the end, `gain` how much better the
+    end is (None if they were not measured together), and `told` whether that is beyond the noise.
+    `stopped`: all cells further out diverged."""
 
     axis: str
     value: float
@@ -49,13 +49,14 @@ def find_edges(
     *,
     alone: bool = False,
 ) -> list[Edge]:
-    """Settings of which the best cell has the first or the last of the numbers tried beside its
-    other settings, two or more.
+    """Settings in which the best cell has the first or the last of two or more numbers that were
+    tried with its other settings.
 
-    `tried` are the settings of the cells that have a result, the best among them. A value that
-    only cells in `planned` have was not tried, and there is no edge where one lies further out:
-    what is missing is its result. With `alone` all of `tried` counts where nothing was tried
-    beside the best."""
+    `tried` are the settings of the cells with a result, including the best. A value that only
+    cells in `planned` have was not tried. There is no edge if such a value lies further out,
+    since its result is only missing. With `alone`, all of `tried` counts if nothing was tried
+    with the best cell's other settings.
+    """
     edges: list[Edge] = []
     for axis, value in best.items():
         row = [cell for cell in tried if _beside(cell, best, axis)]
@@ -76,8 +77,8 @@ def find_edges(
 
 
 def _beside(cell: Mapping[str, Any], best: Mapping[str, Any], axis: str) -> bool:
-    """Whether a cell has the best one's settings, but for one. It may set others that the best
-    leaves to the recipe: an included cell has tried its value too."""
+    """Whether a cell has the settings of the best, except for one. It may set others that the
+    best leaves to the recipe, since an included cell has tried its value too."""
     if not best.keys() <= cell.keys():
         return False
     return all(key == axis or _same(cell, best, key) for key in best)
@@ -96,9 +97,8 @@ def judge_edges(
     ranking: Ranking, sign: float, *, alone: bool = False, blocks: int = 1
 ) -> list[Edge]:
     """The edges at which the best cell of the ranking lies, each with its test; `alone` as above.
-    The ranking may be one of several `blocks`, for all of which the tests hold at once.
-    No edge where another cell is exactly as good and lies inside; `stopped` where only cells that
-    diverged lie further out."""
+    If the ranking is one of several `blocks`, the tests hold for all of them at once. There is no
+    edge if an equally good cell lies inside. `stopped` if all cells further out diverged."""
     best = ranking.best
     if best is None:
         return []
@@ -121,7 +121,7 @@ def judge_edges(
 
 
 def _ordered_axes(best: Cell, good: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings on which there could be an edge."""
+    """The settings that can have an edge."""
     rows = {
         axis: ordered(axis, [cell for cell in good if _beside(cell, best.settings, axis)])
         for axis in best.settings
@@ -145,7 +145,7 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
 
 
 def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
-    """Cells at the end with those at the value before it, the other settings alike."""
+    """Pairs of cells with equal other settings: one at the end, one at the value before it."""
     ends: dict[object, Cell] = {}
     inner: dict[object, Cell] = {}
     for cell in usable(ranking):
@@ -158,7 +158,7 @@ def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
 
 
 def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The distinct values of a setting, ascending; none when one of them is no finite number."""
+    """The distinct values of a setting, ascending; none if one of them is not a finite number."""
     found = [cell[axis] for cell in cells if axis in cell]
     numbers = [as_float(value) for value in found]
     if any(number is None or not math.isfinite(number) for number in numbers):
@@ -167,8 +167,8 @@ def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
-    """One step beyond `edge`: by the ratio of its last two values where the axis is spaced by
-    ratios, else by their difference. Rounded to as few digits as keep it beyond."""
+    """One step beyond `edge`: by the ratio of the last two values if the axis is spaced by
+    ratios, else by their difference. It is rounded to the fewest digits that keep it beyond."""
     if by_ratios(values):
         beyond = edge * (edge / inner)
     else:
@@ -187,7 +187,7 @@ def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
 
 
 def by_ratios(values: Sequence[float]) -> bool:
-    """Whether neighbours of ascending values differ more evenly by ratio than by difference."""
+    """Whether neighbouring values differ more evenly by ratio than by difference."""
     if len(values) < 2 or values[0] <= 0:
         return False
     pairs = list(itertools.pairwise(values))

@@ -25,10 +25,10 @@ _LIMITS = ("max_turns", "context_limit", "time")
 
 @dataclass(frozen=True)
 class Figures:
-    """Of some episodes: how many, the mean reward, the share that earned all, turns, the share that
-    a limit ended, by limit (`stops`), the share of their turns that were cut off, mean seconds
-    (None: not recorded); and over all that were read environments that ended by themselves, and
-    episodes given up for that."""
+    """Figures of some episodes: their number, the mean reward, the share with the full reward,
+    turns, the share that a limit ended, by limit (`stops`), the share of truncated turns, and
+    mean seconds (None if not recorded). Over all episodes that were read: environments that died,
+    and episodes given up for that reason."""
 
     episodes: int
     reward: float
@@ -44,8 +44,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class CellEpisodes:
-    """A cell: `first` is its mean reward at the first iteration, `tasks` how many tasks it has ever
-    solved."""
+    """The episodes of a cell. `first` is its mean reward at the first iteration, `tasks` the
+    number of tasks that it ever solved."""
 
     cell: str
     runs: int
@@ -56,8 +56,8 @@ class CellEpisodes:
 
 @dataclass(frozen=True)
 class TaskEpisodes:
-    """A task by cell. `solved_by` are the cells that have ever solved it, `gap` how far the means
-    of cells are apart; `p` is None where no cell has two runs."""
+    """A task, by cell. `solved_by` are the cells that ever solved it. `gap` is the difference
+    between the highest and the lowest mean. `p` is None if no cell has two runs."""
 
     task: str
     cells: Mapping[str, Figures]
@@ -67,14 +67,15 @@ class TaskEpisodes:
 
     @property
     def apart(self) -> bool:
-        """Whether it tells cells apart, beyond the noise between runs."""
+        """Whether cells differ on it beyond the noise between runs."""
         return self.p is not None and self.p <= 1 - CONFIDENCE
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes of a split: cells in the order of the ranking; tasks with the largest gap first.
-    `read` is how many were looked at, in so many `iterations` of each run at most."""
+    """The episodes of a split: cells in the order of the ranking, and tasks with the largest gap
+    first. `read` is the number of episodes read, from at most this many `iterations` of each run.
+    """
 
     split: str
     cells: tuple[CellEpisodes, ...]
@@ -84,12 +85,12 @@ class Episodes:
 
     @property
     def unsolved(self) -> list[str]:
-        """The tasks that no cell has ever solved."""
+        """The tasks that no cell ever solved."""
         return [one.task for one in self.tasks if not one.solved_by]
 
     @property
     def apart(self) -> list[str]:
-        """The tasks that tell cells apart."""
+        """The tasks on which cells differ beyond the noise."""
         return [one.task for one in self.tasks if one.apart]
 
 
@@ -102,8 +103,7 @@ class _Played(NamedTuple):
 
 
 def by_episodes(data: SweepData, ranking: Ranking) -> list[Episodes]:
-    """What there is to say of each split: those that were trained on first. Empty for a sweep
-    without episodes."""
+    """The results of each split, training splits first. Empty for a sweep without episodes."""
     splits = sorted(
         {r.split for run in data.runs for r in run.rollouts if r.episode is not None},
         key=lambda split: (split != "train", split),
@@ -184,7 +184,7 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
 
 
 def _f_test(groups: Sequence[Sequence[float]]) -> float | None:
-    """The one-way analysis of variance: None with one group, or no group of two."""
+    """The one-way analysis of variance. None if there is one group, or no group of two."""
     count = sum(map(len, groups))
     df, below = len(groups) - 1, count - len(groups)
     if df < 1 or below < 1:
@@ -198,7 +198,7 @@ def _f_test(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def _figures(runs: Sequence[Sequence[_Played]], every: Sequence[_Played]) -> Figures:
-    """Means over runs of the episodes given for each; counts over `every`."""
+    """Means over runs of the given episodes of each; counts over `every` episode."""
     stops = [Counter(one.episode.stop for one in own) for own in runs]
     timed = [[s for one in own if (s := one.episode.seconds) is not None] for own in runs]
     limits = {

@@ -1,4 +1,4 @@
-"""Rows of the tables of episodes: texts. Pure."""
+"""Makes the rows of the tables of episodes, as texts. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -64,7 +64,7 @@ def _about(found: Episodes) -> str:
 
 
 def _points(found: Episodes) -> list[str]:
-    """What the tables come to, in sentences."""
+    """The main results of the tables, in sentences."""
     points: list[str] = []
     if len(found.cells) > 1:
         if found.apart:

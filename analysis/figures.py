@@ -26,26 +26,26 @@ from sweeper.analysis.series import Floats, Series
 __all__ = ["COLOURED", "MUTED", "PALETTE", "WINDOWS", "colour_of", "curves", "row_tones", "tones"]
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
-"""Okabe and Ito's colours (jfly.uni-koeln.de/color), yellow darkened for a white page, filled up
-from Paul Tol's muted set; told apart with the common colour-vision deficiencies."""
+"""The colours of Okabe and Ito (jfly.uni-koeln.de/color), with a darker yellow for a white page,
+extended by Paul Tol's muted set. They stay distinct with the common colour-vision deficiencies."""
 
 MUTED = "#8a8f98"
 COLOURED = len(PALETTE)
 _BUDGET = 40_000
-"""Points of all thin lines of a figure together: with a thousand runs each is a hair."""
+"""The most points of all thin lines of a figure together."""
 _MEANS = 16_000
-"""Likewise of all means."""
+"""The most points of all means of a figure together."""
 WINDOWS = (0.02, 0.05, 0.15)
-"""Shares of a figure's steps over which smoothed curves take means."""
+"""The windows of smoothed curves, as shares of a figure's steps."""
 _SEPARATE = 24
-"""Of more cells those in grey are drawn as one trace, without bands and single runs."""
+"""With more cells than this, those in grey are one trace, without bands and single runs."""
 _CROSSES = 100
 _MANY = 300
-"""With more runs only the metric and the training curve show single runs."""
+"""With more runs than this, only the metric and the training curve show single runs."""
 
 
 def tones(ranking: Ranking) -> dict[str, int]:
-    """Cell -> its colour: the first cells of the ranking have one each, the rest share grey."""
+    """Cell -> its colour. The first cells of the ranking have one each, the others share grey."""
     return {
         cell.name: position if position < COLOURED else -1
         for position, cell in enumerate(ranking.cells)
@@ -65,13 +65,14 @@ def colour_of(tone: int) -> str:
 def curves(
     ranking: Ranking, key: str, *, main: bool = True, even: bool = False
 ) -> dict[str, Any] | None:
-    """A figure of `key` against the step: a thin line a run, a strong one for the mean of a cell's
-    runs with a band from the lowest to the highest. None when nothing was recorded.
+    """A figure of `key` by step: a thin line per run, and a strong line for the mean of a cell's
+    runs, with a band from the lowest to the highest. None if nothing was recorded.
 
-    The mean is over the succeeded runs that have not diverged (all runs while there are none),
-    at the steps that all of them recorded. A run that diverged ends in a cross. A figure that is
-    not a `main` one has no other clock than the step, and of very many runs only means. With `even`
-    it begins on a linear scale, whatever the values span: a reward's first decades are noise.
+    The mean is over the succeeded runs that did not diverge (over all runs while there are none),
+    at the steps that all of them recorded. The curve of a diverged run ends in a cross. A figure
+    that is not a `main` one has only the step as its x axis, and with very many runs it has only
+    means. With `even` it starts on a linear scale, whatever range the values span, since the
+    first decades of a reward are noise.
     """
     traces: list[dict[str, Any]] = []
     colours = tones(ranking)
@@ -149,7 +150,7 @@ class _Pen:
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
-        """Cells in grey as one trace: of each the mean of its runs, or its only one."""
+        """The cells in grey as one trace. Each shows the mean of its runs, or its only run."""
         parts = [(i, cell, own) for i, cell in cells if (own := self._typical(cell)) is not None]
         if not parts:
             return []
@@ -204,14 +205,14 @@ class _Pen:
         return [trace, *crosses[:_CROSSES]]
 
     def _at_steps(self, run: RunData, name: str, steps: Floats) -> Floats:
-        """A run's clock at other steps, between those that it has."""
+        """A run's clock at other steps, interpolated."""
         if name not in run.clocks:
             return np.full(len(steps), np.nan)
         points = run.curves[self.key]
         return np.interp(steps, points.steps, run.clocks[name][points.rows])
 
     def _typical(self, cell: Cell) -> Series | None:
-        """The mean of a cell's runs, or its only one; finite."""
+        """The mean of a cell's runs, or its only run, if it is finite."""
         drawn = [run for run in cell.runs if self.key in run.curves]
         whole = [run.curves[self.key] for run in drawn if run.counts]
         if len(whole) > 1:
@@ -224,7 +225,7 @@ class _Pen:
         return None
 
     def _clocks(self, runs: Sequence[RunData], at: Sequence[Any]) -> dict[str, Floats]:
-        """For each clock that all `runs` have its mean at positions of their series."""
+        """For each clock that all `runs` have, its mean at positions of their series."""
         if not self.clocks or not runs:
             return {}
         names = set(runs[0].clocks).intersection(*(run.clocks for run in runs))
@@ -249,8 +250,8 @@ class _Pen:
         strong: bool,
         dotted: bool,
     ) -> list[dict[str, Any]]:
-        """Their lines as one trace: what a line or two more of numbers costs is little beside
-        what a trace costs."""
+        """The lines of these runs as one trace, since a trace costs much more than additional
+        points."""
         series = [run.curves[self.key] for run in runs]
         kept = zip(runs, _kept(series, self.points), strict=True)
         shown = [(run, at) for run, at in kept if len(at)]
@@ -299,7 +300,7 @@ class _Pen:
 
 
 class _Shown(NamedTuple):
-    """A band over runs, the same over smoothed ones, and which of its steps are drawn."""
+    """A band over runs, the band over smoothed runs, and the steps of it that are drawn."""
 
     band: Band
     even: Sequence[Band]
@@ -336,14 +337,14 @@ def _mean_trace(
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:
-    """One after the other, with a gap between them."""
+    """Joins series into one, with a gap between them."""
     gap = np.array([np.nan])
     return np.concatenate([piece for part in parts for piece in (gap, part)][1:])
 
 
 def _kept(series: Sequence[Series], limit: int) -> list[Any]:
-    """Positions to draw of each: all of a short curve, with the gaps where there is no number; of
-    a long one those of its finite values."""
+    """The positions to draw of each series: all of a short curve, with gaps where a value is
+    missing, and the finite values of a long one."""
     if len({len(points.values) for points in series}) == 1:
         table = np.stack([points.values for points in series])
         if np.isfinite(table).all():
@@ -385,7 +386,7 @@ def _band_trace(
 
 
 def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[dict[str, Any]]:
-    """Where a run that diverged was last a number."""
+    """The last finite point of a run that diverged."""
     points = run.curves[key]
     finite = points.finite
     if not run.diverged or not finite or math.isfinite(points.values[-1]):
@@ -405,7 +406,7 @@ def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[di
 
 
 def _reach(cells: Sequence[Cell], key: str) -> float:
-    """From the first step of any run to the last."""
+    """The range of steps over all runs."""
     ends = [
         run.curves[key].steps[[0, -1]] for cell in cells for run in cell.runs if run.curves.get(key)
     ]

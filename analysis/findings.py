@@ -54,14 +54,14 @@ class Finding:
     evidence: Mapping[str, Any] | None = None
 
     def document(self) -> dict[str, Any]:
-        """As in `report.json`."""
+        """The entry in `report.json`."""
         found = asdict(self)
         return {**found, "cells": list(self.cells), "evidence": dict(self.evidence or {})}
 
 
 def noise_text(noise: Noise) -> str | None:
-    """What intervals and comparisons take for the noise between runs of a cell, in a sentence; None
-    where no cell was repeated."""
+    """Describes in a sentence the noise that intervals and comparisons use; None if no cell was
+    repeated."""
     if noise.kind == "none":
         return None
     cells = labels.plural(noise.repeated, "repeated cell")
@@ -93,19 +93,19 @@ def noise_text(noise: Noise) -> str | None:
 
 
 def method(scale: Scale, noise: Noise) -> str:
-    """How cells are told apart, in a sentence."""
+    """Describes in a sentence how cells are compared."""
     told = _SHARED if noise.shared else _OWN
     return f"{told}; {_RATIOS}" if scale == "log" else told
 
 
 def short_name(cell: Cell) -> str:
-    """A cell by the name that its runs carry."""
+    """The name that the runs of a cell carry."""
     name = cell.name or "the only configuration"
     return f"the baseline {name}" if cell.baseline else name
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell by its settings, as people say it: `learning_rate 5e-3, lora_rank 16`."""
+    """A cell by its settings, for people: `learning_rate 5e-3, lora_rank 16`."""
     parts = [f"{axis} {labels.brief(v)}" for axis, v in cell.settings.items()]
     parts += [f"{axis} not set" for axis in cell.unset]
     told = ", ".join(parts)
@@ -113,20 +113,20 @@ def cell_text(cell: Cell) -> str:
 
 
 class Behind(NamedTuple):
-    """By how much a cell is worse than the best, and its interval, as texts: a difference, or a
-    multiple of the best where they are compared by ratios."""
+    """How much worse than the best a cell is, with the interval, as texts: a difference, or a
+    multiple of the best if they are compared by ratios."""
 
     amount: str
     interval: str
     ratio: bool
 
     def worse(self, amount: str) -> str:
-        """That it is worse by an amount: `worse by 0.2`, `1.3 times the best`."""
+        """A phrase for the difference: `worse by 0.2`, `1.3 times the best`."""
         return f"{amount} times the best" if self.ratio else f"worse by {amount}"
 
 
 def behind(found: Comparison, sign: float) -> Behind:
-    """By how much a cell is worse than the best that it was compared with."""
+    """How much worse a cell is than the best that it was compared with."""
     low, high = found.interval()
     if found.ratio is not None:
         ratio, *ends = labels.within(found.ratio, low, high)
@@ -136,5 +136,5 @@ def behind(found: Comparison, sign: float) -> Behind:
 
 
 def names_of(cells: Sequence[Cell]) -> list[str]:
-    """Cells by their short names."""
+    """The short names of cells."""
     return [short_name(cell) for cell in cells]

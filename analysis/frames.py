@@ -1,4 +1,4 @@
-"""What the report needs of a sweep, read through the registry once and then left alone."""
+"""Reads the data of a sweep once, through the registry, for everything that the report computes."""
 
 import functools
 import math
@@ -48,17 +48,17 @@ __all__ = [
 ]
 
 LOG_LINES = 12
-"""How much of a run's log the report shows."""
+"""How many lines of a run's log the report shows."""
 
 _LOGS = 400
-"""With more runs only those that did not succeed show it."""
+"""With more runs than this, only runs that did not succeed show their log."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What cells are compared by: the value of `name` in each run that `at` says, with `noise`,
-    `failed` and `by` as the grid has them (see `sweeper.model.metric`). `guessed`: which way is
-    better is told by its name alone."""
+    """What cells are compared by: the value of `name` that `at` selects in each run, with the
+    grid's `noise`, `failed` and `by` (see `sweeper.model.metric`). `guessed` is true if only the
+    name of the metric tells whether more or less is better."""
 
     name: str
     goal: str  # "minimize" or "maximize"
@@ -70,20 +70,20 @@ class Metric:
 
     @property
     def sign(self) -> float:
-        """Multiplied by it, smaller is better."""
+        """The factor that makes smaller values better: 1 or -1."""
         return sign_of(self.goal)
 
 
 @dataclass(frozen=True)
 class RunData:
-    """A planned run, whatever became of it.
+    """A planned run, in whatever state.
 
-    `value` and `step` are what it is judged by, None when the metric was never recorded; `last`,
-    `best` and `smoothed` the three things that the metric's curve may be judged by. `curves` holds
-    the keys that are drawn, `clocks` what may stand below them instead of the step ("tokens",
-    "time"): a value a row of the history. `items` is what it answered to each task, `unread` the
-    files with answers that are too large. `link` is where W&B shows the run, `alarms` what was
-    found wrong with it while it ran.
+    `value` and `step` are what the run is judged by; both are None if it never recorded the
+    metric. `last`, `best` and `smoothed` are the three values that a curve may be judged by.
+    `curves` holds the keys that are drawn. `clocks` holds what an x axis may show instead of the
+    step ("tokens", "time"), one value per row of the history. `items` has the run's answers by
+    task, and `unread` the files of answers that are too large to read. `link` is the run's page at
+    W&B. `alarms` are those raised while it ran.
     """
 
     id: str
@@ -118,22 +118,23 @@ class RunData:
 
     @property
     def counts(self) -> bool:
-        """Whether its value takes part in comparisons: it succeeded, with a finite value, and was
-        not one of those that chose a cell which was repeated on fresh seeds (`superseded`)."""
+        """Whether the run's value takes part in comparisons. It does if the run succeeded with a
+        finite value, and did not only serve to choose a cell that was then repeated on fresh seeds
+        (`superseded`)."""
         return counts(self.state, self.value, self.diverged) and not self.superseded
 
     @property
     def why(self) -> str:
-        """Why it failed, as far as that is on record."""
+        """The recorded reason of its failure."""
         return ": ".join(part for part in (self.reason, self.detail) if part)
 
     @property
     def last_line(self) -> str:
-        """The last line of its log that says something; "" without one."""
+        """The last line of its log that is not empty; "" if there is none."""
         return next((text for line in reversed(self.log) if (text := line.strip())), "")
 
     def last_of(self, key: str) -> float | None:
-        """The last value that it recorded of a key, NaN included."""
+        """The last value that it recorded for a key, NaN included."""
         points = self.curves.get(key)
         found = None if points is None else last(points)
         return None if found is None else found[1]
@@ -141,17 +142,16 @@ class RunData:
 
 @dataclass(frozen=True)
 class SweepData:
-    """A sweep (or several) at the moment it was read. `retired` counts the runs that an earlier
-    version of the grid had; they are no part of `runs`. `keys` maps each key with numbers to the
-    number of runs that recorded it; `roles` says which of them is the training curve, the reward
-    and so on (see `sweeper.analysis.keys`); `lent` are the values of the cells of sweeps that lend
-    their noise, by sweep; `confirmed` says which of the sweeps repeat cells of another; `ends` why
-    a mean of the last values is judged by that nobody asked for; `baseline` is the cell that the
-    best is compared with, `unmet` why there is none though one is asked for, and `borrowed` the
-    cells of other sweeps; `used` says what its runs have used of their service, `places` where, if
-    it has several; `root` is where the
-    first sweep is kept ("" for a folder), `paths` are the folders of all. `noted` is what people
-    noted of it."""
+    """One or several sweeps, as they were when they were read. `retired` counts runs that only an
+    earlier version of the grid had; `runs` does not contain them. `keys` maps each numeric key to
+    the number of runs that recorded it. `roles` names the training curve, the reward and so on
+    among them (see `sweeper.analysis.keys`). `lent` are the values of the cells of sweeps that
+    lend their noise, by sweep. `confirmed` names the sweeps that repeat cells of another one.
+    `ends` says why runs are judged by a mean of their last values although nobody asked for it.
+    `baseline` is the cell that the best is compared with, `unmet` the reason if it is missing, and
+    `borrowed` the cells of other sweeps. `used` is what the runs used of their service. `places`
+    says where they ran, if there are several places. `root` is the root of the first sweep ("" for
+    a folder), and `paths` are the folders of all. `noted` are people's notes."""
 
     name: str
     plan: Plan | None
@@ -180,7 +180,7 @@ class SweepData:
 
     @property
     def own_runs(self) -> tuple[RunData, ...]:
-        """The runs that were planned here."""
+        """The runs that this sweep planned itself."""
         if not self.borrowed:
             return self.runs
         return tuple(run for run in self.runs if run.cell not in self.borrowed)
@@ -192,22 +192,22 @@ class SweepData:
 
     @property
     def sign(self) -> float:
-        """That of the metric; without one as if less were better."""
+        """The sign of the metric. Without a metric, smaller counts as better."""
         return 1.0 if self.metric is None else self.metric.sign
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """Where and how it was launched, as far as that is on record."""
+        """The recorded provenance: where and how the sweep was launched."""
         return (self.plan and self.plan.provenance) or {}
 
     @property
     def seed_field(self) -> str:
-        """The key of a configuration that tells the replicates of a cell apart."""
+        """The configuration key that distinguishes the replicates of a cell."""
         return (self.plan and self.plan.recipe.seed_field) or "seed"
 
     @property
     def drawn(self) -> list[str]:
-        """The keys that have a figure of their own, the metric and the training curve first."""
+        """The keys with a figure of their own. The metric and the training curve come first."""
         named = (self.metric_name, self.train_key, *self.roles.values())
         keys = [key for key in named if key is not None]
         return list(dict.fromkeys(keys))
@@ -216,8 +216,8 @@ class SweepData:
 def find_metric(
     own: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
 ) -> Metric | None:
-    """The metric asked for, else the sweep's own. Raises `UsageError` when which way is better is
-    not known, nor told by the name."""
+    """Returns the metric that was asked for, else the sweep's own. Raises `UsageError` if neither
+    the goal nor the name tells whether more or less is better."""
     if at is not None and not is_at(at):
         raise UsageError(f"at {at!r}: say auto, last, best or mean_of_last=5")
     if goal not in (None, "minimize", "maximize"):
@@ -246,8 +246,8 @@ def load(
     *,
     rollouts: bool = True,
 ) -> SweepData:
-    """Read a sweep, or several as one. Raises `NotFound` when there is none, `UsageError` as
-    `find_metric`, and when sweeps are judged by different metrics and none was asked for."""
+    """Reads one sweep, or several as one. Raises `NotFound` if there is none. Raises `UsageError`
+    like `find_metric`, and if the sweeps are judged by different metrics and none was asked for."""
     names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
     return read(find_sources(registry, names), metric, goal, at, rollouts=rollouts)
 
@@ -260,7 +260,7 @@ def read(
     *,
     rollouts: bool = True,
 ) -> SweepData:
-    """Read sources as one sweep; errors as `load`."""
+    """Reads sources as one sweep. Raises the same errors as `load`."""
     names = [source.name for source in found]
     chosen = _one_metric(found, metric, goal, at)
     again = confirmation(found)
@@ -312,8 +312,8 @@ def read(
 
 
 def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:
-    """With the noise of the repeated cells of other sweeps. Raises `NotFound` for one that there
-    is not, `UsageError` for one of another recipe."""
+    """Adds the noise of the repeated cells of other sweeps. Raises `NotFound` for an unknown
+    sweep, `UsageError` for one of another recipe."""
     metric, lent = data.metric, dict[str, Mapping[str, Sequence[float]]]()
     if metric is None:
         return data
@@ -342,8 +342,8 @@ def _one_metric(
 
 
 def differently(found: Sequence[Metric | None]) -> str | None:
-    """That sweeps are not judged alike, by what, and what to say so that they are; None if they
-    are."""
+    """Returns a message that the sweeps are judged differently, with the option that makes them
+    alike; None if they are alike."""
     if all(metric == found[0] for metric in found):
         return None
     texts = dict.fromkeys(
@@ -363,7 +363,7 @@ def differently(found: Sequence[Metric | None]) -> str | None:
 
 
 def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
-    """A run of a sweep or of its confirmation: of one cell, whichever it was run in."""
+    """Assigns a run of a sweep or of its confirmation to one cell, whichever sweep it ran in."""
     return replace(
         run,
         id=f"{sweep}/{run.id}",
@@ -375,7 +375,7 @@ def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
 
 
 def _of_sweep(run: RunData, sweep: str) -> RunData:
-    """A run beside those of other sweeps: which one it is of tells cells apart."""
+    """Assigns a run to a cell of its own sweep, so that cells of different sweeps stay separate."""
     key = "sweep" if "sweep" not in run.config else "the sweep"
     return replace(
         run,
@@ -433,7 +433,7 @@ def _read(
 
 
 def _link(run: RecordedRun) -> str | None:
-    """As recorded, if it is one for a browser to follow."""
+    """The recorded link, if a browser may follow it."""
     found = run.wandb if isinstance(run, SweepRun) else None
     return found if found is not None and found.startswith(("https://", "http://")) else None
 

@@ -1,4 +1,4 @@
-"""Which figures a report has, in their order."""
+"""Chooses the figures of a report and their order."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -20,15 +20,15 @@ from sweeper.analysis.surface_figures import plane_figure, scatter_figure
 __all__ = ["PARALLEL", "Panel", "gallery", "telling", "undrawn"]
 
 _AXES = 12
-"""Settings that have a figure of their own."""
+"""The most settings with a figure of their own."""
 PARALLEL = 7
-"""Settings that lines can be followed through."""
+"""The most settings in parallel coordinates."""
 _TRADES = 6
 
 
 class Panel(NamedTuple):
-    """A figure, the `section` of the page that it stands in, its `name` (unique) and what a reader
-    who cannot see it is told."""
+    """A figure, the `section` of the page it belongs to, its unique `name`, and a description for
+    readers who cannot see it."""
 
     section: str
     name: str
@@ -75,15 +75,15 @@ def _axes(study: Study) -> Iterator[Panel]:
 
 
 def telling(study: Study) -> list[str]:
-    """All settings that vary, the most telling first: by what a model of all says, else by what
-    their values' means differ."""
+    """All settings that vary, the most important first: by the model of all axes if there is one,
+    else by the range of their values' means."""
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))
 
 
 def _axis(study: Study, key: str, metric: str) -> Panel | None:
-    """Means by value where a grid tells them, else the cells as points and the model."""
+    """The means by value if there is a grid, else the cells as points with the model."""
     own = next((axis for axis in study.axes if axis.key == key), None)
     effect = study.surface.of(key) if study.surface is not None else None
     if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):
@@ -97,7 +97,7 @@ def _axis(study: Study, key: str, metric: str) -> Panel | None:
 
 
 def undrawn(study: Study, panels: Sequence[Panel]) -> list[str]:
-    """The settings that vary and have no figure of their own."""
+    """The settings that vary but have no figure of their own."""
     drawn = {panel.name for panel in panels if panel.section == "axes"}
     return [key for key in telling(study) if key not in drawn]
 

@@ -1,5 +1,5 @@
-"""What the verdict owes to held-out results: where a sweep is judged by what it was trained on,
-what it reached on the rest; and the gap between the two, where a test tells it. Pure."""
+"""Adds held-out results to the verdict of a sweep that is judged by its training data, and the
+gap between the two if a test shows it. Pure."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,8 @@ SURE = 0.05
 
 
 class Side(NamedTuple):
-    """A cell's means at the end of its runs: of what it was trained on, and of what was held out
-    (None where not recorded)."""
+    """The mean values of a cell at the end of its runs: on training data and on held-out data
+    (None if not recorded)."""
 
     cell: str
     training: Summary
@@ -34,10 +34,10 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Training and held-out values beside each other. `judged` says whether the metric of the sweep
-    is the one of `training`; `ranking` has the cells by the held-out metric. `gap` is by how much
-    the runs did worse on what was held out, a mean over the cells (all of them, since the best was
-    chosen by one of the two); None where the two do not measure the same."""
+    """Training and held-out values. `judged` says whether the metric of the sweep is the
+    `training` one. `ranking` ranks the cells by the held-out metric. `gap` is how much worse runs
+    did on held-out data, as a mean over all cells, since the best was chosen by one of the two;
+    None if the two metrics measure different things."""
 
     metric: Metric
     training: str
@@ -48,17 +48,17 @@ class HeldOut:
 
     @property
     def says_gap(self) -> bool:
-        """Whether it is worse on what was held out, beyond what noise explains."""
+        """Whether runs did worse on held-out data beyond the noise."""
         gap = self.gap
         return gap is not None and gap.value > 0 and gap.p is not None and gap.p <= SURE
 
     def side(self, cell: Cell) -> Side | None:
-        """That of a cell."""
+        """The values of a cell."""
         return next((side for side in self.sides if side.cell == cell.name), None)
 
 
 def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
-    """What there is to set beside each other; None where only one of the two was recorded."""
+    """The held-out comparison; None if only one of the two was recorded."""
     metric = data.metric
     if metric is None or not (ranking.best or ranking.leaders):
         return None
@@ -81,7 +81,7 @@ def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
 
 
 def _pair(data: SweepData, metric: Metric, ranking: Ranking) -> tuple[Metric, str, bool] | None:
-    """The held-out metric, the training one, and whether the sweep is judged by the latter."""
+    """The held-out metric, the training metric, and whether the sweep is judged by the latter."""
     recorded = {key for run in data.runs if run.counts for key in run.curves}
     for key in counterparts(metric.name, frozenset(recorded)):
         goal = metric.goal if same_quantity(key, metric.name) else goal_of(key)
@@ -99,9 +99,9 @@ def _counting(ranking: Ranking) -> list[RunData]:
 
 
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
-    """The same runs by their last value of another metric. A run that does not count for the
-    sweep's own does not count here either, and failed ones count as they do there. The noise that
-    other sweeps lend is that of the sweep's own metric, and tells nothing of this one."""
+    """The same runs, judged by their last value of another metric. A run that does not count for
+    the sweep's own metric does not count here, and failed runs count as they do there. Noise that
+    other sweeps lend is left out, since it belongs to the sweep's own metric."""
     own = data.metric
     if own is not None:
         metric = replace(metric, failed=own.failed)
@@ -116,8 +116,8 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
 
 
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
-    """Over the cells: of each the mean over its runs. With cells of one run these are the sample,
-    else the noise between runs is."""
+    """The gap over the cells, from the mean over the runs of each. The noise is that between
+    runs; if no cell has two runs, the cells are the sample."""
     groups: list[list[float]] = []
     for cell in ranking.cells:
         ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
@@ -132,7 +132,7 @@ def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
 
 
 def held_out_findings(found: HeldOut | None, ranking: Ranking) -> list[Finding]:
-    """Sentences for the verdict: what the metric is of, and the gap if a test tells it."""
+    """The findings that say what kind of data the metric uses, and the gap if a test shows it."""
     best = ranking.best
     if found is None or not (best or ranking.leaders):
         return []
@@ -170,8 +170,8 @@ def _judged_in_training(found: HeldOut, best: Cell) -> Finding:
 
 
 def _kind(found: HeldOut, best: Cell) -> str:
-    """How the best of training stands by the held-out metric: "ahead" of all, "worse" than the best
-    there, "tied" with some, or "unknown"."""
+    """How the best of training ranks by the held-out metric: "ahead" of all, "worse" than the
+    best there, "tied" with some, or "unknown"."""
     ranking = found.ranking
     top = ranking.best
     if top is None or not ranking.comparisons:
@@ -202,8 +202,8 @@ def _held_standing(found: HeldOut, best: Cell) -> str:
 def told_with(
     verdict: Verdict, found: HeldOut | None, items: Sequence[Compared], ranking: Ranking
 ) -> Verdict:
-    """The verdict with what is held out at its head: its number where the metric is of training,
-    and for a single run the interval over items."""
+    """Puts the held-out result at the head of the verdict: its number if the metric is of
+    training data, and for a single run the interval over items."""
     best = ranking.best
     if best is None:
         return verdict
@@ -221,8 +221,8 @@ def told_with(
 
 
 def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, int] | None:
-    """Bounds over items of what a cell is judged by, and the number of items, where its mean over
-    them is just that: what was recorded of a task is the metric then."""
+    """Bounds over items of the value that a cell is judged by, and the number of items. Only if
+    that value is the mean over the recorded items."""
     for one in items:
         own = next((entry for entry in one.cells if entry.cell == cell.name), None)
         mean = cell.summary.mean
@@ -258,7 +258,8 @@ def _headed(verdict: Verdict, found: HeldOut, side: Side, best: Cell) -> Verdict
 
 
 def _checks(verdict: Verdict, kind: str) -> Iterator[Check]:
-    """The same questions, of which the first is about training; and how it stands held out."""
+    """The checks of the verdict. The first is about training data; a check of the held-out data
+    is added."""
     held = {"ahead": "ahead there too", "tied": "tied", "worse": "worse than another"}
     answer = Check("Held out?", held.get(kind, "not known"), kind == "ahead")
     for position, check in enumerate(verdict.checks):

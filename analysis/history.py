@@ -1,7 +1,7 @@
-"""What the runs of a sweep recorded, in columns: one read through the registry for all of them.
+"""Reads what the runs of a sweep recorded, as columns, in one read through the registry.
 
-Most runs of a sweep record the same keys at the same steps. What is the same is one object here,
-so that whoever compares runs can tell by identity, and need not look at every number.
+Most runs of a sweep record the same keys at the same steps. Equal columns are one object here, so
+that code that compares runs can test identity instead of every number.
 """
 
 import functools
@@ -23,7 +23,7 @@ Flags = NDArray[np.bool_]
 
 class Histories:
     """The histories of some runs of one sweep. `keys` counts the runs that recorded numbers under
-    each key; of the `metric` NaN is one."""
+    each key. For the `metric`, NaN counts as a number."""
 
     def __init__(self, registry: Registry, runs: Sequence[RecordedRun], metric: str | None) -> None:
         self._found: dict[str, History] = {}
@@ -37,18 +37,18 @@ class Histories:
             self.keys.update(found.keys)
 
     def of(self, run: str) -> "History":
-        """That of a run, by its id."""
+        """The history of a run, by its id."""
         return self._found.get(run) or History(self, Columns(), np.empty(0), None)
 
     def shared(self, key: str, steps: Floats) -> Floats:
-        """The steps of a key: those of the run before, where they are the same."""
+        """The steps of a key. If the run before had the same, they are the same object."""
         self._steps[key] = _shared(self._steps.get(key, steps), steps)
         return self._steps[key]
 
 
 class History:
-    """One run's. `keys` are those under which it recorded numbers, `steps` those of its rows (NaN:
-    it has none), `malformed` counts the lines that could not be read."""
+    """The history of one run. `keys` are those under which it recorded numbers, `steps` are those
+    of its rows (NaN if a row has none), and `malformed` counts lines that could not be read."""
 
     def __init__(
         self, parent: Histories, columns: Columns, steps: Floats, metric: str | None
@@ -70,13 +70,13 @@ class History:
         return self._values[key]
 
     def column(self, key: str) -> tuple[Floats, Flags]:
-        """Values by row, and where there is one that is not NaN."""
+        """The values by row, and whether any is not NaN."""
         values = self._of(key)
         return values, ~np.isnan(values)
 
     def series(self, key: str) -> Series:
-        """The points of a key that count (`objective.counting_rows`), NaN among them. Where no row
-        has a step their position is their step."""
+        """The points of a key that count (`objective.counting_rows`), including NaN. If no row
+        has a step, its position is its step."""
         values = self._of(key)
         stepped = np.isfinite(self.steps)
         rows = counting_rows(present(values), stepped)

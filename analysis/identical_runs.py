@@ -1,4 +1,4 @@
-"""Runs that recorded the same to the last bit, where chance does not do that. Pure."""
+"""Finds runs whose records are equal to the last bit, if that is no accident. Pure."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ from sweeper.analysis.keys import train_candidates
 __all__ = ["across_cells", "curve_digest", "same_curves"]
 
 _DISTINCT = 4
-"""So many different values are no accident of a coarse metric: that an accuracy is 1.0 to the end
-in two runs says nothing of their seeds."""
+"""A curve needs this many different values. Equal curves of a coarse metric say nothing: two runs
+may both have an accuracy of 1.0 to the end."""
 
 
 def curve_digest(run: RunData, metric: str | None) -> str | None:
-    """The same for runs that recorded the same of the metric and of the training: what a run
-    learned, not how long it took. None where what it recorded has too few values to tell."""
+    """A digest that is equal for runs with equal values of the metric and of the training curve,
+    whatever time they took. None if the values are too few to tell."""
     found = hashlib.blake2b(digest_size=12)
     most = 0
     for key in (metric, *train_candidates(metric)):
@@ -30,13 +30,13 @@ def curve_digest(run: RunData, metric: str | None) -> str | None:
 
 
 def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
-    """Whether these runs, two or more, recorded one and the same."""
+    """Whether these runs, two or more, recorded the same."""
     found = {curve_digest(run, metric) for run in runs}
     return len(runs) > 1 and len(found) == 1 and None not in found
 
 
 def across_cells(data: SweepData) -> list[list[RunData]]:
-    """Groups of runs of more than one cell with the same curves."""
+    """Groups of runs from more than one cell with equal curves."""
     # Few runs end alike: only theirs are compared number by number.
     ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
     return [

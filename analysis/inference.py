@@ -26,10 +26,10 @@ __all__ = [
 ]
 
 CONFIDENCE = 0.95
-"""Of every interval, and with 1 less it the level of every test."""
+"""The confidence of every interval. The level of every test is 1 minus it."""
 
 _NORMAL = 1.959963984540054
-"""So many standard deviations to either side hold `CONFIDENCE` of a normal distribution."""
+"""This many standard deviations to either side hold `CONFIDENCE` of a normal distribution."""
 
 
 class Estimate(NamedTuple):
@@ -63,7 +63,8 @@ def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Est
 
 
 def student(value: float, error: float, df: float) -> Estimate:
-    """A difference with its standard error and degrees of freedom: Student's interval and p."""
+    """Student's interval and p value for a difference with its standard error and degrees of
+    freedom."""
     reach = student_quantile((1 + CONFIDENCE) / 2, df) * error
     return Estimate(
         value, error, df, value - reach, value + reach, float(student_tail(value / error, df))
@@ -71,16 +72,17 @@ def student(value: float, error: float, df: float) -> Estimate:
 
 
 def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
-    """The mean of own less other over the seeds that both have, with the interval of a paired t
-    test. None when they share none; no interval for one pair, or when all differ alike."""
+    """The mean of own minus other over the seeds that both have, with the interval of a paired t
+    test. None if they share no seed. There is no interval for one pair, or if all differences are
+    equal."""
     return paired_with({"": own}, other).get("")
 
 
 def paired_with(
     cells: Mapping[str, Mapping[int, float]], other: Mapping[int, float], tests: int = 1
 ) -> dict[str, Estimate]:
-    """The same for each of several cells that shares a seed with `other`; intervals and p pay for
-    so many `tests` (Bonferroni)."""
+    """The same for each of several cells that share a seed with `other`. Intervals and p are
+    corrected for this many `tests` (Bonferroni)."""
     found: dict[str, Estimate] = {}
     alike: dict[tuple[int, ...], list[str]] = {}
     for name, own in cells.items():
@@ -113,15 +115,15 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def counted_share(share: float, items: int) -> tuple[float, float]:
-    """Bounds of a share of so many items of which nothing else tells the noise: Wilson's, of the
-    nearest count."""
+    """Bounds of a share of this many items when nothing else tells the noise: Wilson's interval
+    of the nearest count."""
     return wilson(min(max(round(share * items), 0), items), items)
 
 
 def on_logits(mean: float, reach: float) -> tuple[float, float]:
-    """Bounds of a share strictly between 0 and 1 whose symmetric interval reaches `reach` to either
-    side: as long on the logit scale, by the delta method, and so within 0 and 1 (Agresti,
-    *Categorical Data Analysis*, 3.1.6)."""
+    """Bounds of a share strictly between 0 and 1 from a symmetric interval that reaches `reach`
+    to either side. The interval has the same length on the logit scale, by the delta method, and
+    so stays within 0 and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
     logit, width = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
     return _logistic(logit - width), _logistic(logit + width)
 
@@ -157,18 +159,18 @@ _POWER = 0.8
 
 
 class Gap(NamedTuple):
-    """What is thought of the true distance between two cells' means: normal, with this middle and
-    this spread."""
+    """The estimated true distance between the means of two cells: a normal distribution with this
+    mean and this standard deviation."""
 
     middle: float
     spread: float
 
 
 def true_gap(difference: float, error: float, between: float) -> Gap:
-    """Of a difference that was found with a standard error, between two of many cells whose true
-    means spread with the standard deviation `between`: drawn toward 0, as far as such a difference
-    is likely to be noise (a normal prior; choosing the two by what they showed changes nothing in
-    what is thought of them then)."""
+    """Estimates the true difference from an observed one with its standard error, if the true
+    means of the cells spread with the standard deviation `between`. The observed difference is
+    shrunk toward 0, as far as it is likely to be noise (a normal prior). That the two cells were
+    chosen by their results does not change this estimate."""
     kept, unit = 1.0, max(between, error)
     if error > 0 and unit < math.inf:
         signal, noise = 2 * (between / unit) ** 2, (error / unit) ** 2
@@ -177,9 +179,9 @@ def true_gap(difference: float, error: float, between: float) -> Gap:
 
 
 def seeds_to_part(gap: Gap, sd: float) -> int | None:
-    """How many fresh seeds a cell it takes to tell two cells apart with a probability of 80 %, by
-    what is thought of their distance and of the noise between seeds: the least of some round
-    numbers. None when 100 are not enough."""
+    """The number of fresh seeds per cell that separates two cells with a probability of 80 %,
+    given the estimate of their distance and the noise between seeds. It is the smallest of some
+    round numbers, or None if 100 are too few."""
     unit = max(abs(gap.middle), gap.spread, sd)
     if not 0 < unit < math.inf:
         return None

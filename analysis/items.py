@@ -52,18 +52,18 @@ __all__ = [
 Over = Literal["items", "items and runs"]
 
 SOLVED = 0.5
-"""An item is solved by a mean score of its answers of at least so much."""
+"""An item counts as solved if the mean score of its answers is at least this."""
 
 PAIRED = 6
-"""The first cells, of which each is laid beside each other one."""
+"""The number of first cells that are compared in pairs."""
 
 _SHOWN = 12
 _ALONE = 8
 
 
 class Parts(NamedTuple):
-    """A mean with the two parts of its variance and their degrees of freedom; without runs to
-    compare the second is 0."""
+    """A mean with the two parts of its variance, and their degrees of freedom. Without several
+    runs the second part is 0."""
 
     value: float
     items: float
@@ -72,7 +72,7 @@ class Parts(NamedTuple):
     runs_df: float
 
     def reach(self, confidence: float = CONFIDENCE) -> float:
-        """How far its interval reaches to either side."""
+        """The reach of its interval to either side."""
         share = (1 + confidence) / 2
         square = student_quantile(share, self.items_df) ** 2 * self.items
         if self.runs > 0:
@@ -81,7 +81,8 @@ class Parts(NamedTuple):
 
     @property
     def p(self) -> float:
-        """Two-sided: 1 less the greatest confidence at which the interval leaves out 0."""
+        """The two-sided p value: 1 minus the greatest confidence at which the interval excludes
+        0."""
         if not self.items and not self.runs:
             return 1.0 if self.value == 0 else 0.0
         if self.runs <= 0:
@@ -98,7 +99,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class ItemCell:
-    """A cell's mean over items (and its runs, so many), with a 95 % interval."""
+    """The mean of a cell over items (and over its runs), with a 95 % interval."""
 
     cell: str
     runs: int
@@ -110,9 +111,9 @@ class ItemCell:
 
 @dataclass(frozen=True)
 class Parted:
-    """A cell against the best by items: `difference` is its mean less the best's, with a 95 %
-    interval; on `better` items it scores more than the best, on `worse` less. `p` pays for the
-    number of cells compared with the best."""
+    """A cell compared with the best by items. `difference` is its mean minus the best's, with a
+    95 % interval. It scores more than the best on `better` items, less on `worse` items. `p` is
+    corrected for the number of cells compared with the best."""
 
     cell: str
     difference: float
@@ -125,12 +126,12 @@ class Parted:
 
     @property
     def told_apart(self) -> bool:
-        """Whether the difference is beyond what noise explains."""
+        """Whether the difference is beyond the noise."""
         return self.p <= 1 - CONFIDENCE
 
 
 class Item(NamedTuple):
-    """A question, and the mean score of each cell, in the order of the cells."""
+    """A question, with the mean score of each cell in the order of the cells."""
 
     item: str
     prompt: str
@@ -139,8 +140,8 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Alone:
-    """The items, `count` of them, that `cell` solves and `other` does not; by their ids those of
-    which the scores differ most."""
+    """The `count` items that `cell` solves and `other` does not, with the ids of those whose
+    scores differ most."""
 
     cell: str
     other: str
@@ -150,12 +151,12 @@ class Alone:
 
 @dataclass(frozen=True)
 class Compared:
-    """Cells by the items of a task that all their runs have answered, the best first, of `known`
-    that any has. `apart` are the items on which cells differ most, `unsolved` those without a
-    score above 0 in any run, `solved` how many have the full score in all. `errors` are answers
-    that ended in an error, `clusters` groups of items that belong together (0: each by itself).
-    `alone` has what each of the first cells solves and another of them does not, where scores are
-    shares."""
+    """Cells compared by the items of a task that all their runs answered, the best first; `known`
+    is the number of items that any cell answered. `apart` are the items on which cells differ
+    most. `unsolved` are items without a score above 0 in any run, and `solved` counts the items
+    with the full score in all runs. `errors` counts answers that ended in an error, `clusters`
+    the groups of related items (0: all are independent). `alone` has the items that one of the
+    first cells solves and another does not, if scores are shares."""
 
     task: str
     items: int
@@ -174,8 +175,9 @@ class Compared:
 
 
 class Luck(NamedTuple):
-    """The variance between the means of runs of one cell, what of it their answers to the same
-    items explain (`rest`, which is in the variance between items too), and degrees of freedom."""
+    """The variance between the means of runs of one cell, the part of it that their answers to
+    the same items explain (`rest`, which is in the variance between items too), and degrees of
+    freedom."""
 
     variance: float
     rest: float
@@ -183,7 +185,8 @@ class Luck(NamedTuple):
 
 
 def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | None = None) -> Parts:
-    """The mean of `scores`, a row a run and a column an item; without `luck` over items alone."""
+    """The mean of `scores`, which have one row per run and one column per item. Without `luck`,
+    the variance is over items alone."""
     value = float(scores.mean())
     by_item, item_df = _clustered(scores.mean(axis=0), clusters)
     if luck is None:
@@ -200,10 +203,10 @@ def difference(
     *,
     shares: bool = False,
 ) -> Parts:
-    """The mean of `own` less that of `other`, paired by item; their runs are not paired.
+    """The mean of `own` minus that of `other`, paired by item. Their runs are not paired.
 
-    Of `shares` (scores from 0 to 1) two more items count, one that each has won: without them a
-    handful of items that differ would have too short an interval, and none at all would have none
+    For `shares` (scores from 0 to 1), two more items are added, one won by each side. Otherwise a
+    few differing items would have too short an interval, and none at all would have no interval
     (Bonett and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488).
     """
     by_item = own.mean(axis=0) - other.mean(axis=0)
@@ -227,8 +230,8 @@ def difference(
 
 
 def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
-    """What runs add, by cell: of all cells with several together, and of those that stand out by
-    themselves. Empty where no cell has two runs."""
+    """The variance that runs add, by cell: pooled over all cells with several runs, except for
+    cells whose own is significantly larger. Empty if no cell has two runs."""
     squares = {cell: _squares(table) for cell, table in tables.items() if len(table) > 1}
     if not squares:
         return {}
@@ -243,7 +246,8 @@ def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
 
 
 class _Squares(NamedTuple):
-    """Sums of squares between a cell's runs and of the rest, and the number of runs and items."""
+    """Sums of squares between the runs of a cell and of the rest, with the numbers of runs and
+    items."""
 
     between: float
     rest: float
@@ -295,8 +299,8 @@ def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, f
 
 
 def _alike(rest: Floats, of: NDArray[np.intp], sums: Floats, sizes: Floats) -> float:
-    """How alike the items of a group are: the correlation within groups, from 0 to 1, by a one-way
-    analysis of variance."""
+    """The similarity of the items of a group: the correlation within groups, from 0 to 1, by a
+    one-way analysis of variance."""
     count, groups = len(rest), len(sizes)
     if count == groups:
         return 0.0
@@ -316,8 +320,9 @@ def compare(
     *,
     training: bool = False,
 ) -> Compared | None:
-    """Cells by the items that all their runs have: for each cell its runs, for each run the score
-    of each item; more is better. None for fewer than two items in common, or no run."""
+    """Compares cells by the items that all their runs have. The input maps each cell to its runs,
+    and each run to the score of each item; more is better. None for fewer than two common items,
+    or without a run."""
     runs = [run for own in cells.values() for run in own]
     if not runs:
         return None
@@ -366,7 +371,7 @@ def compare(
 def _alone(
     cells: Sequence[str], means: Sequence[Sequence[float]], items: Sequence[str]
 ) -> Iterator[Alone]:
-    """What each of these cells solves and another does not."""
+    """The items that each of these cells solves and another does not."""
     scores = np.array(means[: len(cells)])
     for own, other in itertools.permutations(range(len(cells)), 2):
         places = np.flatnonzero((scores[own] >= SOLVED) & (scores[other] < SOLVED))
@@ -378,7 +383,7 @@ def _alone(
 
 
 def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | None:
-    """The number of each item's cluster; None when there are none, or all are in one."""
+    """The number of each item's cluster. None if there are no clusters, or only one."""
     if not clusters:
         return None
     numbers: dict[tuple[bool, str], int] = {}

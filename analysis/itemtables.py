@@ -1,4 +1,4 @@
-"""Rows of the tables of cells by questions: texts. Pure."""
+"""Makes the rows of the tables of cells by questions, as texts. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ _HELD = 20
 
 
 def item_tables(study: Study) -> list[dict[str, Any]]:
-    """A table for each task whose answers were recorded."""
+    """A table for each task with recorded answers."""
     named = named_rows(study.ranking)
     return [_table(one, named) for one in study.items]
 
 
 def held_rows(study: Study) -> list[dict[str, Any]]:
-    """Rows of the table of training and held-out values."""
+    """The rows of the table of training and held-out values."""
     if study.held_out is None:
         return []
     named = named_rows(study.ranking)
@@ -40,7 +40,7 @@ def held_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def task_rows(study: Study) -> list[dict[str, Any]]:
-    """Rows of the table of cells over several tasks."""
+    """The rows of the table of cells over several tasks."""
     if study.tasks is None:
         return []
     named = named_rows(study.ranking)
@@ -60,7 +60,7 @@ def task_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
-    """Cell -> the `name` and `tone` of its row; cells without a colour of their own share one."""
+    """Cell -> the `name` and `tone` of its row. Cells without a colour of their own share one."""
     colours = row_tones(ranking)
     return {
         cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells

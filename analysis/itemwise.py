@@ -1,4 +1,4 @@
-"""What the runs answered item by item, as one comparison of cells a task. Pure."""
+"""Compares cells item by item, in one comparison per task. Pure."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ __all__ = ["by_items", "counting", "item_findings", "of_metric"]
 
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
-    """A comparison for each task whose answers the cells' runs have left: that of the metric first,
-    then held-out ones, then those that were trained on. A cell of which a run that counts has no
-    answers takes no part."""
+    """One comparison for each task with recorded answers: first that of the metric, then held-out
+    ones, then those of training. A cell takes no part if one of its runs that count has no
+    answers."""
     tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
     found = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
     metric = data.metric_name or ""
@@ -23,7 +23,7 @@ def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
 
 
 def of_metric(task: str, metric: str) -> bool:
-    """Whether a metric's name says that it is of this task: `eval/gsm8k/score` of `gsm8k`."""
+    """Whether the name of a metric belongs to this task, as `eval/gsm8k/score` to `gsm8k`."""
     return bool(task) and task in metric.split("/")
 
 
@@ -44,14 +44,15 @@ def _of_task(data: SweepData, ranking: Ranking, task: str) -> Compared | None:
 
 
 def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
-    """Those that the comparison of cells counts; without a metric all that succeeded."""
+    """The runs that the comparison of cells counts; without a metric, all that succeeded."""
     if data.metric is None:
         return [run for run in runs if run.state == "succeeded"]
     return [run for run in runs if run.counts]
 
 
 def item_findings(found: Sequence[Compared], ranking: Ranking) -> list[Finding]:
-    """What the first comparison says of the best by items, and of what nobody solves."""
+    """The findings of the first comparison about the best cell, and about items that no cell
+    solves."""
     if not found or found[0].training or len(found[0].cells) < 2:
         return []
     one = found[0]
@@ -85,7 +86,7 @@ def _standing(found: Compared, names: dict[str, str]) -> str:
 
 
 def _of_what(found: Compared) -> str:
-    """What its intervals are over."""
+    """What the intervals of the comparison are over."""
     sides: list[ItemCell | Parted] = [*found.cells, *found.parted]
     if any(one.over == "items" for one in sides):
         return (

@@ -1,7 +1,7 @@
-"""Which of the recorded keys is what: the training curve, the reward, the entropy. Pure.
+"""Assigns roles to recorded keys: the training curve, the reward, the entropy. Pure.
 
-By name, as tinker-cookbook and the recipes here name them; a sweep that names nothing so simply
-has no such figure.
+Keys are recognised by the names that tinker-cookbook and the recipes here use. A sweep without
+such names has no such figures.
 """
 
 import functools
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 __all__ = ["ROLES", "bounds_of", "candidates", "choose", "goal_of", "train_candidates", "words_of"]
 
 ROLES = ("reward", "accuracy", "kl", "entropy", "length", "gradient")
-"""What is drawn beside the metric and the training curve, where it was recorded."""
+"""The roles that have a figure besides the metric and the training curve."""
 
 _TRAIN = (
     "train/loss",
@@ -70,20 +70,20 @@ _NEVER_NEGATIVE = frozenset(
 
 
 def words_of(key: str) -> frozenset[str]:
-    """The words that a key is made of."""
+    """The words in a key."""
     return frozenset(re.split(r"[^a-z0-9]+", key.lower()))
 
 
 def goal_of(key: str) -> str | None:
-    """Which way a metric is better, as far as its name says it: "minimize" or "maximize"."""
+    """The goal of a metric, if its name implies one: "minimize" or "maximize"."""
     more, less = (bool(words & words_of(key)) for words in (_MORE, _LESS))
     return None if more == less else "maximize" if more else "minimize"
 
 
 def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
-    """What a metric, of which all recorded values lie between `low` and `high`, can be at all, as
-    far as its name says it: a share is from 0 to 1, and so is a reward that was nothing else; an
-    error is not negative. Infinite where nothing is known."""
+    """The range that a metric can have, judging by its name and by the recorded range from `low`
+    to `high`. A share is from 0 to 1, and so is a reward that was never outside. An error is not
+    negative. Infinite if nothing is known."""
     parts = words_of(key)
     if parts & _LESS:
         never = bool(parts & _NEVER_NEGATIVE) and low >= 0
@@ -95,8 +95,8 @@ def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=64)
 def train_candidates(metric: str | None) -> tuple[str, ...]:
-    """Keys that may show the training itself, the likeliest first: the training counterpart of the
-    metric (`test/nll`: `train/nll`, `train_mean_nll`), else the loss, else the reward."""
+    """Keys that may be the training curve, the likeliest first: the counterpart of the metric
+    (`test/nll`: `train/nll`, `train_mean_nll`), else the loss, else the reward."""
     leaf = metric.rpartition("/")[2] if metric is not None else ""
     own = (f"train/{leaf}", f"train_{leaf}", f"train_mean_{leaf}", f"train/mean_{leaf}")
     found = (*(own if leaf else ()), *_TRAIN, *_REWARDS)
@@ -105,14 +105,14 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Of the `keys` of one run those that may have a role. Most runs have the same."""
+    """The `keys` of one run that may have a role. Most runs have the same ones."""
     found = [key for role in ROLES for key in _ranked(role, keys)[:2]]
     return tuple(key for key in dict.fromkeys(found) if key != metric)
 
 
 def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
-    """Role -> key, for the roles that some run recorded: "train" and `ROLES`. A key has one role,
-    and the metric none of them, unless it is the only one of its kind."""
+    """Role -> key, for the roles that some run recorded: "train" and `ROLES`. A key has one role.
+    The metric has none, unless it is the only key of its kind."""
     chosen: dict[str, str] = {}
     taken = {metric}
     train = next((key for key in train_candidates(metric) if key in keys), None)

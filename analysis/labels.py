@@ -1,4 +1,4 @@
-"""Numbers, times and lists as a reader wants them. Pure, and always the same for the same input."""
+"""Formats numbers, times and lists for readers. Pure: the same input gives the same text."""
 
 import json
 import math
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 NONE = "\u2013"
-"""An en dash: nothing to show."""
+"""An en dash, where there is nothing to show."""
 
 MINUS = "\u2212"
-"""The minus sign that is as wide as a plus."""
+"""A minus sign as wide as a plus sign."""
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -56,9 +56,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def decimals(*values: float | None) -> int | None:
-    """How many decimals several values need to be told apart: two significant digits of the
-    spread between them, at least three of the largest value and at most five. None when they are
-    too small or too large for decimals."""
+    """The number of decimals that distinguishes several values: two significant digits of their
+    range, at least three of the largest value, at most five. None if the values are too small or
+    too large for decimals."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     largest = max((abs(value) for value in finite), default=0.0)
     spread = max(finite, default=0.0) - min(finite, default=0.0)
@@ -70,8 +70,8 @@ def decimals(*values: float | None) -> int | None:
 
 
 def deserved(mean: float | None, low: float | None, high: float | None) -> int | None:
-    """How many decimals a value deserves by its interval: two significant digits of half of it, and
-    no more than six. None without one, or where decimals would not show it."""
+    """The number of decimals that the interval of a value justifies: two significant digits of
+    half of it, at most six. None without an interval, or if decimals would not show it."""
     if mean is None or low is None or high is None or not math.isfinite(high - low) or high <= low:
         return None
     if not 1e-4 <= max(map(abs, (mean, low, high))) < 1e7:
@@ -80,8 +80,8 @@ def deserved(mean: float | None, low: float | None, high: float | None) -> int |
 
 
 def within(mean: float | None, low: float | None, high: float | None) -> list[str]:
-    """A value and its bounds, with the decimals that it deserves; it is written as 0 where these
-    tell it not from 0."""
+    """A value and its bounds, with the decimals that the interval justifies. The value is written
+    as 0 if these decimals do not distinguish it from 0."""
     places = deserved(mean, low, high)
     if places is None or mean is None:
         return together(mean, low, high)
@@ -93,8 +93,8 @@ def within(mean: float | None, low: float | None, high: float | None) -> list[st
 
 
 def fixed(value: float | None, places: int | None) -> str:
-    """A value with so many decimals, or as `number` writes it when `places` is None. What is not
-    zero is never written as one."""
+    """A value with this many decimals, or as `number` writes it if `places` is None. A value
+    other than zero is never written as zero."""
     if places is None or value is None or not math.isfinite(value):
         return number(value)
     text = f"{value + 0.0:.{places}f}"  # no minus before a zero
@@ -108,7 +108,7 @@ def together(*values: float | None) -> list[str]:
 
 
 def difference(value: float) -> str:
-    """A difference, with its sign."""
+    """A difference with its sign."""
     text = number(abs(value), 3)
     return ("+" if value > 0 else MINUS if value < 0 else "\u00b1") + text
 
@@ -121,12 +121,12 @@ def p_value(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share, as `42 %`."""
+    """A share, such as `42 %`."""
     return NONE if value is None or not math.isfinite(value) else f"{100 * value:.0f} %"
 
 
 def ratio(value: float) -> str:
-    """How many times as large."""
+    """A ratio, such as `1.3 times`."""
     return "\u00d7" + number(value, 3)
 
 
@@ -135,7 +135,7 @@ def _minus(text: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """A value of a configuration, as one would write it in a grid."""
+    """A value of a configuration, as written in a grid."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -153,11 +153,11 @@ def setting(value: Any) -> str:
 
 
 BRIEF = 8
-"""Signs of a number that nobody minds reading."""
+"""A number of up to this many characters is shown in full."""
 
 
 def brief(value: Any) -> str:
-    """The same for people: of a number that was drawn, say, four digits."""
+    """The same for people: a number that was drawn at random gets four digits."""
     text = setting(value)
     if not isinstance(value, float) or not math.isfinite(value) or len(text) <= BRIEF:
         return text
@@ -165,7 +165,7 @@ def brief(value: Any) -> str:
 
 
 def place(value: Any) -> str:
-    """A value that a model found, and nobody asked for: of a number three digits, and no `.0`."""
+    """A value that a model computed: a number gets three digits, without `.0`."""
     if not isinstance(value, float) or not math.isfinite(value):
         return setting(value)
     short = float(f"{value:.3g}")
@@ -195,7 +195,7 @@ def amount(value: float | None) -> str:
 
 
 def capitalised(text: str) -> str:
-    """With a large first letter; the rest as it is, since it may be a name."""
+    """The text with a capital first letter. The rest is unchanged, since it may be a name."""
     return text[:1].upper() + text[1:]
 
 

@@ -1,5 +1,5 @@
-"""What all figures of a report have in common: layouts as plain dicts for plotly, and numbers as
-short as a plot can show them. Pure."""
+"""The common parts of all figures of a report: layouts as plain dicts for plotly, and numbers
+rounded to what a plot can show. Pure."""
 
 import html
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ _POWERS = 10.0 ** np.arange(309)
 
 
 def rounded(values: Floats | Sequence[float]) -> list[float | None]:
-    """As many digits as a plot can show; None for what is not finite (the largest floats round to
-    infinity). A whole number over a power of ten is the float that is nearest to the decimal, and
-    so is written with few digits."""
+    """Rounds to as many digits as a plot can show. None for values that are not finite (the
+    largest floats round to infinity). The result is the float nearest to a decimal, so that it is
+    written with few digits."""
     own = np.asarray(values, dtype=float)
     size = np.abs(own)
     plain = (size > 0) & (size < np.inf)
@@ -44,7 +44,7 @@ def rounded(values: Floats | Sequence[float]) -> list[float | None]:
 
 
 def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
-    """As a list, with None in the gaps."""
+    """A list with None in the gaps."""
     found: list[Any] = values.tolist()
     for at in np.flatnonzero(gaps).tolist():
         found[at] = None
@@ -52,12 +52,12 @@ def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
 
 
 _TEXTS, _SIGNS = 18, 16
-"""So many texts an axis has room for, and of each so many signs."""
+"""The most labels on an axis of text, and the most characters in each."""
 
 
 def categories(found: dict[str, Any], texts: Sequence[str]) -> None:
-    """Give an axis of texts, each plain, marks that fit: long ones without their middle, of many a
-    part; and the figure the height that long ones take when they are turned."""
+    """Gives an axis of text short labels: long ones lose their middle, and of many only some are
+    shown. The figure gets the height that turned labels need."""
     every = -(-len(texts) // _TEXTS)
     marked = list(texts)[::every]
     short = [_shortened(html.unescape(text)) for text in marked]
@@ -73,7 +73,7 @@ def _shortened(text: str) -> str:
 
 
 def integers(values: Floats) -> list[float | None]:
-    """As integers if they are all that, else rounded; None for NaN."""
+    """Integers if all values are that, else rounded values; None for NaN."""
     gaps = np.isnan(values)
     known = np.where(gaps, 0.0, values)
     if (np.rint(known) == known).all() and (np.abs(known) < 2**53).all():
@@ -84,7 +84,7 @@ def integers(values: Floats) -> list[float | None]:
 def layout(
     x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
 ) -> dict[str, Any]:
-    """What all figures have in common; `low` and `high` are the ends of the values."""
+    """The layout that all figures share. `low` and `high` are the ends of the values."""
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
     y: dict[str, Any] = {**axis, "type": "linear"}
     y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 is nobody's 2n
@@ -115,19 +115,20 @@ def layout(
 
 
 def is_wide(low: float, high: float) -> bool:
-    """Whether values between these ends read better on a log axis: positive ones over more than one
-    and a half orders of magnitude."""
+    """Whether values between these ends are easier to read on a log axis: they are positive and
+    span more than one and a half orders of magnitude."""
     return low > 0 and high / low > 30
 
 
 def marks(low: float, high: float) -> dict[str, Any]:
-    """The marks of a logarithmic axis: plotly's own have no decimals."""
+    """The tick marks of a logarithmic axis. Plotly's own have no decimals."""
     values = log_ticks(low, high)
     return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
 
 
 def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale) -> dict[str, Any]:
-    """Of the small figure of one setting: its values below, those of the metric on a scale."""
+    """The layout of the small figure of one setting: its values on the x axis, the metric on a
+    scale."""
     found = layout(key, low=min(values), high=max(values), height=260, y_title=metric)
     found["xaxis"]["rangemode"] = "normal"
     found["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
@@ -139,7 +140,7 @@ def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale)
 def error_bars(
     above: Sequence[float], below: Sequence[float], colour: str, thickness: float, width: int
 ) -> dict[str, Any]:
-    """From so far below each mark to so far above it."""
+    """Error bars with these lengths below and above each mark."""
     return {
         "type": "data",
         "array": rounded(above),
@@ -151,11 +152,11 @@ def error_bars(
 
 
 def on_scale(layout: dict[str, Any], scale: str) -> None:
-    """Make the axis of a layout's values "linear" or "log"."""
+    """Makes the value axis of a layout "linear" or "log"."""
     bare = {k: v for k, v in layout["yaxis"].items() if k not in ("tickvals", "ticktext")}
     layout["yaxis"] = {**bare, "type": scale, **(layout["meta"]["ticks"] if scale == "log" else {})}
 
 
 def plain(text: str) -> str:
-    """Text for plotly, which reads a little HTML in titles and names."""
+    """Escapes text for plotly, which interprets some HTML in titles and names."""
     return html.escape(text, quote=False)

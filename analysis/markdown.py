@@ -1,4 +1,4 @@
-"""The report as Markdown with PNGs beside it, for where there is no browser."""
+"""Writes the report as Markdown with PNGs."""
 
 import html
 import re
@@ -47,14 +47,14 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, on one line: nothing in it is a link, a tag or a table's
-    end."""
+    """Escapes text for one line of Markdown: nothing in it becomes a link, a tag or the end of a
+    table cell."""
     line = sanitize(" ".join(text.split()))
     return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", html.escape(line, quote=False))
 
 
 def fenced(text: str, kind: str = "") -> str:
-    """A block of text as it is: its fence is longer than any run of backticks in it."""
+    """A fenced block. Its fence is longer than any run of backticks in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{kind}\n{text.rstrip()}\n{fence}"
@@ -189,7 +189,7 @@ def _complete(study: Study) -> Iterator[str]:
 
 
 def _address(link: str) -> str:
-    """One that does not end before its end."""
+    """An address, escaped so that it does not end early."""
     return link.replace("<", "%3C").replace(">", "%3E").replace("\n", "%0A")
 
 

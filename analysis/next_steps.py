@@ -1,4 +1,4 @@
-"""What to do next, computed from the findings: sentences for the end of the verdict. Pure."""
+"""Derives from the findings what to do next: the sentences at the end of the verdict. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ def next_steps(
     following: NextGrid | None,
     to_part: str,
 ) -> tuple[str, ...]:
-    """What to do next, computed from the findings."""
+    """What to do next, one sentence per step."""
     by_kind = {finding.kind: finding for finding in findings}
     steps = list(failures(data))
     steps += _again(ranking)
@@ -55,7 +55,7 @@ def next_steps(
 
 
 def failures(data: SweepData) -> Iterator[str]:
-    """What to do about runs that are open or failed."""
+    """What to do about open or failed runs."""
     states = Counter(run.state for run in data.runs)
     pending = sum(states[state] for state in PENDING)
     if pending:
@@ -70,7 +70,8 @@ def how_to_part(
     needed: int | None,
     prices: Mapping[str, float],
 ) -> str:
-    """What parts the cells at the top, how surely, at what cost; or that nothing does."""
+    """How many seeds would separate the cells at the top, how surely and at what cost; or that no
+    number does."""
     if not ranking.tied:
         return ""
     tied = len(ranking.tied) + 1
@@ -99,7 +100,7 @@ def how_to_part(
 
 
 def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
-    """What so many runs of the cells at the top take."""
+    """The cost of this many runs of the cells at the top."""
     done = [r for c in (ranking.best, *ranking.tied) if c is not None for r in c.runs if r.counts]
     parts: list[str] = []
     tokens = [run.cost.total for run in done if run.cost.total is not None]
@@ -115,7 +116,7 @@ def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
 
 
 def _again(ranking: Ranking) -> Iterator[str]:
-    """Cells that may be better than the best, but lost runs."""
+    """Cells that lost runs and may be better than the best."""
     if ranking.passed_over:
         names = labels.listed(names_of(ranking.passed_over), 3)
         yield f"Find out why runs of {names} diverge: the others beat those of the best cell."

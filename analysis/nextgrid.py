@@ -1,10 +1,11 @@
-"""The grid to run next, as YAML that can be launched. Pure.
+"""Makes the grid to run next, as YAML that can be launched. Pure.
 
-It is the grid that was launched with as little changed as the findings ask for, comments kept:
-a value more on an axis whose end is best, or the combinations that blocks lack (under the same
-name, so that finished runs stay), or only the cells at the top, of each block where those are
-judged each by itself, with seeds that were not used yet (under a name of its own: the value of a
-winner that is measured by fresh seeds flatters nobody). What the grid extends is written out in it.
+It is the launched grid with the few changes that the findings ask for; comments are kept. The
+changes are: one more value on an axis whose end is best; or the combinations that blocks lack
+(under the same name, so that finished runs stay); or only the cells at the top (of each block, if
+blocks are judged separately) on unused seeds. The last has a name of its own, because fresh seeds
+measure a winner without the advantage of having been chosen. What the grid extends is written
+out.
 """
 
 import io
@@ -34,9 +35,9 @@ _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 @dataclass(frozen=True)
 class NextGrid:
     """`kind`: "extend" an axis, "confirm" the top with fresh seeds, "seeds" for all cells, or
-    "holes" of blocks that are filled.
-    `overrides` are what the first launch's command line had and this one's still needs; `command`
-    launches it, once it is known where it is written, with a `note` where that is not all."""
+    "holes" of blocks to fill. `overrides` are those of the first launch's command line that are
+    still needed. `command` launches the grid, once its path is known; `note` is added if the
+    command is not enough."""
 
     kind: str
     why: str
@@ -48,7 +49,7 @@ class NextGrid:
     note: str | None = None
 
     def placed(self, data: SweepData, path: str) -> "NextGrid":
-        """As it is told: written to a path or an address."""
+        """The same after it was written to a path or an address."""
         command = launching(data, path, self.overrides)
         return replace(self, command=command, note=elsewhere(data))
 
@@ -60,9 +61,9 @@ def propose(
     needed: int | None,
     blocks: Blocks | None = None,
 ) -> NextGrid | str | None:
-    """What the findings ask for, or a text that says why the grid cannot be made to say it; None
-    where nothing is asked for. `needed` is how many seeds a cell are thought to part the cells at
-    the top."""
+    """Makes the grid that the findings ask for, or returns a text that says why that is
+    impossible; None if they ask for nothing. `needed` is the number of seeds per cell that should
+    separate the cells at the top."""
     text = _on_record(data)
     if len(data.names) > 1:
         text, why = "", "several sweeps are compared here, and each has a grid of its own"
@@ -90,7 +91,7 @@ def propose(
 def _fresh_seeds(
     data: SweepData, ranking: Ranking, kinds: set[str], text: str, needed: int | None
 ) -> NextGrid | str | None:
-    """More runs of what is there, where the findings ask for them."""
+    """More seeds for existing cells, if the findings ask for them."""
     best = ranking.best
     if best is None:
         return None
@@ -110,7 +111,7 @@ def _fresh_seeds(
 
 
 def _on_record(data: SweepData) -> str:
-    """The text of the grid, with what it extends written out where that is on record."""
+    """The text of the grid, with what it extends written out if that was recorded."""
     if data.plan is None:
         return ""
     text = data.plan.grid_text
@@ -126,7 +127,7 @@ def _on_record(data: SweepData) -> str:
 def _in_blocks(
     data: SweepData, ranking: Ranking, blocks: Blocks, text: str
 ) -> NextGrid | str | None:
-    """The combinations that blocks lack; where they have all, more runs of their best cells."""
+    """The combinations that blocks lack; if there are none, more runs of their best cells."""
     lacking = [own for block in blocks.blocks for own in _lacking(data, ranking, blocks.by, block)]
     if lacking:
         return _filled(data, ranking, lacking, text)
@@ -140,8 +141,8 @@ def _in_blocks(
 def _lacking(
     data: SweepData, ranking: Ranking, by: str, block: Block
 ) -> Iterator[Mapping[str, Any]]:
-    """The configurations of a block's holes, those left out that are planned: launched again, they
-    run."""
+    """The configurations of a block's holes, without those that are planned already: launching
+    the sweep again runs these."""
     own = [cell for cell in ranking.cells if level(cell.settings, by) == block.value]
     planned = {rest(cell, by) for cell in own}
     for row in block.holes:
@@ -151,8 +152,8 @@ def _lacking(
 
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
-    """The best of a block and what it is not told from, or where nothing tells, or a single run
-    leads, the next."""
+    """The best of a block and the cells that cannot be distinguished from it. If their difference
+    is unknown, or a single run leads: the best and the next."""
     best = block.best
     if best is None or (block.ahead and best.summary.n > 1):
         return []
@@ -182,7 +183,7 @@ def _filled(
 
 
 def _exactly_tied(ranking: Ranking) -> bool:
-    """With one and the same mean: more runs of such a metric would tell nothing."""
+    """Whether their means are exactly equal: more runs of such a metric would show nothing."""
     return bool(ranking.tied) and len(ranking.equal) == len(ranking.tied)
 
 
@@ -194,8 +195,8 @@ def _seeded(data: SweepData, ranking: Ranking) -> bool:
 
 
 def _parsed(text: str, *, comments: bool) -> Any:
-    """The grid as a mapping, with `comments` as ruamel's own that keeps them; else a text that says
-    why a next one cannot be made of it."""
+    """The grid as a mapping, with `comments` as ruamel's own mapping that keeps them; else a text
+    that says why no next grid can be made of it."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -226,7 +227,7 @@ def _dumped(grid: Any) -> str:
 
 
 def _named(grid: Any, name: str) -> None:
-    """With its name: a file elsewhere would get another one from where it lies."""
+    """Adds the name: otherwise a file elsewhere would get its name from its path."""
     if "name" in grid:
         grid["name"] = name
     else:
@@ -235,7 +236,7 @@ def _named(grid: Any, name: str) -> None:
 
 
 def _kept(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
-    """The overrides of the command line that still mean something."""
+    """The overrides of the command line that still have a meaning."""
     given = () if data.plan is None else data.plan.overrides
     keys = [o.lstrip("~").partition("=")[0].strip() for o in given]
     return tuple(
@@ -309,7 +310,7 @@ def _confirm(
     needed: int | None,
     most: int = _CELLS,
 ) -> NextGrid | str:
-    """At `most` so many of the cells at the top, on fresh seeds."""
+    """At most `most` of the cells at the top, on fresh seeds."""
     grid = _parsed(text, comments=False)
     if isinstance(grid, str):
         return grid
@@ -338,8 +339,8 @@ def _confirm(
 
 
 def _chosen(data: SweepData, cell: Cell) -> dict[str, Any]:
-    """What makes a cell: what tells it from the others, and of axes on which all are alike what
-    they all have."""
+    """The settings that define a cell: those that vary, and for axes with only one value that
+    value."""
     config = dict(dotted(cell.runs[0].config))
     alike = {
         key: value

@@ -48,14 +48,15 @@ __all__ = [
 ]
 
 FEW = 4
-"""With fewer repeated cells none shares, unless it is asked for."""
+"""With fewer repeated cells none shares its noise, unless the caller asks for it."""
 
 MANY = 12
-"""With fewer repeated cells the spread of their variances is not estimated: they share one."""
+"""With fewer repeated cells the spread of their variances is not estimated, and they share one
+variance."""
 
 LEVEL = 0.02
-"""Of the test that cells share their noise by. In one of fifty sweeps that might share, they do
-not, which costs power; a larger level would cost more, and guard little better."""
+"""The level of the test for equal variances. One in fifty sweeps that might share their noise
+does not, which costs power. A larger level would cost more power and protect little better."""
 
 NOISIER = 0.1
 """Of the F test by which a cell may be noisier than the others. With two seeds it finds one of four
@@ -68,8 +69,7 @@ Asked = Literal["auto", "pooled", "own"]
 
 
 class Spread(NamedTuple):
-    """What the noise of a cell is taken for: its standard deviation between runs, and the degrees
-    of freedom by which it is known."""
+    """The noise of a cell: its standard deviation between runs, with its degrees of freedom."""
 
     sd: float
     df: float
@@ -77,13 +77,14 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a sweep. `kind`: "pooled" (one variance for all), "moderated", "own", or "none"
-    (no cell was repeated). `cells` of the `repeated` ones and of `lent` sweeps stand behind it, `p`
-    is that of the test for equal variances (None: not asked, or too few), `prior` what all cells
-    have in common, with `prior_df` degrees of freedom (infinite: all of it), `total` those of all
-    cells together. `refused` are sweeps whose noise was to be lent, and differs. `noisier` are the
-    cells that share it though their own variance is larger than that of the others by an F test at
-    `NOISIER`, with what they show by themselves."""
+    """The noise of a sweep. `kind` is "pooled" (one variance for all), "moderated", "own", or
+    "none" (no cell was repeated). It rests on `cells` of the `repeated` cells, and on those of
+    `lent` sweeps. `p` belongs to the test for equal variances (None if there was no test).
+    `prior` is the variance that all cells have in common, with `prior_df` degrees of freedom
+    (infinite: it is used alone). `total` are the degrees of freedom of all cells together.
+    `refused` are sweeps whose noise was to be lent but differs. `noisier` are the cells that
+    share the noise although their own variance is larger than that of the others by an F test at
+    `NOISIER`, with their own noise."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]
@@ -100,11 +101,11 @@ class Noise:
 
     @property
     def shared(self) -> bool:
-        """Whether cells share what is known of the noise."""
+        """Whether cells share their noise."""
         return self.kind in ("pooled", "moderated")
 
     def of(self, cell: str) -> Spread | None:
-        """The noise of a cell; None where nothing tells."""
+        """The noise of a cell; None if it is unknown."""
         return self.spreads.get(cell)
 
     def contrast(
@@ -136,7 +137,7 @@ class Noise:
         return student(value, math.sqrt(variance) * unit, df)
 
     def document(self) -> dict[str, Any]:
-        """As in `report.json`."""
+        """The entry in `report.json`."""
         return {
             "kind": self.kind,
             "asked": self.asked,
@@ -152,7 +153,7 @@ class Noise:
 
 
 UNKNOWN = Noise("none", {}, 0, 0.0)
-"""Where nothing may be said of the noise."""
+"""The result if nothing is known about the noise."""
 
 
 def fit_noise(
@@ -160,9 +161,9 @@ def fit_noise(
     asked: Asked = "auto",
     lent: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
 ) -> Noise:
-    """The noise of cells, by the values of each. `asked` may settle whether they share it; `lent`
-    are the cells of other sweeps, by sweep, whose noise is to count as well. Lending needs no
-    `FEW` cells, as somebody vouches for it, but the test may refuse it."""
+    """Estimates the noise of cells from the values of each. `asked` may decide whether they share
+    it. `lent` are the cells of other sweeps, by sweep, whose noise counts too. Lent noise needs
+    no `FEW` cells, since a person vouches for it, but the test may refuse it."""
     own = {name: list(values) for name, values in groups.items() if values}
     others = {name: dict(cells) for name, cells in (lent or {}).items()}
     borrowed = [v for cells in others.values() for v in cells.values() if len(v) > 1]
@@ -176,12 +177,12 @@ def fit_noise(
 
 
 def _wider(df: float) -> float:
-    """The variance of Student's t; that of 4 degrees of freedom for less."""
+    """The variance of Student's t, with at least 4 degrees of freedom."""
     return max(df, 4.0) / (max(df, 4.0) - 2)
 
 
 def _variances(groups: Sequence[Sequence[float]], unit: float) -> tuple[Floats, Floats]:
-    """Of repeated cells the variances, counted in `unit`, and their degrees of freedom."""
+    """The variances of repeated cells, in units of `unit`, and their degrees of freedom."""
     found = [np.asarray(values, dtype=float) / unit for values in groups]
     variances = np.array([float(values.var(ddof=1)) for values in found])
     return variances, np.array([len(values) - 1.0 for values in found])
@@ -193,8 +194,8 @@ def _share(
     asked: Asked,
     least: int,
 ) -> Noise | None:
-    """Shared noise; each cell's own where the test refuses it; None where there is too little to
-    ask it."""
+    """The shared noise; each cell's own if the test refuses that; None if there is too little
+    data for the test."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < max(least, 1):
@@ -226,7 +227,7 @@ def _share(
 def _noisier(
     names: Sequence[str], variances: Floats, dfs: Floats, unit: float
 ) -> dict[str, Spread]:
-    """Of the first cells those whose variance is larger than that of all others together."""
+    """Those of the first cells whose variance is larger than that of all others together."""
     squares, total = float(dfs @ variances), float(dfs.sum())
     found: dict[str, Spread] = {}
     for name, own, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
@@ -237,7 +238,7 @@ def _noisier(
 
 
 def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> Noise:
-    """Each cell has what its own runs show; a cell whose runs are all the same has none."""
+    """Gives each cell the noise of its own runs. A cell whose runs are all equal has none."""
     spreads: dict[str, Spread] = {}
     repeated = total = 0
     for name, values in own.items():
@@ -251,8 +252,9 @@ def _each(own: Mapping[str, Sequence[float]], asked: Asked, p: float | None) -> 
 
 
 def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) -> float:
-    """What stands for a variance of 0. A metric that comes in steps, a share of some questions say,
-    gives equal values by chance: their variance is not 0, but below what a step makes."""
+    """The value that replaces a variance of 0. A metric that comes in steps, such as a share of
+    some questions, gives equal values by chance. Their variance is not 0, but below that of one
+    step."""
     values = np.unique(np.concatenate([np.asarray(g, dtype=float) for g in groups]) / unit)
     steps = np.diff(values)
     step = float(steps.min()) if len(steps) else 0.0
@@ -260,7 +262,8 @@ def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) ->
 
 
 class Split(NamedTuple):
-    """How many cells have runs `close` together and `wide` apart, and the factor between them."""
+    """How many cells have runs `close` together and how many `wide` apart, with the factor
+    between them."""
 
     close: int
     wide: int
@@ -286,10 +289,10 @@ _CLUMPS = 4.0
 
 
 def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
-    """Moderated variances, along the last axis: what they have in common, the degrees of freedom
-    of that, and each variance drawn toward it (limma's `squeezeVar` without a trend). Where the
-    variances spread no more than chance makes them, the degrees of freedom are infinite and what
-    they have in common is their mean, weighted by degrees of freedom."""
+    """Moderated variances, along the last axis (limma's `squeezeVar` without a trend): the common
+    variance, its degrees of freedom, and each variance drawn toward it. If the variances spread
+    no more than by chance, the degrees of freedom are infinite and the common variance is their
+    mean, weighted by degrees of freedom."""
     prior, prior_df = _prior(variances, dfs)
     middle = prior[..., np.newaxis]
     endless = np.isinf(prior_df)[..., np.newaxis]
@@ -299,7 +302,7 @@ def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _pool(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
-    """The same with one variance for all."""
+    """The same with one variance for all cells."""
     prior = np.asarray(dfs @ variances / dfs.sum())
     return prior, np.asarray(math.inf), np.full_like(variances, prior)
 
@@ -331,8 +334,8 @@ def bartlett(variances: Floats, dfs: Floats) -> Floats:
 
 
 def _equal(variances: Floats, dfs: Floats) -> float:
-    """The p value of the test for equal variances: by simulation, as chi-squared is not near the
-    statistic's distribution where cells have two or three runs."""
+    """The p value of the test for equal variances. It is simulated, since chi-squared is far from
+    the distribution of the statistic if cells have two or three runs."""
     drawn = _null(tuple(sorted(dfs.tolist())))
     above = len(drawn) - int(np.searchsorted(drawn, float(bartlett(variances, dfs))))
     return (above + 1) / (len(drawn) + 1)
@@ -340,8 +343,8 @@ def _equal(variances: Floats, dfs: Floats) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _null(dfs: tuple[float, ...]) -> Floats:
-    """The statistic of cells whose variances are equal, in ascending order: always the same
-    draws."""
+    """The statistic of cells with equal variances, in ascending order. The random draws are
+    always the same."""
     draws = max(999, min(_DRAWS, 1_000_000 // len(dfs)))
     free = np.array(dfs)
     chi = np.random.default_rng(20).chisquare(free, (draws, len(dfs)))

@@ -1,5 +1,5 @@
-"""A file of notes about a sweep, for people and agents to write on: what is known of it is written
-by each `sweeper analyze`, between two marks, and nothing else in the file is ever touched."""
+"""Maintains a file of notes about a sweep, for people and agents. Each `sweeper analyze` rewrites
+the known facts between two marks, and leaves the rest of the file untouched."""
 
 import os
 import re
@@ -32,16 +32,16 @@ _ANOMALIES = 12
 
 
 class Kept(NamedTuple):
-    """The file that was written (None where nothing was), and lines for people."""
+    """The path of the written file (None if nothing was written), and messages for people."""
 
     path: str | None
     told: tuple[str, ...]
 
 
 def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> Kept:
-    """Write what is known of a sweep into its file in `folder`, and judge the criterion of the plan
-    that lies there, if one does. `cost` is a sentence. Raises `UsageError` for a folder that is
-    none, `StoreError`."""
+    """Writes the facts of a sweep into its file in `folder`, and judges the criterion of the plan
+    there, if there is one. `cost` is a sentence. Raises `UsageError` for a path that is not a
+    folder, and `StoreError`."""
     told: list[str] = []
     judged: Judged | None = None
     found = _plan_in(folder)
@@ -65,7 +65,7 @@ def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> K
 
 
 def merged(before: str | None, sweep: str, facts: str) -> str | None:
-    """The text of the file with these facts in the place of the old; None where it has none."""
+    """The text of the file with the old facts replaced; None if it has no place for them."""
     block = f"{_BEGIN}\n\n{facts}\n\n{_END}"
     if before is None:
         return f"# {escape(sweep)}\n\n{block}\n{_REST}"
@@ -96,7 +96,8 @@ def _read(path: str) -> str | None:
 
 
 def _recorded(registry: Registry, name: str) -> Plan | None:
-    """The plan of a sweep or of the one that a stage is of; None for several, and for a folder."""
+    """The recorded plan of a sweep, or of the sweep of a stage; None for several sweeps, and for
+    a folder."""
     try:
         return registry.sweep(name.partition("/")[0]).plan
     except (NotFound, StoreError):

@@ -1,4 +1,4 @@
-"""What can be said beyond who won: axes, stability, records, rollouts. Pure."""
+"""Makes all findings other than the winner: axes, stability, records, rollouts. Pure."""
 
 import math
 from collections import Counter
@@ -25,7 +25,7 @@ def observe(
     stability: Stability,
     behaviour: Behaviour | None,
 ) -> list[Finding]:
-    """Everything else worth saying, the most important first."""
+    """All other findings, the most important first."""
     return [
         *_holes(ranking),
         *_unstable(ranking, stability),
@@ -89,7 +89,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
 
 
 def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Runs that recorded the same to the last bit, though they were told different things."""
+    """Runs with different settings that recorded exactly the same values."""
     across = across_cells(data)
     if not across:
         return []
@@ -127,7 +127,7 @@ def _alarms(data: SweepData) -> list[Finding]:
 
 
 def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Whether the last, the best and the smoothed value of each run name the same winner."""
+    """Whether the last, the best and the smoothed value of each run lead to the same winner."""
     if data.metric is None or ranking.best is None or not ranking.others:
         return []
     sign = data.metric.sign
@@ -206,7 +206,7 @@ def _written(behaviour: Behaviour | None) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Failure:
-    """Runs that failed alike: why, the last line that they said, and which."""
+    """Runs that failed alike: the reason, their last line, and which runs."""
 
     why: str
     said: str
@@ -214,7 +214,7 @@ class Failure:
 
 
 def group_failures(runs: Sequence[RunData]) -> list[Failure]:
-    """Failed runs by reason and last words, most frequent first."""
+    """Failed runs, grouped by reason and last line, the most frequent first."""
     groups: dict[tuple[str, str], list[RunData]] = {}
     for run in runs:
         if run.state == "failed":

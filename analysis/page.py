@@ -1,10 +1,10 @@
-"""The report as one HTML file that needs nothing else and lets nothing in a value run.
+"""Writes the report as one self-contained HTML file in which no value can run code.
 
-Names, values, logs and what models wrote are text from elsewhere: jinja2 escapes all of it, and
-what scripts show they put in as text. The page's policy allows only the two scripts that it was
-written with, by their hashes (styles may be inline: plotly sets them, and a style cannot run
-anything). plotly.js and the figures' data are compressed: unpacked by the browser they are three
-times as large.
+Names, values, logs and sampled texts come from elsewhere: jinja2 escapes all of them, and scripts
+insert them as text. The page's content security policy allows only its own two scripts, by their
+hashes. (Styles may be inline, because plotly sets them and a style cannot run anything.)
+plotly.js and the data of the figures are compressed; the browser unpacks them to three times
+their size.
 """
 
 import base64
@@ -64,10 +64,10 @@ DARK_MUTED = "#737a85"
 _FAILURES = 12
 _ALARMS = 20
 _FIRST = 6
-"""Cells that the first screen shows."""
+"""The cells that the first screen shows."""
 
 _BLOCKS = 8
-"""Blocks that the first screen shows."""
+"""The blocks that the first screen shows."""
 
 _STATES = (
     *("succeeded", "running", "submitted", "planned", "lost", "preempted"),
@@ -76,7 +76,7 @@ _STATES = (
 
 
 def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] = ()) -> str:
-    """The whole page; `beside` has what was written, a task of the study's items each."""
+    """The whole page. `beside` has the transcripts of items, one entry per task."""
     return (
         environment()
         .get_template("report.html.j2")
@@ -98,7 +98,7 @@ def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] 
 def _assets(
     study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
 ) -> dict[str, object]:
-    """Of the page itself: its styles, its scripts and what they work with."""
+    """The page's own styles and scripts, and their data."""
     from markupsafe import Markup
 
     script = asset("report.js")
@@ -116,7 +116,7 @@ def _assets(
 
 
 def _study(study: Study) -> dict[str, object]:
-    """What was found, how, and how to do it again."""
+    """The results, the methods, and how to reproduce them."""
     data, ranking = study.data, study.ranking
     return {
         "study": study,
@@ -151,7 +151,7 @@ def _runs(study: Study) -> dict[str, object]:
 
 
 def _tables(study: Study) -> dict[str, object]:
-    """The tables, and how many of their rows are shown at first."""
+    """The tables, with the number of rows shown at first."""
     ranking = study.ranking
     return {
         "table": cell_table(ranking),
@@ -176,7 +176,7 @@ def _tables(study: Study) -> dict[str, object]:
 
 
 def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
-    """The figures, what they leave out, and what stands below them."""
+    """The figures, what they leave out, and the texts below them."""
     return {
         "panels": _by_section(panels),
         "figures": len(panels),
@@ -192,7 +192,7 @@ def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
 def _embedded(
     study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
 ) -> dict[str, Any]:
-    """What the page's script works with."""
+    """The data of the page's script."""
     return {
         "beside": embedded(beside),
         "figures": [{"name": panel.name, **panel.figure} for panel in panels],
@@ -215,8 +215,8 @@ def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
 
 @functools.cache
 def environment() -> Any:
-    """What makes pages of templates. Each is compiled once: that takes longer than all the rest of
-    a page."""
+    """The environment that makes pages from templates. Each template is compiled once, because
+    compiling takes longer than the rest of a page."""
     import jinja2
 
     made: Any = jinja2.Environment(
@@ -232,7 +232,7 @@ def environment() -> Any:
 
 
 def _breakable(text: str) -> Any:
-    """That may be broken after its commas and equals signs."""
+    """The text with line breaks allowed after commas and equals signs."""
     from markupsafe import Markup, escape
 
     parts = [Markup("=<wbr>").join(map(escape, part.split("="))) for part in text.split(",")]
@@ -240,13 +240,13 @@ def _breakable(text: str) -> Any:
 
 
 def asset(name: str) -> str:
-    """A file of the page's own."""
+    """The content of one of the page's own files."""
     return resources.files("sweeper.analysis").joinpath("templates", name).read_text("utf-8")
 
 
 @functools.cache
 def _plotly() -> tuple[str, str]:
-    """plotly's own script, packed, and the hash by which the page's policy lets it run."""
+    """Plotly's script, compressed, and the hash by which the page's policy allows it."""
     spec = importlib.util.find_spec("plotly")  # where it is: loading it takes longer than the page
     if spec is None or spec.origin is None:
         raise EnvironmentFailure("plotly is not installed: pip install plotly")
@@ -259,12 +259,12 @@ def _plotly() -> tuple[str, str]:
 
 
 def _packed(data: bytes) -> str:
-    """What `DecompressionStream("deflate")` unpacks, as text."""
+    """Text that `DecompressionStream("deflate")` unpacks."""
     return base64.b64encode(zlib.compress(data, 4)).decode()
 
 
 def policy(hashes: Sequence[str]) -> str:
-    """What a page may do: nothing but run the scripts of these hashes."""
+    """The content security policy: only scripts with these hashes run."""
     allowed = " ".join(f"'sha256-{found}'" for found in hashes) or "'none'"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
@@ -287,7 +287,8 @@ def _json(value: Any) -> bytes:
 
 
 def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """What can be switched on and off: the coloured cells that are drawn, and all the others."""
+    """The entries that can be switched on and off: the coloured cells that are drawn, and all
+    others."""
     curves = [panel.figure for panel in panels if panel.section == "curves"]
     traces = [trace["meta"] for figure in curves for trace in figure["data"]]
     drawn = {cell for meta in traces for cell in meta.get("cells", [meta["cell"]])}
@@ -307,7 +308,7 @@ def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
 
 
 def provenance(data: SweepData) -> list[tuple[str, str]]:
-    """Where the sweep came from, as pairs of texts."""
+    """The provenance of the sweep, as pairs of texts."""
     if data.plan is None:
         return []
     found = list(_flat(data.plan.provenance or {}))

@@ -27,9 +27,9 @@ __all__ = ["Versus", "versus"]
 
 @dataclass(frozen=True)
 class Row:
-    """A cell of A beside the same of B. `difference` is B less A on the scale of the comparison,
-    over all seeds (Welch), `over_seeds` over those that both have; `p` is that of `difference`,
-    adjusted for the number of rows (Holm)."""
+    """A cell of A and the same cell of B. `difference` is B minus A over all seeds (Welch),
+    `over_seeds` over the seeds that both have, on the scale of the comparison. `p` belongs to
+    `difference` and is adjusted for the number of rows (Holm)."""
 
     name: str
     a: Cell
@@ -41,8 +41,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Versus:
-    """What two sweeps or two cells have in common and what not. `changed` are configuration keys
-    with one value throughout A and another throughout B."""
+    """What two sweeps or two cells have in common, and how they differ. `changed` are
+    configuration keys with one value throughout A and another throughout B."""
 
     a: str
     b: str
@@ -57,20 +57,20 @@ class Versus:
 
     @property
     def text(self) -> str:
-        """For a terminal."""
+        """The text for a terminal."""
         lines = list(_lines(self))
         return "\n".join(map(sanitize, lines))
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """A row a pair of cells."""
+        """One row per pair of cells."""
         import pandas
 
         return pandas.DataFrame([_record(row) for row in self.rows])
 
     @property
     def document(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The object that `--json` prints."""
         return strict(
             {
                 "schema": 1,
@@ -97,11 +97,12 @@ def versus(
     goal: str | None = None,
     at: str | None = None,
 ) -> Versus:
-    """Compare `a` and `b`, each a sweep or `sweep/cell` (the beginning of its name is enough).
+    """Compares `a` and `b`. Each is a sweep or `sweep/cell`; the beginning of a cell's name is
+    enough.
 
-    Sweeps are joined by the settings that differ within either: cells that agree in them are the
-    same cell. Raises `NotFound`, and `UsageError` for a sweep beside a cell, without a metric, and
-    for sweeps that are judged differently.
+    Cells of two sweeps are matched by the settings that vary within either sweep. Raises
+    `NotFound`, and `UsageError` for a sweep and a cell, if there is no metric, and for sweeps
+    that are judged differently.
     """
     read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
     both = zip(settle(*read), (a, b), strict=True)
@@ -171,7 +172,7 @@ def _side(registry: Registry, data: SweepData, reference: str) -> _Side:
 
 
 def _of_runs(registry: Registry, ranking: Ranking, selector: str) -> list[Cell]:
-    """The cells of the runs that a selector means."""
+    """The cells of the runs that a selector finds."""
     try:
         chosen = {run.id for run in registry.choose([selector])}
     except NotFound:
@@ -209,7 +210,7 @@ def _rows(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> list[Row]:
 
 
 def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate | None:
-    """The mean over the pairs of B less A."""
+    """The mean of B minus A over the pairs."""
     both = [(a, b) for _, a, b in pairs if a.values and b.values]
     if not both:
         return None

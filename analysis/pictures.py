@@ -1,5 +1,5 @@
-"""The report's figures as PNGs, from the same dicts that the page draws. The same figure gives the
-same bytes."""
+"""Draws the report's figures as PNGs, from the same dicts that the page uses. The same figure
+gives the same bytes."""
 
 import itertools
 import math
@@ -20,10 +20,11 @@ __all__ = ["cells_picture", "picture"]
 _WIDTH, _HIGH, _LOW = 900, 430, 330
 _CELLS = 40
 _MOST = 1e200
-"""Beyond it a value is left out: places are counted in differences, which must be finite."""
+"""Values beyond this are left out: positions are computed from differences, which must be finite.
+"""
 
 _ORDER = {"band": 0, "area": 0, "run": 1, "front": 1}
-"""What lies below what, by the role of a trace: areas, single runs, all the rest."""
+"""The drawing order by the role of a trace: areas first, then single runs, then the rest."""
 
 
 def _unescaped(text: str) -> str:
@@ -36,7 +37,7 @@ def _number(value: Any) -> float | None:
 
 
 class _Axis:
-    """One axis of a figure: which of its values stands where, between 0 and 1."""
+    """One axis of a figure: it converts values to positions between 0 and 1."""
 
     def __init__(self, own: Mapping[str, Any], values: Sequence[Any]) -> None:
         self.title = _unescaped(own.get("title", {}).get("text", ""))
@@ -78,17 +79,17 @@ class _Axis:
         return list(zip(places, texts, strict=True))
 
     def share(self, place: float) -> float:
-        """Where a value of the axis's scale stands between its ends."""
+        """The position of a value (already on the axis's scale) between the ends."""
         return (place - self._low) / (self._high - self._low)
 
     def at(self, value: Any) -> float | None:
-        """Where a value stands; None for what has no place."""
+        """The position of a value; None if it has none."""
         place = self._of(value)
         return None if place is None else self.share(place)
 
 
 class _Plot:
-    """A canvas with two axes on it."""
+    """A canvas with two axes."""
 
     def __init__(self, height: int, title: str, x: _Axis, y: _Axis) -> None:
         self._canvas, self._x, self._y = Canvas(_WIDTH, height), x, y
@@ -120,12 +121,12 @@ class _Plot:
         return self._bottom - share * (self._bottom - self._top)
 
     def point(self, x: Any, y: Any) -> Point | None:
-        """Where a pair of values stands."""
+        """The position of a pair of values."""
         across, down = self._x.at(x), self._y.at(y)
         return None if across is None or down is None else (self._across(across), self._down(down))
 
     def trace(self, trace: Mapping[str, Any]) -> None:
-        """A line with or without marks, marks alone, or an area."""
+        """Draws a line with or without marks, marks alone, or an area."""
         line: Mapping[str, Any] = trace.get("line", {})
         marker: Mapping[str, Any] = trace.get("marker", {})
         colour: str = line.get("color") or marker.get("color") or PALETTE[0]
@@ -160,13 +161,13 @@ class _Plot:
                         self._canvas.line([(across - 4, down), (across + 4, down)], colour, 1.4)
 
     def note(self, note: Mapping[str, Any]) -> None:
-        """A few words beside a point."""
+        """Writes a few words beside a point."""
         at = self.point(note["x"], note["y"])
         if at is not None:
             self._canvas.text((at[0], at[1] - note.get("yshift", 0)), _unescaped(note["text"]), 11)
 
     def row(self, row: float, summary: Summary, values: Sequence[float], colour: str) -> None:
-        """A cell: its interval as a bar, its runs as ticks, its mean as a dot."""
+        """Draws a cell: its interval as a bar, its runs as ticks, its mean as a dot."""
         ends = [self.point(value, row) for value in (summary.low, summary.high)]
         self._canvas.line([end for end in ends if end is not None], colour, 5, opacity=0.35)
         for value in values:
@@ -176,18 +177,18 @@ class _Plot:
             self._canvas.mark(at, colour, 9)
 
     def png(self) -> bytes:
-        """The picture."""
+        """The picture as a PNG."""
         return self._canvas.png()
 
 
 def _pieces(points: Sequence[Point | None]) -> list[list[Point]]:
-    """A line that has gaps, piece by piece."""
+    """The pieces of a line with gaps."""
     groups = itertools.groupby(points, lambda point: point is not None)
     return [[point for point in own if point is not None] for there, own in groups if there]
 
 
 def _steps(points: Sequence[Point]) -> list[Point]:
-    """Level at each point, and upright halfway to the next."""
+    """A step line: level at each point, vertical halfway to the next."""
     found = list(points[:1])
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         middle = (x0 + x1) / 2
@@ -196,7 +197,7 @@ def _steps(points: Sequence[Point]) -> list[Point]:
 
 
 def picture(figure: Mapping[str, Any], title: str) -> bytes:
-    """One of `sweeper.analysis.figures` or `sweeper.analysis.charts`."""
+    """Draws a figure of `sweeper.analysis.figures` or `sweeper.analysis.charts`."""
     layout: Mapping[str, Any] = figure["layout"]
     traces = sorted(figure["data"], key=lambda trace: _ORDER.get(trace["meta"]["role"], 2))
     ys = [value for trace in traces for value in (*trace["y"], *_bounds(trace))]
@@ -219,7 +220,7 @@ def _bounds(trace: Mapping[str, Any]) -> list[float]:
 
 
 def cells_picture(ranking: Ranking, metric: str) -> bytes | None:
-    """Means with their intervals and the single runs, a row a cell; None when nothing was
+    """Means with their intervals and the single runs, one row per cell; None if nothing was
     measured."""
     cells = [cell for cell in ranking.measured if not cell.diverged][:_CELLS]
     if not cells:

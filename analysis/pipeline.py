@@ -1,6 +1,6 @@
-"""A page over all stages of a sweep: what each has found, and each chain of runs from the first
-stage to the last, with what it led to and what all of it cost. Each stage has a report of its own,
-which this one leads to."""
+"""Writes a page over all stages of a sweep: the results of each stage, and each chain of runs
+from the first stage to the last, with its result and its total cost. Each stage also has a report
+of its own, which this page links to."""
 
 import functools
 import json
@@ -25,13 +25,13 @@ from sweeper.results.sweeps import Sweep, SweepRun
 __all__ = ["CHAINS", "Chain", "Pipeline", "StageFound", "pipeline", "write"]
 
 CHAINS = 200
-"""Chains that the page shows; the document has all."""
+"""The most chains on the page; the document has all."""
 
 
 @dataclass(frozen=True)
 class StageFound:
-    """What a stage is, how its runs stand, and what its own report says; `report` is None where
-    there is nothing to compare yet. `usd` is None where a model has no price."""
+    """A stage, the states of its runs, and the results of its own report. `report` is None if
+    there is nothing to compare yet. `usd` is None if a model has no price."""
 
     name: str
     depth: int
@@ -59,8 +59,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """A run that no other goes on from, the last of `links`, with those that it goes on from before
-    it; what all of them used."""
+    """A chain of runs. The last of `links` is a run that no other starts from; the ones before it
+    are those that it started from, in order. The usage is that of all of them."""
 
     links: tuple[Link, ...]
     tokens: int
@@ -68,14 +68,14 @@ class Chain:
 
     @property
     def last(self) -> Link:
-        """The run that it ends with."""
+        """The last run of the chain."""
         return self.links[-1]
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A sweep with stages as a whole. Chains that came furthest are first, the best of them before
-    the others. `used` says what all runs have used."""
+    """A sweep with stages as a whole. Chains that got furthest are first, and the best among them
+    before the others. `used` is the usage of all runs."""
 
     name: str
     stages: tuple[StageFound, ...]
@@ -85,7 +85,7 @@ class Pipeline:
 
 
 def pipeline(sweep: Sweep, reports: Mapping[str, Report]) -> Pipeline:
-    """The stages and chains of a sweep; `reports` are of its stages, by name."""
+    """The stages and chains of a sweep. `reports` are those of its stages, by name."""
     priced = Priced()
     deep = depths(sweep.plan.stages)
     runs = [run for run in sweep.runs if not run.retired or run.attempts]
@@ -176,8 +176,8 @@ def _document(found: Pipeline) -> dict[str, Any]:
 
 
 def write(found: Pipeline, sweep: Sweep, out: str | None = None) -> str:
-    """Write `report.html` and `report.json` to the folder `out`, by default the sweep's own
-    `report/`. Returns where the page is. Raises as `analyze`."""
+    """Writes `report.html` and `report.json` to the folder `out`, by default the sweep's
+    `report/`. Returns the path of the page. Raises the same errors as `analyze`."""
     told = json.dumps(_document(found), indent=1, allow_nan=False) + "\n"
     files = {
         "report.json": told.encode("utf-8", "replace"),

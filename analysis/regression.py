@@ -21,20 +21,21 @@ from sweeper.analysis.series import Floats
 __all__ = ["DEALS", "Column", "Fit", "column", "fit", "log_spread"]
 
 DEALS = 999
-"""How often values are dealt anew."""
+"""The number of random permutations."""
 _WORK = 3_000_000
 _LEVELS = 8
-"""Values that an axis that is no number may have whatever the cells are; with more of them each has
-to have `_EACH` cells on average."""
+"""An axis that is not numeric may always have this many values. With more, each needs `_EACH`
+cells on average."""
 _EACH = 5
 _MOST = 40
-"""Such values at most: each is a column, and a thousand deals of hundreds of them take minutes."""
+"""The most values of such an axis. Each is a column, and a thousand permutations of hundreds of
+columns take minutes."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """An axis as columns of the model. `at` is what the terms are made of: a number between -1 and
-    1, or the position in `names` of a value that is none. `low` and `high` are the ends."""
+    """An axis as columns of the model. `at` is the input of its terms: a number between -1 and 1,
+    or for other values their position in `names`. `low` and `high` are the ends."""
 
     key: str
     names: tuple[str, ...]
@@ -51,11 +52,11 @@ class Column:
 
     @property
     def width(self) -> int:
-        """How many columns it is."""
+        """The number of its columns."""
         return self._raw(self.at[:1]).shape[1]
 
     def terms(self, at: Floats) -> Floats:
-        """The columns for these values, those of the cells having mean zero."""
+        """The columns for these values. Over the cells their mean is zero."""
         return self._raw(at) - self._middle
 
     @cached_property
@@ -68,7 +69,7 @@ class Column:
         return np.column_stack([at == code for code in range(1, len(self.names))]).astype(float)
 
     def value(self, at: Floats) -> Floats:
-        """Numbers between -1 and 1 as values of the axis."""
+        """Converts numbers between -1 and 1 back to values of the axis."""
         share = (at + 1) / 2
         if self.log:
             return np.exp(math.log(self.low) * (1 - share) + math.log(self.high) * share)
@@ -76,8 +77,8 @@ class Column:
 
 
 def log_spread(values: Sequence[float]) -> bool:
-    """Whether numbers lie more evenly by their logarithms than as they are: by their greatest
-    distance from an even spread (Kolmogorov and Smirnov's) on either scale."""
+    """Whether numbers are spaced more evenly by their logarithms, judged by the largest distance
+    from an even spacing (Kolmogorov and Smirnov's) on either scale."""
     found = np.unique(np.asarray(values, dtype=float))
     if len(found) < 2 or found[0] <= 0:
         return False
@@ -92,8 +93,8 @@ def _unevenness(found: Floats) -> float:
 
 
 def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column | str:
-    """The axis of cells with these values (`numbers` if all are), or a text that says why it can
-    have none."""
+    """The columns of an axis with these values (`numbers` if all are), or a text that says why
+    there are none."""
     if numbers:
         found = np.asarray(numbers, dtype=float)
         low, high = float(found.min()), float(found.max())
@@ -114,8 +115,8 @@ def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column |
 
 @dataclass(frozen=True)
 class Fit:
-    """The model fitted: `weights` of the terms (the first is the mean), their covariance, and the
-    remainders of the cells."""
+    """The fitted model: the `weights` of its terms (the first is the mean), their covariance, and
+    the residuals of the cells."""
 
     columns: tuple[Column, ...]
     y: Floats
@@ -127,7 +128,7 @@ class Fit:
     df: int
 
     def place(self, index: int) -> slice:
-        """Where the weights of an axis stand."""
+        """The positions of the weights of an axis."""
         start = 1
         for at, own in enumerate(self.columns):
             if at == index:
@@ -136,8 +137,8 @@ class Fit:
         raise IndexError(index)
 
     def part(self, index: int, at: Floats) -> tuple[Floats, Floats]:
-        """What an axis adds at these values to the mean of all, and the standard error of both
-        together."""
+        """The effect of an axis at these values, relative to the overall mean, with the standard
+        error of both together."""
         own = self.place(index)
         terms = self.columns[index].terms(at)
         chosen = [0, *range(own.start, own.stop)]
@@ -147,7 +148,7 @@ class Fit:
         return rows @ self.weights[chosen], errors
 
     def alone(self, index: int, *, without_own: bool = False) -> Floats:
-        """What an axis adds at each cell; `without_own`: as the other cells have it."""
+        """The effect of an axis at each cell. `without_own`: as the other cells determine it."""
         own = self.place(index)
         terms = self.design[:, own]
         found: Floats = terms @ self.weights[own]
@@ -158,18 +159,19 @@ class Fit:
 
     @cached_property
     def leverage(self) -> Floats:
-        """How much each cell pulls its own fitted value."""
+        """The leverage of each cell on its own fitted value."""
         q, _ = np.linalg.qr(self.design)
         return np.minimum(np.sum(q**2, axis=1), 0.999)
 
     def without(self, index: int) -> Floats:
-        """What one axis alone leaves of the means."""
+        """The residuals of a model of one axis alone."""
         rows = np.column_stack([np.ones(len(self.y)), self.design[:, self.place(index)]])
         solved: Any = np.linalg.lstsq(rows, self.y, rcond=None)[0]
         return self.y - rows @ solved
 
     def squares(self, index: int) -> tuple[float, int]:
-        """By how much the sum of squared remainders grows without an axis, and its terms."""
+        """The growth of the sum of squared residuals without an axis, and the number of its
+        terms."""
         own = self.place(index)
         rest = self._without(own)
         solved: Any = np.linalg.lstsq(rest, self.y, rcond=None)[0]
@@ -181,7 +183,7 @@ class Fit:
         return np.hstack([self.design[:, : own.start], self.design[:, own.stop :]])
 
     def dealt(self, index: int, deals: int = DEALS) -> float:
-        """The p of an axis: how often it explains as much when its values are dealt anew."""
+        """The p value of an axis: how often it explains as much after its values were permuted."""
         rng = np.random.default_rng([7, index, len(self.y)])
         own = self.place(index)
         # Of an axis with many terms fewer: enough for a p of 5 % shared by ten axes.
@@ -199,9 +201,10 @@ class Fit:
     def products(
         self, pairs: Sequence[tuple[int, int]], level: float, deals: int = DEALS
     ) -> dict[tuple[int, int], float]:
-        """For pairs of axes the p of their product, for all pairs at once (Westfall and Young's
-        largest statistic): whether what one does depends on the other. A product that is told at
-        `level` joins the model before the others are asked: else these would be taken for it."""
+        """The p values of the products of pairs of axes, corrected for all pairs (Westfall and
+        Young's largest statistic): whether the effect of one depends on the other. A product that
+        is significant at `level` joins the model before the others are tested, since they would
+        otherwise be mistaken for it."""
         design, found = self.design, dict[tuple[int, int], float]()
         while len(found) < len(pairs):
             asked = [pair for pair in pairs if pair not in found]
@@ -238,8 +241,8 @@ class Fit:
 
 
 def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
-    """What terms (each a matrix with a row a cell) explain of the remainders, as a ratio to what
-    they leave."""
+    """The part of the residuals that terms (each a matrix with one row per cell) explain, as a
+    ratio to what they leave."""
     own = terms - q @ (q.T @ terms)
     squares = np.swapaxes(own, 1, 2) @ own
     shared = np.swapaxes(own, 1, 2) @ left
@@ -249,14 +252,15 @@ def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
 
 
 def _strength(rows: Floats, left: Floats, df: int) -> Floats:
-    """Squared t statistics of unit rows against columns of remainders."""
+    """Squared t statistics of unit rows against columns of residuals."""
     shared = (rows @ left) ** 2
     rest = np.maximum(np.sum(left**2, axis=0) - shared, 1e-300)
     return shared / rest * (df - 1)
 
 
 def fit(columns: Sequence[Column], y: Floats) -> Fit | None:
-    """Least squares; None when the terms cannot be told from each other, or leave nothing over."""
+    """Least squares. None if the terms cannot be separated from each other, or leave no
+    residuals."""
     design = np.column_stack([np.ones(len(y)), *(own.terms(own.at) for own in columns)])
     df = len(y) - design.shape[1]
     if df < 1 or np.linalg.matrix_rank(design) < design.shape[1]:

@@ -1,4 +1,4 @@
-"""From a sweep to its report: read, judge, draw, write."""
+"""Makes the report of a sweep: reads the runs, judges them, draws the figures, writes the files."""
 
 import gc
 import html
@@ -34,9 +34,9 @@ __all__ = ["Options", "Report", "analyze"]
 
 @dataclass(frozen=True)
 class Report:
-    """A finished report: `verdict` is a short text for a terminal, `document` what `report.json`
-    holds, `files` where the files are by name, `figures` plotly figures as dicts, by the key or
-    the thing that they draw."""
+    """A finished report. `verdict` is a short text for a terminal, `document` the content of
+    `report.json`, `files` the path of each file by its name, and `figures` the plotly figures as
+    dicts, by the key or subject that they show."""
 
     verdict: str
     document: dict[str, Any]
@@ -45,23 +45,24 @@ class Report:
 
     @property
     def html_path(self) -> str:
-        """Where the page is."""
+        """The path of the page."""
         return self.files["report.html"]
 
     @property
     def json_path(self) -> str:
-        """Where the document is."""
+        """The path of the JSON document."""
         return self.files["report.json"]
 
     @property
     def cells(self) -> "pandas.DataFrame":
-        """A row a cell, best first: `cell`, its settings, `n mean sd low high minimum maximum`,
-        and against the best `difference` (on the log scale `ratio`) `p told_apart`."""
+        """One row per cell, best first: `cell`, its settings, `n mean sd low high minimum
+        maximum`, and compared with the best: `difference` (`ratio` on the log scale) `p
+        told_apart`."""
         return _frame([flat_row(row, "settings") for row in self.document["cells"]])
 
     @property
     def runs(self) -> "pandas.DataFrame":
-        """A row a run: `run name cell seed state attempts reason wall_s value step last best
+        """One row per run: `run name cell seed state attempts reason wall_s value step last best
         smoothed steps diverged counts`."""
         rows = self.document["runs"]
         return _frame([{k: v for k, v in row.items() if k != "tokens"} for row in rows])
@@ -71,22 +72,21 @@ class Report:
 
 
 class Options(TypedDict, total=False):
-    """How a sweep is judged, where not as its grid says, and what is written. None is as if it was
-    not said."""
+    """How a sweep is judged and what is written. None means the default: the grid's choice."""
 
     at: str | None
-    """"last", "best", "mean_of_last=5", or "auto" (the last, or such a mean where the last values
-    are noisy), which is the default of a metric that is not the sweep's."""
+    """"last", "best", "mean_of_last=5" or "auto": the last value, or a mean of the last values
+    where these are noisy. "auto" is the default for a metric that is not the sweep's."""
     noise: str | None
-    """Whose noise between seeds counts: "auto", "pooled", "own" or "from=SWEEP"."""
+    """Which noise between seeds is used: "auto", "pooled", "own" or "from=SWEEP"."""
     failed: str | None
     """What a failed run counts as: "bound", "worst" or "drop"."""
     by: str | None
-    """A setting each of whose values is judged by itself."""
+    """A setting. Each of its values is judged separately."""
     prices: str | None
-    """Dollars per million tokens, like `train=0.4,sample=0.8`."""
+    """Dollars per million tokens, such as `train=0.4,sample=0.8`."""
     pictures: bool
-    """Whether there is to be Markdown with pictures: there is, by default."""
+    """Whether Markdown with pictures is written. The default is yes."""
 
 
 def analyze(
@@ -97,19 +97,20 @@ def analyze(
     out: str | os.PathLike[str] | None = None,
     **options: Unpack[Options],
 ) -> Report:
-    """Compare the cells of a sweep, or of several, and write `report.html`, `report.json`,
-    `report.md` with its pictures, and `next.yaml` where there is a grid to run next.
+    """Compares the cells of one or several sweeps, and writes `report.html`, `report.json`,
+    `report.md` with its pictures, and `next.yaml` if another grid is worth running.
 
-    `registry` may be a root; instead of a sweep's name there may be the path of a folder with runs
-    in it, of which nothing tells the finished ones and all are taken for finished. `metric` and
-    `goal` ("minimize" or "maximize") default to the sweep's own; the name of another metric tells
-    the goal where it can. Sweeps that lend their noise are looked for in the registry. The files go
-    to the folder `out`, by default to `report/` in the folder of the (first) sweep. For the rest
-    see `Options`. The same records in the same place give the same bytes: commands name that place.
+    `registry` may be a root. A sweep may also be the path of a folder with runs; all of these
+    count as finished, since nothing tells which are. `metric` and `goal` ("minimize" or
+    "maximize") default to the sweep's own. The name of another metric implies its goal where
+    possible. Sweeps that lend their noise are looked up in the registry. The files are written to
+    the folder `out`, by default `report/` in the folder of the (first) sweep. `Options` has the
+    rest. The same records in the same place give the same bytes; commands in the report name that
+    place.
 
-    Raises `NotFound` without such a sweep, `TypeError` for an option that there is not,
-    `UsageError` for a metric whose goal nothing tells, for prices that are none, and for an `out`
-    that is no folder, `StoreError` when the report cannot be written.
+    Raises `NotFound` if there is no such sweep, `TypeError` for an unknown option, `UsageError`
+    for a metric of unknown goal, for prices that cannot be read, and for an `out` that is not a
+    folder, and `StoreError` if the report cannot be written.
     """
     if not isinstance(registry, Registry):
         registry = Registry(os.fspath(registry))
@@ -145,7 +146,7 @@ def analyze(
 def _files(
     found: Study, page: str, told: Mapping[str, Any], panels: Sequence[Panel] | None
 ) -> dict[str, bytes]:
-    """What is to be written, by names; without `panels` no Markdown."""
+    """The contents of the files to write, by name. Without `panels` there is no Markdown."""
     files = {
         "report.html": page.encode("utf-8", "replace"),
         "report.json": (json.dumps(told, indent=1, allow_nan=False) + "\n").encode(),
@@ -160,7 +161,7 @@ def _files(
 
 
 def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str | None) -> SweepData:
-    """With the noise and the rule for failed runs that were asked for, else the grid's."""
+    """Applies the noise and the rule for failed runs from the options, else from the grid."""
     if noise is not None and not is_noise(noise):
         raise UsageError(f"noise {noise!r}: say auto, pooled, own or from=SWEEP")
     if failed is not None and failed not in FAILED:
@@ -174,14 +175,14 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
 
 
 def _by(data: SweepData, by: str | None) -> SweepData:
-    """With the setting that blocks are made by, where one was asked for."""
+    """Applies the setting that separates blocks, if the options name one."""
     if by is None or data.metric is None:
         return data
     return replace(data, metric=replace(data.metric, by=by))
 
 
 def _text(study: Study) -> str:
-    """For the terminal: the verdict, and the command of what is to be run next."""
+    """The verdict for a terminal, with the command that runs the next grid."""
     lines = [study.verdict.text(study.data.name)]
     if study.next is not None:
         lines.append(f"  next: {sanitize(study.next.command)}")
@@ -193,8 +194,8 @@ def _text(study: Study) -> str:
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """Without Python's garbage collector: what is made here lives until the report is written, and
-    looking through all of it again and again for what does not takes a tenth of the time."""
+    """Turns Python's garbage collector off. All objects made here live until the report is
+    written, and scanning them again and again takes a tenth of the time."""
     used = gc.isenabled()
     gc.disable()
     try:
@@ -205,7 +206,8 @@ def _uncollected() -> Generator[None]:
 
 
 def _frame(rows: list[dict[str, Any]]) -> "pandas.DataFrame":
-    """Texts that are no Unicode (half a surrogate pair) are mended: pandas refuses them."""
+    """A DataFrame of these rows. Texts that are not valid Unicode (half a surrogate pair) are
+    mended, because pandas refuses them."""
     import pandas
 
     def mended(value: Any) -> Any:

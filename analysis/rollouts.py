@@ -1,8 +1,8 @@
-"""What the models wrote: a sample of the rollout summaries of a run, as plain values.
+"""Reads a sample of the rollout summaries of a run, as plain values.
 
-The files are tinker-cookbook's, `iteration_000012/train_rollout_summaries.jsonl`, a line of JSON a
-trajectory. A sweep may have gigabytes of them: of each run the report reads the first iteration,
-the last, and some between, and of each no more than its share of a budget.
+The files are tinker-cookbook's, `iteration_000012/train_rollout_summaries.jsonl`, with one line
+of JSON per trajectory. A sweep may have gigabytes of them. So the report reads the first
+iteration of each run, the last, and some between, and of each only its share of a budget.
 """
 
 import json
@@ -18,13 +18,13 @@ from sweeper.results.registry import RecordedRun
 __all__ = ["ITERATIONS", "Episode", "Rollout", "parse_rollouts", "read_rollouts", "spread"]
 
 ITERATIONS = 9
-"""Iterations of a run that are looked into, at most."""
+"""The most iterations that are read of a run."""
 
 BUDGET = 256_000_000
-"""Bytes that are read of all summaries of a sweep, at most; each run has an equal share."""
+"""The most bytes that are read of all summaries of a sweep. Each run has an equal share."""
 
 TEXT = 4000
-"""Characters kept of a text."""
+"""The characters kept of a text."""
 
 _FILE = re.compile(r"/iteration_(\d+)/([^/]+)_rollout_summaries\.jsonl$")
 _CUT = "max_tokens"
@@ -34,10 +34,10 @@ _REFERENCES = ("reference_answer", "reference", "ground_truth", "gold_answer", "
 
 
 class Episode(NamedTuple):
-    """What is known of a trajectory of several turns on a named task: whether it earned all, what
-    ended it ("" where that was not recorded), how many of its turns were cut off, its `seconds`
-    (None: not recorded), how many environments ended by themselves until it was played, and how
-    many of its group were given up for that (told with the first of a group)."""
+    """A trajectory of several turns on a named task: whether it earned the full reward, what
+    ended it ("" if not recorded), how many of its turns were truncated, its `seconds` (None if
+    not recorded), how many environments died before it was played, and how many of its group were
+    given up for that (on the first of a group)."""
 
     task: str
     turns: int
@@ -50,10 +50,9 @@ class Episode(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """A trajectory. `length` counts the tokens written in all its turns; `ended` says whether the
-    model ended it and `correct` whether it was right, None where nothing tells. `prompt`,
-    `response` and `reference` are "" where nothing was recorded; `episode` is None for answers to
-    questions."""
+    """A trajectory. `length` counts the sampled tokens of all its turns. `ended` says whether the
+    model ended it, `correct` whether it was right; both are None if unknown. `prompt`, `response`
+    and `reference` are "" if not recorded. `episode` is None for answers to questions."""
 
     iteration: int
     split: str
@@ -69,7 +68,7 @@ class Rollout(NamedTuple):
 
 
 def spread(found: Sequence[int], count: int) -> list[int]:
-    """At most `count` of ascending numbers: the first, the last, and evenly between."""
+    """At most `count` of ascending numbers: the first, the last, and evenly spaced ones between."""
     if len(found) <= count:
         return list(found)
     if count == 1:
@@ -78,8 +77,8 @@ def spread(found: Sequence[int], count: int) -> list[int]:
 
 
 def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> tuple[Rollout, ...]:
-    """A sample of a run's rollouts, of its files `budget` bytes at most, oldest first; see the
-    module. Where two attempts wrote the same iteration, the later counts."""
+    """A sample of a run's rollouts, the oldest first, of at most `budget` bytes; see the module.
+    If two attempts wrote the same iteration, the later counts."""
     files: dict[str, dict[int, tuple[str, int]]] = {}
     for path, size in listed.items():
         match = _FILE.search(path)
@@ -110,8 +109,8 @@ def _head(run: RecordedRun, path: str, size: int, limit: int) -> bytes:
 def parse_rollouts(
     rows: Iterable[Mapping[str, Any]], iteration: int, split: str, *, cut: bool = False
 ) -> list[Rollout]:
-    """Summaries as `Rollout`s; what is none is passed over. With `cut` the last group, which may
-    have lost members, is left out."""
+    """Parses summaries as `Rollout`s and skips invalid ones. With `cut` the last group is left
+    out, because it may lack members."""
     found = [rollout for row in rows if (rollout := _parse(row, iteration, split)) is not None]
     if cut and found and found[-1].group != found[0].group:
         last = found[-1].group

@@ -1,4 +1,4 @@
-"""What is said of runs and records: which failed, diverged, were repeated, or are missing. Pure."""
+"""Makes the findings about runs and records: failed, diverged, repeated or missing. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ __all__ = ["tell_records", "tell_runs"]
 
 
 def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> Iterator[Finding]:
-    """All of it; without those that `diverged` where the standing has said so."""
+    """All findings about runs. Those that `diverged` are left out if another finding has named
+    them."""
     if diverged:
         yield from _diverged(data, ranking)
     yield from _failed(data, ranking)
@@ -24,7 +25,7 @@ def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> It
 
 
 def tell_records(data: SweepData, ranking: Ranking) -> Iterator[Finding]:
-    """What is missing, and what recorded values do not tell."""
+    """The findings about missing results, and about what recorded values do not show."""
     yield from _incomplete(data)
     yield from _replicates(data, ranking)
     yield from _records(data)
@@ -57,7 +58,7 @@ _RULES = {
 
 
 def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """What failed runs count as, where a cell was judged in spite of them."""
+    """The finding that says what failed runs count as, if a cell was judged in spite of them."""
     best, metric = ranking.best, data.metric
     cells = [cell for cell in ranking.measured if cell.failed]
     if metric is None or not cells or not (best or ranking.leaders):
@@ -97,7 +98,7 @@ def _repeated(data: SweepData) -> list[Finding]:
 
 
 def _noisy_ends(data: SweepData) -> list[Finding]:
-    """That a mean of the last values is judged by, though nobody asked for it, and why."""
+    """The finding that a mean of the last values is used although nobody asked for it, and why."""
     ends, metric = data.ends, data.metric
     if ends is None or metric is None:
         return []
@@ -164,7 +165,7 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _split(ranking: Ranking) -> list[Finding]:
-    """A warning where the noise looks like one for which intervals are too narrow."""
+    """A warning if the noise looks like one for which intervals are too narrow."""
     split = split_noise([ranking.on_scale(cell) for cell in ranking.measured])
     if split is None or ranking.noise.p is None or ranking.noise.p > LEVEL:
         return []

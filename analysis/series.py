@@ -1,4 +1,4 @@
-"""What one key of one run recorded, as arrays. Pure."""
+"""One key of one run, as arrays. Pure."""
 
 from typing import NamedTuple
 
@@ -21,8 +21,8 @@ Floats = NDArray[np.float64]
 
 
 class Series(NamedTuple):
-    """One key of one run: values that are numbers (NaN and infinities among them) at steps that
-    are finite, ascending, each once. `rows` are the positions of its points in the history."""
+    """One key of one run: numeric values (including NaN and infinities) at finite steps,
+    ascending, each once. `rows` are the positions of its points in the history."""
 
     steps: Floats
     values: Floats
@@ -30,7 +30,7 @@ class Series(NamedTuple):
 
     @property
     def finite(self) -> "Series":
-        """Without the values that are not finite."""
+        """The same without values that are not finite."""
         kept = np.isfinite(self.values)
         return self if kept.all() else Series(*(part[kept] for part in self))  # pyright: ignore[reportArgumentType]
 
@@ -39,9 +39,9 @@ class Series(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """How the last values of runs behave: standard deviations from one to the next (`scatter`) and
-    between runs of a cell (`between`), and by how much the last few differ from those before
-    (`moved`, root mean square over the runs)."""
+    """The behaviour of the last values of runs: standard deviations from one to the next
+    (`scatter`) and between runs of a cell (`between`), and the difference between the last few
+    and those before (`moved`, root mean square over the runs)."""
 
     scatter: float
     between: float
@@ -49,8 +49,8 @@ class Ends(NamedTuple):
 
     @property
     def noisy(self) -> bool:
-        """Whether a mean of a few tells more: they go nowhere, and scatter is at least half of the
-        variance between runs."""
+        """Whether a mean of a few values is better: they have no trend, and their scatter is at
+        least half of the variance between runs."""
         return 0 < self.scatter >= self.moved and self.scatter**2 >= self.between**2 / 2
 
 
@@ -59,18 +59,18 @@ EMPTY = Series(_NO, _NO, np.empty(0, dtype=np.intp))
 
 
 def last(points: Series) -> tuple[float, float] | None:
-    """Step and value of the last point, NaN included."""
+    """The step and value of the last point, NaN included."""
     return judged(points, "minimize", "last")
 
 
 def best(points: Series, goal: str) -> tuple[float, float] | None:
-    """Step and value of the best finite point (the first of equals), the last point when none is
-    finite."""
+    """The step and value of the best finite point (the first of equals), or of the last point if
+    none is finite."""
     return judged(points, goal, "best")
 
 
 def judged(points: Series, goal: str, at: str) -> tuple[float, float] | None:
-    """Step and value of what a run is judged by (see `sweeper.results.objective`)."""
+    """The step and value that a run is judged by (see `sweeper.results.objective`)."""
     if not points:
         return None
     row, value = reduced(points.values, goal, at)

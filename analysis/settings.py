@@ -1,4 +1,4 @@
-"""What tells cells apart: the configuration keys that differ between them. Pure.
+"""Finds the configuration keys that differ between cells. Pure.
 
 The declared axes are not enough: an included cell may set other keys, and an axis of mappings
 sets several.
@@ -17,10 +17,9 @@ __all__ = ["level", "settings"]
 def settings(
     configs: Mapping[str, Mapping[str, Any]], axes: Sequence[str], seed_field: str
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
-    """The keys that tell cells (name -> configuration) apart, without the seed's, those of the
-    declared `axes` first and in their order; and for each cell its values of them. A key that a
-    cell does not set is missing there, which is not the same as null. A lone cell keeps its
-    axes."""
+    """The keys that differ between cells (name -> configuration), without the seed's: those of
+    the declared `axes` first, in their order. Also the values of each cell. A key that a cell
+    does not set is missing there, which differs from null. A lone cell keeps its axes."""
     flats = {cell: dict(dotted(config)) for cell, config in configs.items()}
     keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
     places = {key: _place(key, axes) for key in keys}
@@ -36,8 +35,8 @@ def settings(
 
 
 def level(config: Mapping[str, Any], key: str) -> str:
-    """The value of a dotted key as a text that is the same for values that a grid takes for the
-    same; "not set" where the configuration has none."""
+    """The value of a dotted key as a text that is equal for values that a grid treats as equal;
+    "not set" if the configuration lacks the key."""
     if key in config and not isinstance(config[key], Mapping):
         return labels.setting(_plain(config[key]))
     found = dict(dotted(config))
@@ -45,7 +44,7 @@ def level(config: Mapping[str, Any], key: str) -> str:
 
 
 def _place(key: str, axes: Sequence[str]) -> int:
-    """The position of the axis that sets a key; the number of axes when none does."""
+    """The position of the axis that sets a key; the number of axes if none does."""
     found = (i for i, axis in enumerate(axes) if key == axis or key.startswith(f"{axis}."))
     return next(found, len(axes))
 
@@ -59,7 +58,7 @@ def _differs(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _same(value: Any) -> str:
-    """Equal for values that a grid takes for the same: 1 and 1.0, but not 1 and true."""
+    """A key that is equal for values that a grid treats as equal: 1 and 1.0, but not 1 and true."""
     return json.dumps(_plain(value), sort_keys=True, default=str)
 
 

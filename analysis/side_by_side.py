@@ -1,5 +1,5 @@
-"""Checkpoints side by side on the same prompts: what each answered, who solves what the other does
-not, and by how much one is ahead, item by item."""
+"""Compares checkpoints on the same prompts, item by item: the answers of each, the items that
+only one solves, and how far one is ahead."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ __all__ = ["Ahead", "Prompt", "Sides", "compare_sides", "page"]
 
 
 class Prompt(NamedTuple):
-    """An item: its texts (a list of samples for each side), and the mean scores, None where nothing
-    has judged."""
+    """An item: its texts (a list of samples for each side), and the mean scores; None if nothing
+    was graded."""
 
     item: str
     prompt: str
@@ -28,7 +28,7 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class Ahead:
-    """A side against the first, over `items`: the mean of its scores less the first's with a 95 %
+    """A side compared with the first over `items`: its mean score minus the first's with a 95 %
     interval (None for fewer than two items), and the items that only one of them solves."""
 
     name: str
@@ -42,8 +42,8 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Sides:
-    """All sides, by name; their mean scores over the items that all have answered; each other one
-    against the first."""
+    """All sides by name, their mean scores over the items that all answered, and the comparison
+    of each other side with the first."""
 
     names: tuple[str, ...]
     prompts: tuple[Prompt, ...]
@@ -52,7 +52,7 @@ class Sides:
 
     @property
     def document(self) -> dict[str, object]:
-        """All of it, for programs."""
+        """The comparison as a JSON object."""
         return {
             "schema": 1,
             "sides": [
@@ -76,8 +76,8 @@ class Sides:
 
 
 def compare_sides(answers: Mapping[str, Sequence[Answer]]) -> Sides:
-    """Put together what sides have answered, the first of which the others are compared with. Items
-    that one of them has not answered are left out. Pure."""
+    """Combines the answers of the sides and compares each with the first. Items that a side has
+    not answered are left out. Pure."""
     names = tuple(answers)
     by_item = [_by_item(answers[name]) for name in names]
     common = [item for item in by_item[0] if all(item in own for own in by_item)]
@@ -140,7 +140,7 @@ pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.4 
 
 
 def page(sides: Sides) -> str:
-    """All of it as one HTML page that needs nothing else: what sides differ on comes first."""
+    """The comparison as a self-contained HTML page. Items on which sides differ come first."""
     apart = {one.item for ahead in sides.against for one in (*ahead.gained, *ahead.lost)}
     ordered = sorted(sides.prompts, key=lambda one: one.item not in apart)
     heads = "".join(f"<th>{html.escape(name)}</th>" for name in ("prompt", *sides.names))
@@ -168,7 +168,7 @@ def _right(text: str) -> str:
 
 
 def lines(sides: Sides) -> list[str]:
-    """What can be said in a line each: the scores, and how far each is from the first."""
+    """The scores, and the distance of each from the first, one line each."""
     count = len(sides.prompts)
     found = [f"{count} item{'s' * (count != 1)}, answered by {len(sides.names)} sides"]
     for name, mean in zip(sides.names, sides.means, strict=True):

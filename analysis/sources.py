@@ -1,4 +1,4 @@
-"""Where a report's runs come from: sweeps of ours, or any folder with runs in it."""
+"""Finds the runs of a report: in sweeps, or in any folder with runs."""
 
 import json
 import os
@@ -19,14 +19,13 @@ from sweeper.storage.opening import open_store
 __all__ = ["Placed", "Source", "find_sources", "write_file"]
 
 _OWN = frozenset({"log_path", "seed", "wandb_name", "behavior_if_log_dir_exists"})
-"""Keys of a configuration that differ from run to run and tell no cells apart."""
+"""Configuration keys that differ from run to run and do not separate cells."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A run with the cell and the seed that it counts under, and the configuration without what is
-    the run's own. `assumed`: nothing says how it ended,
-    and it is taken for finished."""
+    """A run with the cell and the seed that it counts under, and its configuration without keys
+    that are the run's own. `assumed`: nothing says how it ended, so it counts as finished."""
 
     run: RecordedRun
     cell: str
@@ -38,8 +37,8 @@ class Placed:
 
 @dataclass(frozen=True)
 class Source:
-    """A sweep, a `stage` of one, or what is taken for a sweep. `retired` counts runs that its grid
-    has no more."""
+    """A sweep, a `stage` of one, or a folder that counts as a sweep. `retired` counts runs that
+    its grid no longer contains."""
 
     name: str
     registry: Registry
@@ -53,23 +52,23 @@ class Source:
 
     @property
     def root(self) -> str:
-        """The root that its sweep is in; "" for a folder, which is in none."""
+        """The root of its sweep; "" for a folder, which has none."""
         return "" if self.sweep is None else self.sweep.root
 
     @property
     def path(self) -> str:
-        """The folder of the sweep, or the folder that was named; an address on a remote store."""
+        """The folder of the sweep, or the named folder; an address on a remote store."""
         return self.registry.roots[0] if self.sweep is None else self.sweep.path
 
     def place(self, name: str) -> str:
-        """Where `write` keeps a file, as a whole path or an address."""
+        """The full path or address at which `write` keeps a file."""
         return f"{self.path.rstrip('/')}/report/{self._below(name)}"
 
     def _below(self, name: str) -> str:
         return name if self.stage is None else f"{self.stage}/{name}"
 
     def write(self, name: str, content: bytes) -> str:
-        """Keep a file of the report with it; gives its path."""
+        """Writes a file of the report beside the sweep, and returns its path."""
         if self.sweep is not None:
             return self.sweep.write_report(self._below(name), content)
         if "://" in self.path:
@@ -84,7 +83,8 @@ class Source:
 
 
 def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
-    """Each a sweep of the registry by its name, else a folder by its path. Raises `NotFound`."""
+    """Finds each source: a sweep of the registry by its name, else a folder by its path. Raises
+    `NotFound`."""
     return [_find(registry, name) for name in names]
 
 
@@ -106,7 +106,7 @@ def _find(registry: Registry, name: str) -> Source:
 
 
 def _with_stages(registry: Registry, name: str) -> Sweep | None:
-    """The sweep of that name, if there is one and it has stages."""
+    """The sweep of that name, if it exists and has stages."""
     try:
         sweep = registry.sweep(name)
     except (NotFound, StoreError):
@@ -115,7 +115,7 @@ def _with_stages(registry: Registry, name: str) -> Sweep | None:
 
 
 def _folders(registry: Registry, name: str) -> list[str]:
-    """Which folders a name may mean: one here, or one below a root, as `ls` shows it."""
+    """The folders that a name may mean: one here, or one below a root, as `ls` shows it."""
     if "://" in name:
         return [name]
     below = [f"{root.rstrip('/')}/{name}" for root in registry.roots]
@@ -132,7 +132,7 @@ def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
 
 
 def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
-    """A stage as if it were a sweep. Raises `NotFound`."""
+    """A stage as a sweep of its own. Raises `NotFound`."""
     if sweep.plan.stage(stage) is None:
         known = ", ".join(one.name for one in sweep.plan.stages) or "none"
         raise NotFound(f"no stage {stage!r} in {sweep.name}: there is {known}")
@@ -146,23 +146,23 @@ def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
 
 
 def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
-    """The configuration of a run with the cells that it goes on from in the place of addresses of
-    theirs."""
+    """The configuration of a run, with the addresses of checkpoints replaced by the cells that
+    they come from."""
     above = [cells[parent] for parent in placed.run.parents if parent in cells]
     own = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
     return {PARENT: ", ".join(above) or "the base model", **own}
 
 
 def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
-    """The runs that count, and how many others there are."""
+    """The runs that count, and the number of others."""
     kept = current(runs)
     placed = (Placed(run, run.cell, run.seed, run.state.value, run.config) for run in kept)
     return tuple(placed), len(runs) - len(kept)
 
 
 def _of_folder(path: str) -> Source | None:
-    """The runs in folders below a folder: those with the same configuration, their seed and their
-    names left out, are a cell, called by its first run."""
+    """The runs below a folder. Runs with the same configuration, without seed and names, are a
+    cell, which is named after its first run."""
     registry = Registry(path)
     names: dict[str, str] = {}
     runs: list[Placed] = []
@@ -190,9 +190,9 @@ def _of_folder(path: str) -> Source | None:
 
 
 def write_file(folder: str, name: str, content: bytes) -> str:
-    """Write a file of a report, whole, its folder made; gives its path. A link of its name is
-    replaced, not followed. Raises `UsageError` for what
-    cannot be a folder, `StoreError` when the file cannot be written."""
+    """Writes a file of a report atomically, makes its folder if needed, and returns its path. A
+    link of that name is replaced, not followed. Raises `UsageError` for a path that cannot be a
+    folder, `StoreError` if the file cannot be written."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in it

@@ -1,4 +1,4 @@
-"""Which recorded keys are of what a run was trained on, and which of what was held out. By name."""
+"""Tells from the names of recorded keys which are of training data and which of held-out data."""
 
 import functools
 
@@ -7,7 +7,7 @@ from sweeper.analysis.keys import words_of
 __all__ = ["counterparts", "family", "is_held_out", "is_training", "same_quantity"]
 
 FEWEST, MOST = 3, 60
-"""Tasks that make a family, at least, and that are looked at, at most."""
+"""The fewest tasks that make a family, and the most that are examined."""
 
 _HELD = frozenset(
     (
@@ -24,19 +24,19 @@ _ALIKE = {
 
 
 def is_held_out(key: str) -> bool:
-    """Whether a key's name says that it is of what no run is trained on."""
+    """Whether a key's name says that it is of held-out data."""
     return bool(words_of(key) & _HELD)
 
 
 def is_training(key: str) -> bool:
-    """Whether a key's name says that it is of what the run is trained on: `train/nll`, and
-    tinker-cookbook's `env/...`, which is of the prompts of a training step."""
+    """Whether a key's name says that it is of training data: `train/nll`, and tinker-cookbook's
+    `env/...`, which is of the prompts of a training step."""
     return not is_held_out(key) and bool(words_of(key) & _TRAINED)
 
 
 def same_quantity(key: str, other: str) -> bool:
-    """Whether two keys measure the same, of different questions: `env/all/reward/total` and
-    `test/reward`."""
+    """Whether two keys measure the same quantity on different questions: `env/all/reward/total`
+    and `test/reward`."""
     return _quantity(key) == _quantity(other)
 
 
@@ -49,9 +49,8 @@ def _quantity(key: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
-    """The held-out keys that tell how a run did by a metric of training, the nearest first: the
-    same under `test/`, the same quantity, and then an accuracy or a reward. Empty for a metric that
-    is held out itself."""
+    """The held-out keys for a training metric, the nearest first: the same key under `test/`, the
+    same quantity, then an accuracy or a reward. Empty for a metric that is held out itself."""
     if is_held_out(metric):
         return ()
     bare = metric.removeprefix("train/").removeprefix("train_")
@@ -64,8 +63,8 @@ def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Keys that differ in one part alone, the task: `eval/gsm8k/score`, `eval/ifeval/score`. That
-    of the metric if it has one, else the largest; empty where there is none."""
+    """Keys that differ only in their task: `eval/gsm8k/score`, `eval/ifeval/score`. The family of
+    the metric if it has one, else the largest; empty if there is none."""
     found: dict[tuple[str, str], list[str]] = {}
     for key in sorted(keys):
         above, _, leaf = key.rpartition("/")

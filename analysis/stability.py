@@ -37,17 +37,17 @@ RULE = (
 _POINTS = 3
 _SHARE = 0.1
 _MANY = 8
-"""Values from which on a run tells its own scatter."""
+"""From this many values on, a run's own scatter is measured."""
 _SPREAD = 1.4826 / 6**0.5
-"""From the median of absolute second differences to a standard deviation."""
+"""The factor from the median of absolute second differences to a standard deviation."""
 _EFFICIENCY = 0.4
-"""What a value is worth in degrees of freedom to a median."""
+"""The degrees of freedom that one value adds to a median."""
 
 
 @dataclass(frozen=True)
 class Unstable:
-    """A run that lost what it had: the metric when it began, at its best and at its end. `worse`:
-    it ended worse than it began."""
+    """A run that lost what it had learned, with the metric at its beginning, at its best and at
+    its end. `worse`: it ended worse than it began."""
 
     run: str
     cell: str
@@ -59,8 +59,8 @@ class Unstable:
 
 @dataclass(frozen=True)
 class Rate:
-    """Of the `trials` runs with a result that have `value` of a setting, `count` diverged or were
-    unstable; `low` and `high` are Wilson's 95 % interval of the share."""
+    """Of the `trials` runs with a result and this `value` of a setting, `count` diverged or were
+    unstable. `low` and `high` are Wilson's 95 % interval of the share."""
 
     axis: str
     value: str
@@ -72,7 +72,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Stability:
-    """`diverged` and `unstable` runs, and how often they occur at each value of each axis."""
+    """The `diverged` and `unstable` runs, and their rates at each value of each axis."""
 
     diverged: tuple[RunData, ...]
     unstable: tuple[Unstable, ...]
@@ -80,7 +80,7 @@ class Stability:
 
 
 def assess(data: SweepData, keys: Sequence[str]) -> Stability:
-    """Which runs went wrong, and where in the grid; `keys` are the settings that differ."""
+    """Finds runs that went wrong, and where in the grid. `keys` are the settings that differ."""
     diverged = tuple(run for run in data.runs if run.diverged)
     unstable = _unstable(data)
     ids = {run.name: run.id for run in data.runs}
@@ -90,14 +90,14 @@ def assess(data: SweepData, keys: Sequence[str]) -> Stability:
 
 
 class _Course(NamedTuple):
-    """What a run recorded, smaller being better."""
+    """The course of a run, with smaller values being better."""
 
     run: RunData
     values: Floats
 
     @property
     def gain(self) -> float:
-        """Half of it: no overflow."""
+        """Half of the gain. The half avoids overflow."""
         return float(self.values[0] / 2 - self.values.min() / 2)
 
     @property
@@ -136,7 +136,7 @@ def _unstable(data: SweepData) -> tuple[Unstable, ...]:
 
 
 class _Scatter(NamedTuple):
-    """A standard deviation of single values, and the degrees of freedom it is known with."""
+    """A standard deviation of single values, with its degrees of freedom."""
 
     sd: float
     df: float
@@ -153,8 +153,8 @@ def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int
 
 
 def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
-    """How far runs of one cell lie apart at the same step, in the second half of their values:
-    of the cells the middle one, so that those in which a run went wrong do not count."""
+    """The distance between runs of one cell at the same step, in the second half of their values.
+    It is the median over the cells, so that cells with a run that went wrong do not count."""
     cells: dict[tuple[str, int], list[Floats]] = {}
     for course in courses:
         cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)
@@ -170,7 +170,7 @@ def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
 
 
 def _about_a_line(courses: Sequence[_Course]) -> _Scatter:
-    """How far values lie from a straight line through their neighbours, in all of these runs."""
+    """The distance of values from a straight line through their neighbours, over all these runs."""
     bends = np.concatenate([np.abs(np.diff(course.values, 2)) for course in courses])
     return _Scatter(_SPREAD * float(np.median(bends)), max(2.0, _EFFICIENCY * len(bends)))
 

@@ -52,19 +52,19 @@ __all__ = [
 ]
 
 _WELCH = 2 / 3
-"""Of all degrees of freedom of two cells the most that Welch's comparison of them is granted: with
-three runs the estimate is often too large just where one of them is much noisier."""
+"""Welch's comparison of two cells gets at most this share of their degrees of freedom: with three
+runs the estimate is often too large just when one of the cells is much noisier."""
 
 
 _NO_CHANCE = 0.01
 
 
 class Summary(NamedTuple):
-    """The values of one cell, one a seed. `low` and `high` bound the mean with `CONFIDENCE`; they
-    are None at n = 1 and when all values are the same, since identical replicates tell nothing
-    about the noise between seeds. `mean` and the rest are None at n = 0; `sd` (with n - 1) also
-    at n = 1. On the log scale `mean` is the geometric mean and `sd` that of the natural
-    logarithms; the bounds are of the geometric mean."""
+    """The values of one cell, one per seed. `low` and `high` bound the mean with `CONFIDENCE`.
+    They are None at n = 1, and if all values are the same, since identical replicates tell
+    nothing about the noise between seeds. `mean` and the rest are None at n = 0; `sd` (with n -
+    1) also at n = 1. On the log scale, `mean` is the geometric mean, `sd` is that of the natural
+    logarithms, and the bounds are of the geometric mean."""
 
     n: int
     mean: float | None
@@ -76,17 +76,17 @@ class Summary(NamedTuple):
 
     @property
     def identical(self) -> bool:
-        """Two values or more, and all the same."""
+        """Whether there are two values or more, all the same."""
         return self.n > 1 and self.minimum == self.maximum
 
 
 class Comparison(NamedTuple):
-    """A cell against the best: `difference` is its mean less the best's (on the log scale of the
-    means of natural logarithms), `error` the standard error of that, with `df` degrees of freedom,
-    and `family` the number of cells compared. `p` is that of the claim that it is not the best,
-    adjusted for choosing the best among all; `reach` how many standard errors the bounds of the
-    difference lie from it; and by `most` two values of the metric can differ (by 1 where it is a
-    share)."""
+    """A cell compared with the best. `difference` is its mean minus that of the best; on the log
+    scale, of the natural logarithms. `error` is the standard error of the difference, with `df`
+    degrees of freedom. `family` is the number of cells compared. `p` belongs to the claim that
+    the cell is not the best, and is adjusted for choosing the best among all. `reach` is the
+    distance of the bounds from the difference, in standard errors. Two values of the metric can
+    differ by at most `most` (1 for a share)."""
 
     difference: float
     error: float
@@ -99,12 +99,12 @@ class Comparison(NamedTuple):
 
     @property
     def told_apart(self) -> bool:
-        """Whether the difference is beyond what noise explains, at 1 - `CONFIDENCE`."""
+        """Whether the difference is beyond the noise, at 1 - `CONFIDENCE`."""
         return self.p <= 1 - CONFIDENCE
 
     @property
     def ratio(self) -> float | None:
-        """Its geometric mean as a multiple of the best's; None on the linear scale."""
+        """The geometric mean as a multiple of the best cell's; None on the linear scale."""
         return exp(self.difference) if self.scale == "log" else None
 
     def interval(self) -> tuple[float, float]:
@@ -121,12 +121,12 @@ class Comparison(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _student(df: float) -> float:
-    """How many standard errors Student's interval reaches to either side."""
+    """The reach of Student's interval to either side, in standard errors."""
     return student_quantile((1 + CONFIDENCE) / 2, df)
 
 
 def finite_mean(values: Iterable[float]) -> float | None:
-    """The mean of the values that are finite; None without any."""
+    """The mean of the finite values; None if there are none."""
     found = [value for value in values if math.isfinite(value)]
     return math.fsum(value / len(found) for value in found) if found else None
 
@@ -134,9 +134,10 @@ def finite_mean(values: Iterable[float]) -> float | None:
 def summarise(
     values: Sequence[float], scale: Scale = "linear", spread: Spread | None = None
 ) -> Summary:
-    """Mean and Student t interval of finite `values`: mean +- t(df) sd / sqrt(n), computed on
-    `scale` and brought back from it, with the standard deviation and the degrees of freedom of
-    `spread`, else with their own and n - 1. On the log scale all `values` must be positive."""
+    """The mean and the Student t interval of finite `values`: mean +- t(df) sd / sqrt(n). It is
+    computed on `scale` and converted back. The standard deviation and the degrees of freedom are
+    those of `spread`, by default those of the values and n - 1. On the log scale all `values`
+    must be positive."""
     n = len(values)
     if n == 0:
         return Summary(0, None, None, None, None, None, None)
@@ -159,10 +160,10 @@ def summarise(
 def summarise_chosen(
     values: Sequence[float], scale: Scale, spread: Spread, of: int, sign: float
 ) -> Summary:
-    """The same for a cell that was chosen as the best of `of` that may be it: chance has most
-    likely helped it. The bound on the worse side is as far off as the largest of so many means
-    strays from its truth with probability 1 - `CONFIDENCE`; the other is Student's (`sign` 1: the
-    least is best)."""
+    """The same for a cell that was chosen as the best of `of` possible ones, most likely with the
+    help of chance. The bound on the worse side is as far off as the largest of that many means
+    strays from its true value with probability 1 - `CONFIDENCE`. The other bound is Student's.
+    With `sign` 1, smaller is better."""
     found = summarise(values, scale, spread)
     if of < 2:
         return found
@@ -179,8 +180,8 @@ def against_best(
     sign: float = 1.0,
     scale: Scale = "linear",
 ) -> dict[str, Comparison]:
-    """Comparisons of `best` with every other cell whose noise is known, the family (`sign` 1: the
-    least is best). Empty when that of `best` is not, or of nothing else. On the log scale all
+    """Compares `best` with every other cell of known noise: the family. With `sign` 1, smaller is
+    better. Empty if the noise of `best`, or of all others, is unknown. On the log scale all
     values must be positive."""
     cells = {
         name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
@@ -204,9 +205,9 @@ def against_best(
 
 
 def contenders(found: Mapping[str, Comparison], others: Iterable[str]) -> int:
-    """How many cells may have been chosen as the best, itself and `others` among them: those that
-    cannot be told apart from it at a level that leaves out only what had no chance, and those that
-    were not compared, of which nothing tells that they had none."""
+    """The number of cells that may have been chosen as the best, including it and `others`: cells
+    that cannot be distinguished from it at a level that leaves out only those without a chance,
+    and cells that were not compared."""
     return 1 + sum(name not in found or found[name].p > _NO_CHANCE for name in others)
 
 
@@ -221,7 +222,7 @@ class _Mean(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """Cells that are compared: how many, and as `against_best`."""
+    """The cells that are compared, their number, and the arguments of `against_best`."""
 
     cells: int
     sign: float
@@ -229,7 +230,7 @@ class _Family(NamedTuple):
 
 
 def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
-    """With noise that all share; the bounds are Tukey's and Kramer's."""
+    """Comparisons with shared noise. The bounds are those of Tukey and Kramer."""
     chances = _not_the_best(cells, best, family.sign)
     found: dict[str, Comparison] = {}
     for name, cell in cells.items():
@@ -275,7 +276,7 @@ def _all_apart(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict
 
 
 def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
-    """With the noise of each: Welch's, and Bonferroni's bound."""
+    """Comparisons in which each cell has its own noise: Welch's, with Bonferroni's bound."""
     difference, error, a, b = _distance(cell, best)
     df = (a + b) ** 2 / (a**2 / cell.spread.df + b**2 / best.spread.df)
     df, others = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
@@ -287,19 +288,20 @@ def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
 
 
 def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
-    """Of two means with its error, and the parts of that error's square, in a unit of their own."""
+    """The distance of two means with its standard error, and the parts of the squared error, in
+    one unit."""
     unit = max(cell.spread.sd, best.spread.sd)
     a, b = ((one.spread.sd / unit) ** 2 / one.n for one in (cell, best))
     return cell.value - best.value, math.sqrt(a + b) * unit, a, b
 
 
 def _at_least_of_two(found: Comparison, sign: float) -> Comparison:
-    """Among many no surer than with just those two."""
+    """Makes p among many cells no smaller than that of the two cells alone."""
     return found._replace(p=max(found.p, _pair(found, sign)))
 
 
 def _pair(found: Comparison, sign: float) -> float:
-    """The p value of two cells alone, two-sided; 1 for a cell with the better mean."""
+    """The two-sided p value of two cells alone; 1 for a cell with the better mean."""
     if sign * found.difference <= 0:
         return 1.0
     return float(student_tail(found.difference / found.error, found.df))

@@ -1,4 +1,4 @@
-"""Everything computed of a sweep, between reading it and showing it."""
+"""Computes everything that a report says about a sweep, after reading it and before showing it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,11 +43,11 @@ __all__ = ["Study", "study"]
 
 @dataclass(frozen=True)
 class Study:
-    """What the pages are made of. `surface` is the model of all axes where no grid tells what each
-    does, `blocks` the parts that are judged each by itself. `paired` are differences from the best
-    over shared seeds, on the scale of the comparison, by cell; `needed` the seeds a cell that are
-    thought to part the first two; `no_next` says why a grid to run next, which the findings ask
-    for, cannot be written; `prices` are dollars per million tokens."""
+    """All results of the computation. `surface` is the model of all axes, for sweeps without a
+    grid. `blocks` are the parts that are judged separately. `paired` are the differences from the
+    best over shared seeds, by cell, on the scale of the comparison. `needed` is the number of
+    seeds per cell that should separate the first two cells. `no_next` says why a next grid cannot
+    be written although the findings ask for one. `prices` are dollars per million tokens."""
 
     data: SweepData
     ranking: Ranking
@@ -75,12 +75,12 @@ class Study:
 
     @property
     def priced(self) -> bool:
-        """Whether it is known what some run cost."""
+        """Whether the cost of any run is known."""
         return any(dollars(run.cost, self.prices) is not None for run in self.data.runs)
 
 
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
-    """All that the report says, computed. Pure."""
+    """Computes everything that the report says. Pure."""
     ranking = rank(data)
     sign = data.sign
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
@@ -138,7 +138,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
 
 
 def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None) -> AxesTold:
-    """What each axis does; nothing without a metric."""
+    """The effect of each axis. Empty without a metric."""
     axes = find_axes(ranking, sign) if data.metric is not None else []
     surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
     counted = {cell.name for cell in usable(ranking)}
@@ -155,7 +155,8 @@ def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None)
 def _modelled(
     ranking: Ranking, axes: Sequence[Axis], sign: float, blocks: Blocks | None
 ) -> Surface | None:
-    """A model of all axes, where the means of one of them mix what the others do."""
+    """A model of all axes, for sweeps in which the mean over one axis would mix in the effects of
+    others."""
     matched = {axis.key for axis in axes if axis.matched}
     if matched.issuperset(varying(ranking)):
         return None
@@ -163,7 +164,7 @@ def _modelled(
 
 
 def _paired(ranking: Ranking) -> dict[str, Estimate]:
-    """Each cell with the best, or with that of its block."""
+    """Compares each cell with the best one, or with the best of its block."""
     bests = [ranking.best] if ranking.best is not None else []
     bests += [c for c in ranking.cells if ranking.leaders.get(c.name) == c.name]
     found: dict[str, Estimate] = {}
@@ -178,7 +179,7 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
 
 
 def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
-    """How far the best is ahead of the next in the ranking."""
+    """How far the best cell is ahead of the next one in the ranking."""
     if ranking.best is None or not ranking.others:
         return None
     second = ranking.others[0]
@@ -186,7 +187,8 @@ def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
 
 
 def _needed(ranking: Ranking, lead: Lead | None) -> int | None:
-    """Seeds a cell that part the best and the second, if any number does."""
+    """The number of seeds per cell that separates the best from the second, or None if no number
+    does."""
     best = ranking.best
     if lead is None or best is None or lead.comparison is None or lead.comparison.told_apart:
         return None

@@ -29,21 +29,22 @@ from sweeper.metrics import as_float
 __all__ = ["AxisEffect", "PairEffect", "Share", "Surface", "find_surface", "varying"]
 
 _FEWEST = 12
-"""Cells from which on a model of them is worth its name."""
+"""The fewest cells for a model."""
 _POINTS = 41
 _PLACES = 1001
 _PLANE = 25
 _DRAWS = 4000
 _PAIRED = 0.025
-"""The level for all pairs together: with that of the axes less than 10 % of false sentences."""
+"""The level for all pairs together. With the level for axes, fewer than 10 % of sweeps get a
+false sentence."""
 _LARGE = 500.0
-"""A statistic from which on the noncentral F distribution is near a lognormal one."""
+"""From this statistic on, the noncentral F distribution is approximated by a lognormal one."""
 _FAR = 3.0
-"""Means further out than so many quartile ranges count as being just there."""
+"""Means further out than this many interquartile ranges are moved to that distance."""
 
 
 class Share(NamedTuple):
-    """A share of the variance between cells with its 95 % interval."""
+    """A share of the variance between cells, with its 95 % interval."""
 
     value: float
     low: float
@@ -52,12 +53,13 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class AxisEffect:
-    """What an axis adds. `p` pays for all axes. `importance` is its share of the variance between
-    cells, `permuted` how much worse cells are foretold when its values are mixed up, as such a
-    share. `xs` with `means` and the band `low` to `high` are its curve (values of the metric, all
-    other axes as they are on average; texts where its values are no numbers); `side` the end toward
-    which it gets better all the way, "" where it does not, or not beyond the noise. `best` is the
-    value with the best mean, and in 95 % of what the noise allows it lies within `between`."""
+    """The effect of an axis. `p` is corrected for all axes. `importance` is its share of the
+    variance between cells. `permuted` is the loss of prediction when its values are shuffled, as
+    such a share. `xs` with `means` and the band from `low` to `high` are its curve: values of the
+    metric with all other axes at their average (texts if its values are not numbers). `side` is
+    the end toward which the metric improves all the way, or "" if it does not, or not beyond the
+    noise. `best` is the value with the best mean, and it lies within `between` with 95 %
+    confidence."""
 
     key: str
     numeric: bool
@@ -75,14 +77,14 @@ class AxisEffect:
 
     @property
     def told(self) -> bool:
-        """Whether it is told to do anything."""
+        """Whether a test shows its effect."""
         return self.p <= 1 - CONFIDENCE
 
 
 @dataclass(frozen=True)
 class PairEffect:
-    """Two axes together: `means` by row of `ys` and column of `xs`. `p`, for all pairs at once,
-    that what one does depends on the other."""
+    """Two axes together: `means` by rows of `ys` and columns of `xs`. `p`, corrected for all
+    pairs, belongs to the claim that the effect of one depends on the other."""
 
     x: str
     y: str
@@ -93,17 +95,18 @@ class PairEffect:
 
     @property
     def told(self) -> bool:
-        """Whether they are told to depend on each other."""
+        """Whether a test shows that they depend on each other."""
         return self.p <= _PAIRED
 
 
 @dataclass(frozen=True)
 class Surface:
-    """The model of `cells` cells: axes, the most telling first, pairs of those that matter, how
-    much of the variance it explains (adjusted for its terms), and the axes that it leaves out with
-    the reason. `cut` cells were so far out that they count as nearer. `why` says why there is no
-    model, and then the rest is empty. `within` is the setting that blocks are made by:
-    shares are of the variance that is left within them, and nothing is said of it."""
+    """The model of `cells` cells: the axes, the most important first; pairs of axes that matter;
+    the share of the variance that it explains (adjusted for its terms); and the axes that it
+    leaves out, with the reason. `cut` cells were moved closer because they were far out. `why`
+    says why there is no model; the rest is then empty. `within` is the setting that separates
+    blocks: shares are of the variance that remains within blocks, and the setting itself is not
+    judged."""
 
     cells: int
     axes: tuple[AxisEffect, ...]
@@ -115,13 +118,13 @@ class Surface:
     within: str = ""
 
     def of(self, key: str) -> AxisEffect | None:
-        """What it says of an axis."""
+        """The result for an axis."""
         return next((axis for axis in self.axes if axis.key == key), None)
 
 
 def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | None:
-    """The model, for cells that have two values of an axis or more; None without any axis. `within`
-    is the setting that blocks are made by."""
+    """Makes the model, if cells have two values or more of some axis; None without any axis.
+    `within` is the setting that separates blocks."""
     cells = usable(ranking)
     found = [(key, _column(key, cells)) for key in ranking.keys]
     columns = [own for _, own in found if isinstance(own, Column)]
@@ -154,7 +157,7 @@ def _why(cells: int) -> str:
 
 
 def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
-    """None for a setting that all of these cells have alike."""
+    """The columns of a setting; None if all of these cells have the same value."""
     texts = [level(cell.settings, key) for cell in cells]
     if len(set(texts)) < 2:
         return None
@@ -164,8 +167,8 @@ def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
 
 
 def _pulled(y: Floats) -> tuple[Floats, int]:
-    """Means far outside pulled in to where "far" begins, and how many those are: a run that went
-    wrong says that it did, not by which power of ten."""
+    """Moves means that are far outside to the limit, and counts them. A run that went wrong shows
+    that it did, not by which power of ten."""
     low, high = np.quantile(y, [0.25, 0.75])
     reach = _FAR * (high - low)
     if not reach > 0:
@@ -177,8 +180,8 @@ def _pulled(y: Floats) -> tuple[Floats, int]:
 def _within_means(
     columns: Sequence[Column], cells: int
 ) -> tuple[list[Column], list[tuple[str, str]]]:
-    """As many terms as the cells can tell: curves for all, else straight lines for all, else the
-    axes that come first."""
+    """Chooses as many terms as the cells can determine: curves for all axes, else straight lines
+    for all, else the first axes only."""
     curved = 1 + sum(own.width for own in columns)
     if 2 * curved <= cells:
         return list(columns), []
@@ -194,7 +197,7 @@ def _within_means(
 
 
 def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str]]]:
-    """The axes whose terms can be told from those of the axes before them."""
+    """The axes whose terms can be separated from those of the axes before them."""
     design = np.ones((len(columns[0].at), 1)) if columns else np.empty((0, 1))
     kept: list[Column] = []
     left: list[tuple[str, str]] = []
@@ -227,7 +230,8 @@ def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str
 
 
 class _Scene(NamedTuple):
-    """A model, the squares that shares are of, and how its numbers become values again."""
+    """A model, the sums of squares that shares refer to, and the conversion of its numbers back
+    to values."""
 
     model: Fit
     total: float
@@ -270,7 +274,7 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
 
 
 def _importance(model: Fit, index: int, total: float) -> Share:
-    """The share of an axis by its F statistic: what noise adds to it is taken off, and the
+    """The share of an axis, from its F statistic with the contribution of noise removed. The
     interval is that of the noncentral F distribution."""
     squares, terms = model.squares(index)
     if not model.variance > 0:
@@ -287,7 +291,7 @@ def _importance(model: Fit, index: int, total: float) -> Share:
 
 
 def _noncentral(share: float, terms: int, df: int, statistic: float) -> float:
-    """The noncentrality with which an F statistic lies below this one with that probability."""
+    """The noncentrality at which an F statistic is below this one with that probability."""
     if terms * statistic > _LARGE:  # the series that sums it grows with it
         known = student_quantile(1 - share, df) * math.sqrt(2 / df + 4 / (terms * statistic))
         return terms * statistic * math.exp(known)
@@ -304,9 +308,9 @@ def _noncentral(share: float, terms: int, df: int, statistic: float) -> float:
 
 
 def _permuted(model: Fit, index: int, total: float) -> Share:
-    """By how much the squared error of cells foretold by the others grows, on average over all ways
-    to mix up the values of an axis, as a share of the variance (halved: a value mixed up is wrong
-    twice). The interval is over cells."""
+    """The growth of the squared prediction error of left-out cells, on average over all shuffles
+    of an axis, as a share of the variance (halved, since a shuffled value is wrong twice). The
+    interval is over cells."""
     part = model.alone(index)
     foretold = model.left / (1 - model.leverage)
     with_own = foretold + model.alone(index, without_own=True)
@@ -324,8 +328,8 @@ def _sd(values: Floats) -> float:
 
 
 def _best(model: Fit, index: int, at: Floats, sign: float) -> tuple[int, int, int]:
-    """Positions of the best value, and of the ends of where it lies in 95 % of what the noise of
-    the weights allows."""
+    """The positions of the best value, and of the ends of the range that contains it with 95 %
+    confidence."""
     own = model.place(index)
     terms = model.columns[index].terms(at)
     rng = np.random.default_rng([9, index, len(model.y)])
@@ -341,7 +345,7 @@ def _best(model: Fit, index: int, at: Floats, sign: float) -> tuple[int, int, in
 
 
 def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
-    """The end toward which the curve gets better all the way, the ends differing at 5 % shared by
+    """The end toward which the curve improves all the way, if the ends differ at 5 %, shared by
     all axes (Bonferroni)."""
     steps = np.diff(sign * means)
     if not (np.all(steps < 0) or np.all(steps > 0)):
@@ -360,8 +364,9 @@ def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
 def _pairs(
     scene: _Scene, order: Sequence[int], axes: Mapping[int, AxisEffect]
 ) -> tuple[PairEffect, ...]:
-    """The pairs that are told to depend on each other, and the one of the two axes that matter
-    most. An axis whose curve did not fit in is not asked: what bends looks like a product there."""
+    """The pairs that depend on each other by a test, and the pair of the two most important axes.
+    An axis whose curve did not fit into the model is left out, because a curve looks like a
+    product there."""
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
     columns = scene.model.columns
@@ -374,12 +379,12 @@ def _pairs(
 
 
 def _flattened(own: Column) -> bool:
-    """Whether an axis of three numbers or more has a straight term alone."""
+    """Whether an axis of three numbers or more has only a straight term."""
     return own.numeric and not own.curved and len(np.unique(own.at)) > 2
 
 
 def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
-    """The plane of two axes: what each adds, and their product where it is told."""
+    """The plane of two axes: the effect of each, and their product if a test shows it."""
     (a, b), model = pair, scene.model
     at = np.linspace(-1, 1, _PLANE)
     plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]

@@ -1,6 +1,6 @@
-"""The figures of axes that no grid tells: cells as points, the model's curve through them, and its
-level lines over two axes. As plain dicts for plotly; `meta` as in `sweeper.analysis.figures`. Pure.
-"""
+"""Makes the figures of axes for sweeps without a grid: cells as points, the model's curve, and
+contour lines over two axes. They are plain dicts for plotly, with `meta` as in
+`sweeper.analysis.figures`. Pure."""
 
 import itertools
 import math
@@ -32,9 +32,9 @@ __all__ = ["plane_figure", "scatter_figure"]
 
 _LINES = 7
 _TRIED = 9
-"""So few numbers are marked themselves."""
+"""Up to this many numbers get a tick mark each."""
 _MOST = 60
-"""Texts that an axis of a figure can show."""
+"""The most texts that an axis of a figure can show."""
 
 Points = list[tuple[float, float]]
 
@@ -42,8 +42,8 @@ Points = list[tuple[float, float]]
 def scatter_figure(
     key: str, effect: AxisEffect | None, ranking: Ranking, metric: str
 ) -> dict[str, Any] | None:
-    """The cells' means against a setting, and what a model of all settings makes of it; None for a
-    setting of too many texts."""
+    """The means of the cells against a setting, with the model's curve; None for a setting with
+    too many texts."""
     cells = [cell for cell in usable(ranking) if cell.summary.mean is not None]
     numbers = ordered(key, [cell.settings for cell in cells if key in cell.settings])
     numeric = bool(numbers) and all(key in cell.settings for cell in cells)
@@ -68,7 +68,7 @@ def scatter_figure(
 
 
 def _marked(low: float, high: float) -> dict[str, Any]:
-    """Marks of a setting, written as its values are elsewhere: 3e-4, and not 0.0003."""
+    """The tick marks of a setting, written as elsewhere: 3e-4, not 0.0003."""
     found = marks(low, high)
     return {**found, "ticktext": [labels.place(float(value)) for value in found["tickvals"]]}
 
@@ -78,7 +78,7 @@ def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
 
 
 def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
-    """The model's means with their band; marks with bars where the values are no numbers."""
+    """The model's means with their band, or error bars for values that are no numbers."""
     told = {"cell": -1, "tone": 0 if effect.told else -1}
     colour = PALETTE[0] if effect.told else MUTED
     if not numeric:
@@ -135,8 +135,8 @@ def _marks(own: Sequence[tuple[Any, float, Cell]], tone: int) -> dict[str, Any]:
 
 
 def plane_figure(pair: PairEffect, ranking: Ranking, sign: float) -> dict[str, Any]:
-    """Level lines of the model over two axes, stronger where it is better, and where the cells
-    are."""
+    """Contour lines of the model over two axes, darker where it is better, with the cells as
+    points."""
     values = np.array(pair.means)
     unit = float(np.max(np.abs(values))) or 1.0
     ends = float(values.min()) / unit, float(values.max()) / unit
@@ -190,7 +190,7 @@ def _places(pair: PairEffect, ranking: Ranking) -> Iterator[dict[str, Any]]:
 
 
 def _isoline(pair: PairEffect, values: Any, height: float) -> list[tuple[float, float] | None]:
-    """Where the plane has this height: pieces with gaps between them (marching squares)."""
+    """The contour of the plane at this height: pieces with gaps between them (marching squares)."""
     found: list[tuple[float, float] | None] = []
     for row, at in itertools.product(range(len(pair.ys) - 1), range(len(pair.xs) - 1)):
         corners = [(row, at), (row, at + 1), (row + 1, at + 1), (row + 1, at)]

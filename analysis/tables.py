@@ -1,4 +1,4 @@
-"""Rows of the report's tables of runs, axes and blocks: texts, and what to sort by. Pure."""
+"""Makes the rows of the report's tables of runs, axes and blocks: texts, and sort keys. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ __all__ = [
 ]
 
 RUNS = 2000
-"""Rows of the table of runs, at most."""
+"""The most rows in the table of runs."""
 
 _TOLD = 400
 _TEXT = 1200
 
 
 def common(study: Study) -> str:
-    """The same of what all runs have in common."""
+    """Values that all runs have in common."""
     configs = [dict(dotted(run.config)) for run in study.data.runs[:RUNS]]
     first = configs[0] if configs else {}
     alike = {
@@ -53,7 +53,7 @@ def common(study: Study) -> str:
 
 
 def run_rows(study: Study) -> list[dict[str, Any]]:
-    """A row a run, in the order of the ranking."""
+    """One row per run, in the order of the ranking."""
     positions = {cell.name: i for i, cell in enumerate(study.ranking.cells)}
     colours = row_tones(study.ranking)
     cells = {cell.name: cell for cell in study.ranking.cells}
@@ -80,7 +80,8 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def details(study: Study) -> dict[str, dict[str, Any]]:
-    """What opens when a run is clicked, by its id: plain texts, put into the page as such."""
+    """The details of each run, by its id: plain texts, which the page shows as such when the run
+    is clicked."""
     found: dict[str, dict[str, Any]] = {}
     split = study.behaviour.split if study.behaviour is not None else "train"
     runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
@@ -135,8 +136,8 @@ def _facts(run: RunData) -> list[list[str]]:
 
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
-    """Rows of a heat table: a text and a share from 0 (worst) to 1 (best) a place, None for a
-    hole."""
+    """The rows of a heat table: a text and a share from 0 (worst) to 1 (best) per place; None for
+    a hole."""
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)
@@ -162,7 +163,7 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
 
 
 def block_rows(study: Study) -> list[dict[str, Any]]:
-    """Rows of the table of blocks."""
+    """The rows of the table of blocks."""
     found = study.blocks
     if found is None:
         return []
@@ -194,7 +195,7 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def _checkpoint(cell: Cell, study: Study) -> str | None:
-    """Where the weights of a cell's best run are."""
+    """The weights of a cell's best run."""
     metric = study.data.metric
     run = None if metric is None else cell.best_run(metric.sign)
     found = None if metric is None or run is None else choose_checkpoint(run, metric.at)
@@ -202,7 +203,7 @@ def _checkpoint(cell: Cell, study: Study) -> str | None:
 
 
 def surface_rows(found: Surface | None) -> list[dict[str, str]]:
-    """Rows of the table of what a model of all axes tells of each."""
+    """The rows of the table of the model's results by axis."""
     return [
         {
             "axis": axis.key,
@@ -224,7 +225,7 @@ def surface_rows(found: Surface | None) -> list[dict[str, str]]:
 
 
 def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
-    """Rows of the table of runs that went wrong by value of an axis."""
+    """The rows of the table of runs that went wrong, by value of an axis."""
     return [
         {
             "axis": rate.axis,
@@ -242,7 +243,7 @@ def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
 
 
 def paired_rows(study: Study) -> list[dict[str, Any]]:
-    """Rows of the table of differences from the best over shared seeds."""
+    """The rows of the table of differences from the best over shared seeds."""
     log = study.ranking.scale == "log"
     found: list[dict[str, Any]] = []
     for cell in study.ranking.others:

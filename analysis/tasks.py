@@ -32,13 +32,13 @@ __all__ = [
 LEVELS = tuple(level / 50 for level in range(51))
 _DRAWS = 2000
 _ENOUGH = 3
-"""Runs from which the bootstrap has something to draw from."""
+"""The fewest runs for a bootstrap."""
 
 
 @dataclass(frozen=True)
 class TasksCell:
     """A cell over all tasks. `low` and `high` bound its interquartile mean (None with fewer than
-    three runs); `improves` is the chance that it improves on the first cell."""
+    three runs). `improves` is the probability that it improves on the first cell."""
 
     cell: str
     runs: int
@@ -54,8 +54,8 @@ class TasksCell:
 
 @dataclass(frozen=True)
 class Tasks:
-    """Cells by several tasks of one kind, `leaf` of each of `tasks`, the best by interquartile mean
-    first."""
+    """Cells over several tasks of one kind, `leaf` of each of `tasks`, the best interquartile
+    mean first."""
 
     leaf: str
     tasks: tuple[str, ...]
@@ -63,8 +63,8 @@ class Tasks:
 
 
 def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
-    """The cells over a family of tasks that every run that counts has recorded, all scores from 0
-    to 1; None where there is none."""
+    """The cells over a family of tasks that every run that counts recorded, with all scores from
+    0 to 1; None if there is no such family."""
     counting = [run for cell in ranking.cells for run in cell.runs if run.counts]
     recorded = frozenset(data.keys).intersection(*(run.curves for run in counting))
     keys = family(recorded, data.metric_name) if counting else ()
@@ -114,7 +114,7 @@ def _trimmed(ordered: Floats) -> Floats:
 
 
 def _interval(scores: Floats) -> tuple[float, float]:
-    """Always the same for the same scores."""
+    """The bootstrap interval. The same scores always give the same interval."""
     rng = np.random.default_rng(20211)
     runs, tasks = scores.shape
     drawn = rng.integers(0, runs, (_DRAWS, runs, tasks))
@@ -129,7 +129,7 @@ def profile(scores: Floats, levels: Sequence[float]) -> list[float]:
 
 
 def improvement(own: Floats, other: Floats) -> float:
-    """The chance that a run of `own` beats one of `other`, ties counting half, over the tasks (Mann
-    and Whitney's U as a share)."""
+    """The probability that a run of `own` beats one of `other`, with ties counting half, averaged
+    over the tasks (Mann and Whitney's U as a share)."""
     gaps = own[:, np.newaxis, :] - other[np.newaxis, :, :]
     return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())

@@ -1,4 +1,5 @@
-"""What a better value costs: cells on the Pareto front of the metric and something else. Pure."""
+"""Compares the metric with its cost: the cells on the Pareto front of the metric and another
+quantity. Pure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +19,9 @@ _NAMES = {"seconds": "time a run, s", "tokens": "tokens a run", "dollars": "doll
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """The metric (`y`) of each cell against another quantity (`x`), both means over the runs that
-    count. `front` are the cells for which no other is at least as good in both and better in one;
-    None where more of `x` is neither good nor bad."""
+    """The metric (`y`) of each cell against another quantity (`x`), both as means over the runs
+    that count. `front` are the cells that no other cell matches in both and beats in one; None if
+    more of `x` is neither good nor bad."""
 
     name: str
     kind: str
@@ -31,7 +32,7 @@ class Tradeoff:
 
 
 def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
-    """Positions on the Pareto front where less is better of both."""
+    """The positions on the Pareto front, if less is better in both."""
     order = sorted(range(len(x)), key=lambda i: (x[i], y[i]))
     found: list[int] = []
     best = math.inf
@@ -47,7 +48,7 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
 def find_tradeoffs(
     data: SweepData, ranking: Ranking, prices: Mapping[str, float]
 ) -> list[Tradeoff]:
-    """The metric against cost, and against the other quantities that were recorded."""
+    """The metric against cost, and against the other recorded quantities."""
     if data.metric is None or len(ranking.measured) < 2:
         return []
     name = data.metric.name

@@ -1,8 +1,8 @@
-"""What was written where one cell solves an item and another does not: a right answer of the one
+"""Finds answers to items that one cell solves and another does not: a correct answer of one
 beside a wrong answer of the other.
 
-Answers are long and there may be millions: they are read once it is known which of them are shown,
-and of those no more than a page bears.
+Answers are long, and there may be millions. They are read only when it is known which are shown,
+and only as many as a page can hold.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,15 @@ from sweeper.results.runs import RecordedRun
 __all__ = ["Beside", "Ends", "Transcripts", "embedded", "read_transcripts", "transcripts_of"]
 
 TEXT = 4000
-"""Characters kept of a text, its beginning and its end."""
+"""The characters kept of a text, from its beginning and its end."""
 
 PAGE = 400_000
-"""Characters of all texts together: a page has to stay small. Packed they are a quarter."""
+"""The characters of all texts together, since a page must stay small. Compressed they take a
+quarter."""
 
 
 class Beside(NamedTuple):
-    """An item that the first of two cells solves: what it is, a right answer of that cell and a
+    """An item that the first of two cells solves: the item, a correct answer of that cell and a
     wrong one of the other, with their scores."""
 
     item: str
@@ -38,8 +39,8 @@ class Beside(NamedTuple):
 
 
 class Transcripts(NamedTuple):
-    """Of a task: the names of the cells, and by their numbers (who solves, who does not) how many
-    items that are, and some of them."""
+    """The transcripts of a task: the names of the cells, and by pairs of their numbers (solver,
+    other) the number of items, and some of the items."""
 
     task: str
     cells: tuple[str, ...]
@@ -47,14 +48,14 @@ class Transcripts(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The best and the worst of a cell's answers to an item."""
+    """The best and the worst answer of a cell to an item."""
 
     best: Answer
     worst: Answer
 
 
 def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcripts]:
-    """Those of each task of a study, which was read from these sources."""
+    """The transcripts of each task of a study, read from its sources."""
     runs = dict(_runs(sources))
     used = 0
     found: list[Transcripts] = []
@@ -67,7 +68,7 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
-    """Each run by what the study calls it."""
+    """Runs by the names that the study uses."""
     for source in sources:
         for placed in source.runs:
             several = len(sources) > 1
@@ -77,7 +78,7 @@ def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
 def _answers(
     study: Study, found: Compared, runs: Mapping[str, RecordedRun]
 ) -> dict[tuple[str, str], Ends]:
-    """The best and the worst answer by cell and item, of the items that are to be shown."""
+    """The best and the worst answer, by cell and item, of the items to be shown."""
     wanted: dict[str, set[str]] = {}
     for pair in found.alone:
         for cell in (pair.cell, pair.other):
@@ -94,7 +95,7 @@ def _answers(
 
 
 def _of_task(run: RecordedRun | None, task: str) -> Iterator[Answer]:
-    """A run's answers to a task that were judged: those that its scores are of."""
+    """The judged answers of a run to a task."""
     if run is None:  # of a sweep that is only compared with
         return
     files = item_files(files_of(run).items())
@@ -115,7 +116,8 @@ def _with(known: Ends | None, answer: Answer) -> Ends:
 def transcripts_of(
     study: Study, found: Compared, ends: Mapping[tuple[str, str], Ends], room: int
 ) -> Transcripts:
-    """What is shown of a task, in `room` characters: of every pair one item before any has two."""
+    """Chooses the items of a task to show, in `room` characters. Each pair of cells gets one item
+    before any gets a second."""
     names = {cell.name: short_name(cell) for cell in study.ranking.cells}
     cells = list(dict.fromkeys(name for pair in found.alone for name in (pair.cell, pair.other)))
     cells.sort(key=[one.cell for one in found.cells].index)
@@ -139,7 +141,7 @@ def transcripts_of(
 def _beside(
     item: str, ends: Mapping[tuple[str, str], Ends], cell: str, other: str
 ) -> Beside | None:
-    """The item, where both have left what they wrote."""
+    """The item with both answers, if both were recorded."""
     own, their = ends.get((cell, item)), ends.get((other, item))
     if own is None or their is None or not (own.best.text or their.worst.text):
         return None
@@ -165,7 +167,7 @@ def _size(beside: Beside) -> int:
 
 
 def embedded(found: Sequence[Transcripts]) -> list[dict[str, Any]]:
-    """As the page's script takes them."""
+    """The transcripts in the form that the page's script reads."""
     return [
         {
             "cells": list(one.cells),

@@ -1,4 +1,5 @@
-"""What won, can it be believed, what to do next: the top of the report, and the terminal's text."""
+"""Makes the top of the report and the text for a terminal: what won, whether that can be
+believed, and what to do next."""
 
 import html
 import re
@@ -34,13 +35,13 @@ __all__ = [
 ]
 
 LATER = ("retired", "unreadable", "undeclared", "waiting", *KINDS)
-"""Findings that have their place further down."""
+"""Findings that the report shows further down."""
 
 
 class Lead(NamedTuple):
-    """The next cell of the ranking and how it compares with the best: over all their seeds, and
-    over the seeds that they share (on the scale of the comparison). None where nothing tells.
-    `needed` are the seeds a cell that are thought to part the two, None where 100 are too few."""
+    """The second cell of the ranking, compared with the best: over all seeds, and over the seeds
+    that both share (on the scale of the comparison). None where it is unknown. `needed` is the
+    number of seeds per cell that should separate the two, or None if 100 are too few."""
 
     second: Cell
     comparison: Comparison | None
@@ -49,8 +50,8 @@ class Lead(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One of the questions that the first screen answers at a glance: `good` is None where there
-    is no answer."""
+    """One of the questions that the first screen answers at a glance. `good` is None if there is
+    no answer."""
 
     name: str
     answer: str
@@ -59,9 +60,9 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`: "clear", "ahead" (clear of what could be compared, but that is not all), "tied",
-    "unproven", "alone", "none" or "blocks"; `label` says it in a few words, `headline` names the
-    best cell. `each` are lines for a terminal with the best of each block."""
+    """`kind` is "clear", "ahead" (clear of all cells that could be compared, but some could not),
+    "tied", "unproven", "alone", "none" or "blocks". `label` is a short form of it. `headline`
+    names the best cell. `each` has a line for a terminal about the best cell of each block."""
 
     kind: str
     label: str
@@ -81,7 +82,7 @@ class Verdict:
     each: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        """In a notebook: the text for a terminal."""
+        """The text for a terminal, as a notebook shows it."""
         return f"<pre>{html.escape(self.text('verdict'))}</pre>"
 
     def text(self, sweep: str, width: int = 88) -> str:
@@ -114,7 +115,8 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 
 def _for_terminal(line: str) -> str:
-    """Figures that can be pasted; and no control characters, which come from values and paths."""
+    """Writes figures so that they can be pasted, and removes control characters, which may come
+    from values and paths."""
     return sanitize(line.replace(labels.MINUS, "-").replace(labels.NONE, "-"))
 
 
@@ -136,7 +138,7 @@ def decide(
     following: NextGrid | None = None,
     prices: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """The verdict that the findings add up to."""
+    """Combines the findings into the verdict."""
     kind = _kind(data, ranking, findings)
     best = ranking.best
     checkpoint = None
@@ -171,12 +173,13 @@ def _label(kind: str, findings: Sequence[Finding]) -> str:
 
 
 def _up_here(finding: Finding) -> bool:
-    """What a model of all axes tells is more than who leads, where no grid tells it."""
+    """Findings of a model of all axes that belong at the top. Only sweeps without a grid have
+    them."""
     return finding.kind not in LATER or finding.kind == "effect"
 
 
 def _concerns(finding: Finding, ranking: Ranking) -> bool:
-    """What the models of a cell wrote, and alarms, are told here only of those at the top."""
+    """Leaves out rollouts and alarms of cells that are not at the top."""
     top = {cell.name for cell in (ranking.best, *ranking.tied) if cell is not None}
     elsewhere = finding.kind == "alarms" or finding.kind.startswith("rollouts_")
     return not elsewhere or not top or bool(top & set(finding.cells))
@@ -224,7 +227,7 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
 
 
 def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
-    """Whether every run that was planned is there."""
+    """Answers whether all planned runs are there."""
     kinds = {finding.kind for finding in findings}
     done = sum(run.state == "succeeded" for run in data.own_runs)
     share = f"{done} of {labels.plural(len(data.own_runs), 'run')}"
@@ -233,7 +236,7 @@ def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
 
 
 def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Check:
-    """Whether a run diverged or fell back."""
+    """Answers whether any run diverged or became worse at the end."""
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
         return Check("Stable?", f"{labels.plural(cells, 'cell')} diverged", False)
@@ -272,7 +275,7 @@ def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
 
 
 def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
-    """How the next cell stands to the best."""
+    """Compares the second cell with the best."""
     best, second = ranking.best, lead.second.summary.mean
     if best is None or best.summary.mean is None or second is None:
         return None
@@ -288,7 +291,7 @@ def _standing(ranking: Ranking, lead: Lead, sign: float) -> str | None:
 
 
 def _cost(best: Cell | None, prices: Mapping[str, float]) -> str | None:
-    """What a run of the best cell takes, on average."""
+    """The mean cost of a run of the best cell."""
     if best is None:
         return None
     runs = [run for run in best.runs if run.counts]
@@ -332,7 +335,7 @@ _OTHER = {"minimize": "maximize", "maximize": "minimize"}
 
 
 def measure(data: SweepData) -> str:
-    """What cells are compared by, in a line."""
+    """Describes in one line what cells are compared by."""
     if data.metric is None:
         return "no metric to compare by"
     better = "lower" if data.metric.goal == "minimize" else "higher"

@@ -1,4 +1,4 @@
-"""The verdict in one line, for where there is room for no more: a message, a launch's end."""
+"""Makes the verdict in one line, for a message or the end of a launch."""
 
 import numpy as np
 
@@ -14,8 +14,8 @@ __all__ = ["verdict_line"]
 
 
 def verdict_line(registry: Registry, sweep: str) -> str | None:
-    """What won, by how much, and whether that can be believed; of a sweep with stages of the last
-    that is judged by a metric. None where nothing can be compared, or nothing read."""
+    """What won, by how much, and whether that can be believed. For a sweep with stages it is
+    about the last stage with a metric. None if nothing can be compared or read."""
     try:
         plan = registry.sweep(sweep).plan
         judged = [stage.name for stage in plan.stages if stage.metric is not None]
