@@ -1,4 +1,4 @@
-"""Which sweeps and runs there are in one or several roots, and which of them callers mean."""
+"""Finds the sweeps and runs in one or several roots, and selects those that callers mean."""
 
 import fnmatch
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     One: TypeAlias = str | RecordedRun | Mapping[str, object]
     Runs: TypeAlias = One | Iterable[One] | pandas.DataFrame | None
-    """What callers may pass for the runs that they mean; see `Registry.metrics`."""
+    """How callers may name runs; see `Registry.metrics`."""
 
 __all__ = ["Catalog"]
 
@@ -34,18 +34,18 @@ _GLOB = frozenset("*?[")
 
 
 class Catalog:
-    """What lies in one or several roots: sweeps, and folders at any depth that hold a
-    `metrics.jsonl` but belong to none (see `folders.FolderRun`). Each call sees the store as it is
-    now. A run is told by its `root`, `sweep` and `run` (the id) together: the same configuration in
-    two sweeps has the same id.
+    """The contents of one or several roots: sweeps, and folders at any depth that hold a
+    `metrics.jsonl` but belong to no sweep (see `folders.FolderRun`). Each call sees the current
+    store. A run is identified by its `root`, `sweep` and `run` (the id) together, since the same
+    configuration in two sweeps has the same id.
 
-    `problems` has a line for each sweep, run or file that the last call passed over because it is
-    damaged or cannot be read (`problems.unread` counts them), and for each run with lines that it
-    could not read. What is asked of a single run raises `StoreError` instead.
+    `problems` has a line for each sweep, run or file that the last call skipped because it is
+    damaged or cannot be read (`problems.unread` counts them), and for each run with unreadable
+    lines. Queries about a single run raise `StoreError` instead.
     """
 
     def __init__(self, *roots: str, cache: bool | str = True) -> None:
-        """`cache`: whether to use one, or its folder instead of the usual."""
+        """`cache`: whether to use a cache, or a folder to use in place of the usual one."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
         stores = [open_store(str(root)) for root in roots]
@@ -64,11 +64,11 @@ class Catalog:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The roots, absolute."""
+        """The roots as absolute paths."""
         return tuple(store.root for store in self._stores)
 
     def sweep(self, name: str) -> Sweep:
-        """The sweep called `name`, of the first root that has it. Raises `NotFound`."""
+        """Returns the sweep called `name`, from the first root that has it. Raises `NotFound`."""
         missing: NotFound | None = None
         for store in self._stores:
             try:
@@ -91,8 +91,8 @@ class Catalog:
         return found
 
     def _of_each_root(self, find: Callable[[Store], Iterable[T]]) -> Iterator[tuple[Store, T]]:
-        """Yield what is found in each root. If one of several cannot be reached that is told; if
-        there is only one it is an error."""
+        """Yields the contents of each root. If one of several roots cannot be reached, that is
+        reported; if there is only one, it is an error."""
         for store in self._stores:
             if not self._is_there(store):
                 continue
@@ -106,8 +106,7 @@ class Catalog:
             yield from ((store, one) for one in found)
 
     def _is_there(self, store: Store) -> bool:
-        """Whether a root, if it is a folder, is there; tells where it is not: its disk may be
-        away."""
+        """Whether a local root exists. If not, that is reported: its disk may be unmounted."""
         top = store.local_path("")
         if top is None or os.path.isdir(top):
             return True
@@ -121,7 +120,7 @@ class Catalog:
         return folder_runs(store, self._memories[store.root], self._told)
 
     def sweep_names(self) -> list[str]:
-        """The names of all sweeps, also of those that cannot be read."""
+        """The names of all sweeps, including unreadable ones."""
         return [name for store in self._stores for name in find_sweeps(store)]
 
     def has_sweep(self, name: str) -> bool:
@@ -133,14 +132,14 @@ class Catalog:
     def handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """The runs as objects: of sweeps by name or glob, and in folders; without those that the
-        grid no longer has. Errors as `records`."""
+        """The runs as objects: those of sweeps by name or glob, and those in folders, without
+        retired ones. Raises the same errors as `records`."""
         return current(self.all_handles(sweep, state))
 
     def all_handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """The runs as objects, with those that the grid no longer has."""
+        """The runs as objects, with retired ones."""
         self.problems = Problems()
         return self._handles(sweep, state)
 
@@ -153,10 +152,10 @@ class Catalog:
         dropped: bool = False,
         archived: bool = False,
     ) -> list[RecordedRun]:
-        """The runs that fit one of the selectors (without one all but those of archived sweeps; see
-        `results.selectors`), in one of the states, and for which the condition holds. Raises
-        `NotFound` for a selector that means nothing. `dropped`: also those that the grid has no
-        more, `archived`: those of archived sweeps."""
+        """The runs that match one of the selectors (without selectors all runs except those of
+        archived sweeps; see `results.selectors`), have one of the states, and satisfy the
+        condition. Raises `NotFound` for a selector without a match. `dropped` includes retired
+        runs, `archived` those of archived sweeps."""
         sweeps = {selector.partition("/")[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))
@@ -174,8 +173,8 @@ class Catalog:
         return pick(runs, fitting, states, where, dropped=dropped)
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
-        """All runs of several sweeps. One alone that cannot be read is an error, among others it is
-        told."""
+        """All runs of several sweeps. If there is only one and it cannot be read, that is an
+        error; among several it is reported."""
         if len(sweeps) == 1:
             return self.all_handles(sweeps[0])
         self.problems = Problems()
@@ -218,8 +217,8 @@ class Catalog:
         return found if wanted is None else [run for run in found if run.state.value in wanted]
 
     def run(self, reference: str) -> RecordedRun:
-        """The one run that `reference` names, a selector of `results.selectors`: `sweep/name`, the
-        beginning of one, a value, an id. Raises `NotFound`, or `UsageError` when more fit."""
+        """The one run that `reference` selects (see `results.selectors`): `sweep/name`, the
+        beginning of one, a value, an id. Raises `NotFound`, or `UsageError` if several match."""
         sweep, slash, _ = reference.partition("/")
         runs = self.all_handles(sweep if slash and self.has_sweep(sweep) else None)
         fitting = named(runs, reference)
@@ -232,7 +231,7 @@ class Catalog:
         return fitting[0]
 
     def _resolve(self, runs: "Runs") -> list[RecordedRun]:
-        """Resolve what callers may pass as `runs`: None for all but those of archived sweeps, a
+        """Resolves a `runs` argument: None for all runs except those of archived sweeps, a
         DataFrame of `runs()`, a reference, a handle, a record, or several of these."""
         if runs is None:
             return in_use(self.handles(None))
@@ -259,7 +258,7 @@ class Catalog:
         return cache[place][identity]
 
     def _in(self, root: str, sweep: str) -> Sequence[RecordedRun]:
-        """The runs of a sweep, or those in folders right below a folder."""
+        """The runs of a sweep, or those directly below a folder."""
         store = next((store for store in self._stores if store.root == root), None)
         if store is None:
             raise UsageError(f"{root} is not a root of this registry")

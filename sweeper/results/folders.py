@@ -1,5 +1,5 @@
-"""Finds runs that no sweep of ours has launched: any folder, at any depth, with a `metrics.jsonl`
-or what else tinker-cookbook's recipes leave in their log directory."""
+"""Finds runs outside sweeps: folders at any depth with a `metrics.jsonl`, or with other files of
+tinker-cookbook's log directories."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -28,9 +28,9 @@ _OF_THE_DISK = "lost+found"
 
 
 def find_folders(store: Store, told: Told | None = None) -> list[str]:
-    """Find the folders of runs below the root that belong to no sweep, sorted. One listing of the
-    root; a folder whose name begins with a dot is passed over. `told` is called with errors about
-    folders that cannot be read."""
+    """Finds the run folders below the root that belong to no sweep, sorted, with one listing of
+    the root. Folders whose names begin with a dot are skipped. `told` is called with errors about
+    unreadable folders."""
     top = store.local_path("")
     names = _of_names(store.names("")) if top is None else _walk(top, told)
     return sorted(names)
@@ -63,7 +63,7 @@ def _walk(top: str, told: Told | None) -> Iterator[str]:
 
 
 def _of_names(paths: Iterable[str]) -> set[str]:
-    """Find the folders among the paths of all files."""
+    """Finds these folders among the paths of all files."""
     found: set[str] = set()
     sweeps: set[str] = set()
     for path in paths:
@@ -85,9 +85,9 @@ def _of_names(paths: Iterable[str]) -> set[str]:
 
 
 class FolderRun(RecordedRun):
-    """A run that is only a folder. Its `sweep` is the folder above it ("." at the root), its `id` a
-    hash of its path. Its state is unknown, except that a final checkpoint, the last on record,
-    means it succeeded."""
+    """A run that is only a folder. Its `sweep` is the folder above it ("." at the root), its `id`
+    a hash of its path. Its state is unknown, except that a last checkpoint that is final means
+    success."""
 
     def __init__(
         self, store: Store, folder: str, files: Files, index: Index, told: Told | None = None
@@ -135,7 +135,7 @@ class FolderRun(RecordedRun):
         return ends_final(self.checkpoint_records())
 
     def _recall(self, what: str, name: str, find: Callable[[], T]) -> T | None:
-        """Remember something for as long as that file stays the same."""
+        """Caches a value as long as a file is unchanged."""
         source = self.files.source(self._below(name))
         if source is None:
             return None
@@ -146,6 +146,6 @@ class FolderRun(RecordedRun):
 
 
 def folder_runs(store: Store, memory: Folder | None, told: Told | None = None) -> list[FolderRun]:
-    """Make every such run of a root; they share the index."""
+    """Makes all such runs of a root; they share the index."""
     index, files = Index(memory, "folders"), Files(store, "")
     return [FolderRun(store, folder, files, index, told) for folder in find_folders(store, told)]

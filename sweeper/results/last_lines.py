@@ -1,4 +1,4 @@
-"""What runs printed last, from Python."""
+"""The last printed lines of runs, from Python."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ def logs(
     where: str | None = None,
     lines: int = 20,
 ) -> dict[str, list[str]]:
-    """The last `lines` lines that runs of a sweep printed, by the runs' names: of all runs, or of
-    those that the selectors `runs`, `state` and `where` leave. Raises `NotFound`, `UsageError`."""
+    """The last `lines` lines that the runs of a sweep printed, by run name: of all runs, or of
+    those that the selectors `runs`, `state` and `where` choose. Raises `NotFound`, `UsageError`."""
     if not 1 <= lines <= _MOST:
         raise UsageError(f"{lines} lines: write a number from 1 to {_MOST}")
     found = Registry(root or default_root()).sweep(sweep)

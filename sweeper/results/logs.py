@@ -1,8 +1,8 @@
-"""Follows what many runs print: new lines, for one look at each log's stamp. For programs that show
-many runs as they go.
+"""Follows what many runs print: it reads only new lines, and checks one stamp per log. For
+programs that show many runs live.
 
-A log lies in the store, or in parts there while it grows elsewhere; an offset means the same in
-both.
+A log lies in the store, or in parts there while it grows on another machine. Offsets are the same
+in both.
 """
 
 import time
@@ -18,14 +18,14 @@ from sweeper.results.tables.sources import Files
 __all__ = ["Line", "Tail", "files_of"]
 
 _ONCE = 1 << 20
-"""Bytes read of one log before others have their turn."""
+"""The most bytes read of one log before the other logs are read."""
 
 _LONGEST = 1 << 16
-"""The longest line in bytes; the rest of a longer one is another line."""
+"""The longest line in bytes; the rest of a longer line becomes another line."""
 
 
 class Line(NamedTuple):
-    """A line as it was printed, without its end."""
+    """A printed line, without its line end."""
 
     run: RecordedRun
     attempt: int
@@ -33,15 +33,14 @@ class Line(NamedTuple):
 
 
 def files_of(run: RecordedRun) -> tuple[str, str]:
-    """The root, and below it the folder of a run's logs: one look at it serves all runs of a
-    sweep."""
+    """The root, and below it the folder of a run's logs. One listing serves all runs of a sweep."""
     return run.root, f"{run.sweep}/attempts" if isinstance(run, SweepRun) else ""
 
 
 class Tail:
-    """Follows what a run prints: the log of one attempt, then that of the next. Begins with the
-    newest attempt that has printed something. `read` gives new lines; `finish` gives an unfinished
-    last line once nothing more is added."""
+    """Follows what a run prints: the log of one attempt, then that of the next. It begins with
+    the newest attempt that printed something. `read` returns new lines; `finish` returns an
+    unfinished last line when the log has ended."""
 
     def __init__(self, run: RecordedRun, files: Files) -> None:
         self.run = run
@@ -57,7 +56,7 @@ class Tail:
 
     @property
     def offset(self) -> int:
-        """How many bytes of the log have been read."""
+        """The number of bytes of the log that were read."""
         return self._file.offset
 
     @property
@@ -67,7 +66,7 @@ class Tail:
 
     @property
     def pending(self) -> bool:
-        """Whether the last line has no end yet."""
+        """Whether the last line is unfinished."""
         return bool(self._rest)
 
     def _path(self, attempt: int) -> str:
@@ -76,12 +75,12 @@ class Tail:
         return f"{self.run.folder}/logs.log".lstrip("/")  # tinker-cookbook's
 
     def next(self) -> None:
-        """Continue with the next attempt."""
+        """Continues with the next attempt."""
         self.attempt, self._rest = self.attempt + 1, b""
         self._file.open(self._path(self.attempt))
 
     def back(self, files: Files, count: int) -> None:
-        """Begin `count` lines before the present end."""
+        """Begins `count` lines before the current end."""
         source = files.source(self._path(self.attempt))
         if source is None:
             return None
@@ -106,7 +105,7 @@ class Tail:
         return None
 
     def read(self, files: Files) -> Iterator[Line]:
-        """The lines added since, a megabyte at most; the last one only once it is whole."""
+        """The lines added since, at most a megabyte. An unfinished last line is held back."""
         data = self._take(files)
         if not data:
             return
@@ -120,11 +119,11 @@ class Tail:
         self._rest = rest
 
     def stands(self, seconds: float) -> bool:
-        """Whether nothing has been added for so long."""
+        """Whether nothing was added for this many seconds."""
         return time.monotonic() - self._grew > seconds
 
     def finish(self) -> Iterator[Line]:
-        """The last line, if it was not ended."""
+        """The unfinished last line, if there is one."""
         if self._rest:
             yield Line(self.run, self.attempt, self._rest)
         self._rest = b""

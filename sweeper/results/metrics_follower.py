@@ -1,5 +1,5 @@
-"""Follows what runs record: new lines only, for one look at each file's stamp. For programs that
-show many runs as they go, where even the quickest reading of everything is too much."""
+"""Follows what runs record: it reads only new lines, and checks one stamp per file. For programs
+that show many runs live, where reading everything again would be too slow."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ __all__ = ["Follower", "News"]
 
 
 class News(NamedTuple):
-    """New rows of one run as they were written: several of one step are not merged. `again`: the
-    file was replaced, or a new attempt has begun, and these are all its rows."""
+    """New rows of one run, as written: several rows of one step are not merged. `again`: the file
+    was replaced or a new attempt began, and these are all of its rows."""
 
     run: RecordedRun
     rows: list[Row]
@@ -30,7 +30,7 @@ class _Place:
         self.run = run
         self.where = run.root, run.files.prefix
         self.is_folder = run.files.prefix == ""
-        """Whether it belongs to no sweep, and so has no attempts."""
+        """Whether the run belongs to no sweep, and so has no attempts."""
         self.attempt = max(len(run.folders()), 1)
         self.file = Growing(run.store, self._path())
 
@@ -40,7 +40,7 @@ class _Place:
         return f"{self.run.layout.recorded(self.run.id, self.attempt)}/metrics.jsonl"
 
     def follow(self, folders: set[str]) -> None:
-        """Move to the newest attempt that has a folder."""
+        """Moves to the newest attempt that has a folder."""
         while not self.is_folder and f"{self.run.id}.{self.attempt + 1}" in folders:
             self.attempt += 1
             self.file.open(self._path(), again=True)
@@ -58,8 +58,8 @@ class Follower:
                 place.file.open(place.file.path, again=True)
 
     def poll(self) -> list[News]:
-        """Read what was recorded since the last time, or since this was made. What cannot be read
-        is tried the next time; raises `StoreError` if there is nothing else to give."""
+        """Reads what was recorded since the last call, or since this object was made. Unreadable
+        files are tried again at the next call. Raises `StoreError` if nothing could be read."""
         found: list[News] = []
         trouble: StoreError | OSError | None = None
         for place, files in self._each():
@@ -75,7 +75,7 @@ class Follower:
         return found
 
     def _each(self) -> Iterator[tuple[_Place, Files]]:
-        """Each run with the files of its sweep, which one look serves."""
+        """Yields each run with the files of its sweep, which share one listing."""
         listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         for place in self._places:
             if place.where not in listings:
@@ -87,7 +87,7 @@ class Follower:
 
 
 def _folders(files: Files) -> set[str]:
-    """The names of the folders right below."""
+    """The names of the folders directly below."""
     if files.local is not None:
         try:
             return set(os.listdir(files.local))

@@ -1,4 +1,4 @@
-"""Makes tables of what runs recorded, through the cache, and tells what could not be read."""
+"""Makes tables of recorded metrics through the cache, and reports what could not be read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,13 +35,13 @@ __all__ = ["Tabulator", "metric_column"]
 T = TypeVar("T")
 
 _MANY = 16
-"""When so many runs are read at once, their small files are packed."""
+"""If at least this many runs are read at once, their small files are packed into one cache file."""
 
 
 class Tabulator:
     """Reads runs of several roots. `memories` has the cache of each root. `problems` gets a line
-    for each run with lines that could not be read, and for each run that could not be read at all
-    and is left out."""
+    for each run with unreadable lines, and for each run that could not be read at all and is left
+    out."""
 
     def __init__(self, memories: Mapping[str, Folder | None], problems: Problems) -> None:
         self._memories = memories
@@ -71,7 +71,7 @@ class Tabulator:
             self._problems.tell(line)
 
     def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
-        """The merged history of each run: these keys, and the rows that have one of them."""
+        """The merged history of each run: these keys, and the rows with one of them."""
         self._many = len(runs) >= _MANY
         with self._help(runs, keys):
             parts = list(self._each(runs, lambda run: [self.part(run, keys)]))
@@ -82,7 +82,7 @@ class Tabulator:
     def _each(
         self, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], Iterable[T]]
     ) -> Iterator[T]:
-        """Yield what is read of the runs that can be read."""
+        """Yields the result for each run that can be read."""
         for run in runs:
             try:
                 yield from read(run)
@@ -92,7 +92,7 @@ class Tabulator:
     def _help(
         self, runs: Sequence[RecordedRun], keys: Sequence[str] | None
     ) -> AbstractContextManager[None]:
-        """Start a second process if there is much to parse in the files of one folder."""
+        """Starts a second process if there is much to parse in the files of one folder."""
         memory = self._one_memory(runs)
         if memory is not None:
             paths = [path for run in runs for path in run.metrics_paths()]
@@ -101,7 +101,7 @@ class Tabulator:
         return nullcontext()
 
     def part(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
-        """The merged history of one run. Raises `StoreError` where it cannot be read."""
+        """The merged history of one run. Raises `StoreError` if it cannot be read."""
         read = self._reader(run).columns
         found = [read(run.files, path, keys) for path in run.metrics_paths()]
         merged = merge_columns([columns for columns in found if columns is not None])
@@ -109,7 +109,7 @@ class Tabulator:
         return Part({"run": run.id, "sweep": run.sweep}, merged.with_any(keys))
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
-        """The value that `objective.judged` finds in a run's history."""
+        """The value of `objective.judged` for a run's history."""
         found = self._last(run, key) if at == "last" else None
         if found is not None:
             return found
@@ -121,7 +121,7 @@ class Tabulator:
         return Point(float(steps[row]) if stepped else None, value)
 
     def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
-        """The steps (ABSENT where no row has one) and values of the points by which a run is judged
+        """The steps (ABSENT if no row has one) and values of the points by which a run is judged
         under `key`. Raises `StoreError`."""
         columns = self.part(run, [key]).columns
         steps, values = columns.column("step"), columns.numbers(key)
@@ -129,8 +129,8 @@ class Tabulator:
         return steps[rows], values[rows]
 
     def _last(self, run: RecordedRun, key: str) -> Point | None:
-        """The last point, if it can be told from files that are not cached without parsing them: of
-        the newest attempt, if none before it came as far."""
+        """The last point, if uncached files show it without being parsed: it is in the newest
+        attempt, if no earlier attempt got as far."""
         cache, found = self._cache(run), list[Last]()
         for path in run.metrics_paths():
             source = run.files.source(path)
@@ -170,7 +170,7 @@ class Tabulator:
             return list(self._each(runs, read))
 
     def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
-        """The checkpoints as dicts: what each record holds, and `run sweep attempt`."""
+        """The checkpoints as dicts: the fields of each record, and `run sweep attempt`."""
 
         def read(run: RecordedRun) -> list[dict[str, object]]:
             labels = {"run": run.id, "sweep": run.sweep}
@@ -207,7 +207,7 @@ class Tabulator:
         return self._memories.get(runs[0].root) if len(folders) == 1 else None
 
     def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
-        """The functions that make the tables which a query of these runs may ask for."""
+        """The functions that make the tables of a query over these runs."""
 
         def metrics() -> object:
             parts = self.metrics(runs, self._meant(query, runs))
@@ -242,5 +242,5 @@ class Tabulator:
 
 
 def metric_column(key: str) -> str:
-    """The name of a metric's column."""
+    """The column name of a metric."""
     return f"metric.{key}" if key in ("run", "sweep") else key

@@ -41,18 +41,18 @@ RUN_COLUMNS = (
     *("run", "sweep", "name", "cell", "seed", "state", "attempts", "reason"),
     *("retired", "started", "ended", "wall_s", "root", "metric", "value"),
 )
-"""The columns of `Registry.runs` that are ours; those of the configurations follow."""
+"""The columns of `Registry.runs` that come before those of the configurations."""
 _OF_STAGES = frozenset({"stage", "parents"})
-"""Further ones of runs of a sweep with stages."""
+"""Additional columns for sweeps with stages."""
 
 
 class Registry(Catalog):
-    """What the sweeps and runs of one or several roots recorded. `Catalog` says which these are,
-    how a run is told from others, and what `problems` has. The cache (`sweeper.results.tables`)
-    only saves reading again what has not changed, and `cache=False` does without."""
+    """The results in one or several roots. `Catalog` explains how runs are found and identified,
+    and what `problems` has. The cache (`sweeper.results.tables`) only avoids reading unchanged
+    files again; `cache=False` turns it off."""
 
     def _repr_html_(self) -> str:
-        """In a notebook: its sweeps."""
+        """The sweeps, as a notebook shows them."""
         rows = [
             (
                 found["sweep"],
@@ -74,9 +74,9 @@ class Registry(Catalog):
     # Sweeps
 
     def sweep_records(self, sweep: str | None = None) -> list[SweepRecord]:
-        """A dict a sweep: `sweep root created recipe runs states`, where `states` counts the runs
-        in each state that occurs, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
-        without one archived sweeps are left out."""
+        """One dict per sweep: `sweep root created recipe runs states`, where `states` counts the
+        runs in each state, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
+        without it archived sweeps are left out."""
         self.problems = Problems()
         found = ((one, self._marks(one)) for one in self._sweeps(sweep))
         return [
@@ -93,7 +93,7 @@ class Registry(Catalog):
             return NO_MARKS
 
     def sweeps(self, sweep: str | None = None) -> "pandas.DataFrame":
-        """The sweeps as a DataFrame, with a column for each state: its number of runs."""
+        """The sweeps as a DataFrame, with a column for the number of runs in each state."""
         import pandas
 
         records = self.sweep_records(sweep)
@@ -115,13 +115,13 @@ class Registry(Catalog):
         *,
         values: bool = True,
     ) -> list[RunRecord]:
-        """A dict a run, in the order of the plans; see `RecordedRun.record`.
+        """One dict per run, in the order of the plans; see `RecordedRun.record`.
 
-        `sweep` is a name or a glob; `state` one state or several; `where` a condition like
-        `learning_rate < 1e-3 and seed = 0` (see `results.where`). Runs that the grid has no more
-        are left out unless `where` asks for `retired`, those of archived sweeps unless `sweep` is
-        given. `values=False` reads no metrics. Raises
-        `NotFound` for a name without a sweep, `UsageError` for a condition or a state that is none.
+        `sweep` is a name or a glob, `state` one state or several, `where` a condition such as
+        `learning_rate < 1e-3 and seed = 0` (see `results.where`). Retired runs are left out
+        unless `where` mentions `retired`, and runs of archived sweeps unless `sweep` is given.
+        `values=False` reads no metrics. Raises `NotFound` for a name without a sweep,
+        `UsageError` for an invalid condition or state.
         """
         from sweeper.results.where import parse_where, select  # not every command has a condition
 
@@ -139,10 +139,10 @@ class Registry(Catalog):
         state: str | Iterable[str] | None = None,
         where: str | None = None,
     ) -> "pandas.DataFrame":
-        """A row a run: `RUN_COLUMNS`, then one column a configuration key (`config.<key>` where
-        it collides with one of ours). `run` is the id, `started` and `ended` are times in UTC,
-        `wall_s` is in seconds, `value` what the run is judged by under the sweep's `metric`.
-        Arguments and errors as for `records`."""
+        """One row per run: `RUN_COLUMNS`, then one column per configuration key (`config.<key>`
+        if it collides with one of ours). `run` is the id, `started` and `ended` are times in UTC,
+        `wall_s` is in seconds, and `value` is what the run is judged by under the sweep's
+        `metric`. Arguments and errors are those of `records`."""
         import pandas
 
         from sweeper.results.tables.frames import rows_frame
@@ -166,13 +166,13 @@ class Registry(Catalog):
     # What runs recorded
 
     def metrics(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "pandas.DataFrame":
-        """`run sweep step`, then one column a key, for every row of every run's merged history.
+        """`run sweep step`, then one column per key, for every row of every run's merged history.
 
-        `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several.
-        With `keys` only those columns, in that order, and only rows that have one of them. A key
-        called like one of ours becomes `metric.<key>`. Numbers are float64, steps int64 if all are
-        integers; rows without a step have NaN there. A key with anything but numbers (texts,
-        booleans, integers beyond 2**53) is a column of objects.
+        `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several of
+        these. With `keys` the result has only these columns, in that order, and only rows with
+        one of them. A key with the name of one of our columns becomes `metric.<key>`. Numbers are
+        float64; steps are int64 if all are integers, and NaN in rows without a step. A key with
+        other values than numbers (texts, booleans, integers beyond 2**53) is a column of objects.
         """
         from sweeper.results.metrics_reader import metric_column
         from sweeper.results.tables.frames import numbers_frame
@@ -183,11 +183,11 @@ class Registry(Catalog):
         return numbers_frame(parts, first, metric_column, whole=["step"])
 
     def columns(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "list[Part]":
-        """The metrics without pandas: of each run the rows, as columns of numbers."""
+        """The metrics without pandas: the rows of each run, as columns of numbers."""
         return self._tables().metrics(self._resolve(runs), keys)
 
     def follow(self, runs: "Runs" = None) -> "Follower":
-        """What these runs record from now on; see `Follower.poll`."""
+        """Follows what these runs record from now on; see `Follower.poll`."""
         from sweeper.results.metrics_follower import Follower
 
         return Follower(self._resolve(runs))
@@ -195,9 +195,10 @@ class Registry(Catalog):
     def rollouts(
         self, runs: "Runs" = None, iteration: int | None = None, keys: Sequence[str] | None = None
     ) -> "pandas.DataFrame":
-        """A row a trajectory: `run sweep name split tags`, then `tables.rollouts.COLUMNS`, then its
-        metrics. `iteration` -1 is each run's last, -2 the one before; None all. With `keys` only
-        those columns of numbers. Tokens are counted over all turns, rewards are as recorded."""
+        """One row per trajectory: `run sweep name split tags`, then `tables.rollouts.COLUMNS`,
+        then its metrics. `iteration` -1 is each run's last, -2 the one before, None all. With
+        `keys` the result has only these columns of numbers. Tokens are counted over all turns;
+        rewards are as recorded."""
         from sweeper.results.tables.frames import numbers_frame
         from sweeper.results.tables.rollouts import COLUMNS, LABELS
 
@@ -209,17 +210,17 @@ class Registry(Catalog):
         return numbers_frame(parts, first, whole=whole, common=labels)
 
     def sql(self, query: str, runs: "Runs" = None) -> "pandas.DataFrame":
-        """The answer to one SELECT over the tables `runs`, `metrics`, `rollouts`, `checkpoints` and
-        `items`, which have the columns of the methods of that name. It can read nothing else and
-        change nothing. In `metrics` NULL is no value and NaN a recorded one; what is no number
-        stands in `<key>.text` if the key has numbers too. `runs`: only these, as for `metrics`.
-        Raises `UsageError` for a query that is none."""
+        """The result of one SELECT over the tables `runs`, `metrics`, `rollouts`, `checkpoints`
+        and `items`, with the columns of the methods of these names. The query can read nothing
+        else and change nothing. In `metrics`, NULL means no value and NaN a recorded one; if a
+        key has numbers and other values, the others are in `<key>.text`. `runs` restricts the
+        runs, as for `metrics`. Raises `UsageError` for an invalid query."""
         return self._ask(query, runs, frame=True)
 
     def sql_rows(
         self, query: str, runs: "Runs" = None
     ) -> "tuple[list[str], list[tuple[object, ...]]]":
-        """The answer to one SELECT as names of columns and rows of plain values."""
+        """The result of one SELECT, as column names and rows of plain values."""
         return self._ask(query, runs, frame=False)
 
     def table(self, name: str, runs: "Runs" = None) -> Any:
@@ -242,7 +243,7 @@ class Registry(Catalog):
         return {"runs": table, **self._tables().makers(query, runs)}
 
     def checkpoints(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """`run sweep attempt name`, then what else the records hold: a row a checkpoint."""
+        """One row per checkpoint: `run sweep attempt name`, then the other fields of its record."""
         from sweeper.results.tables.frames import rows_frame
 
         return rows_frame(self.checkpoint_rows(runs), ("run", "sweep", "attempt", "name"))
@@ -253,9 +254,9 @@ class Registry(Catalog):
         return self._tables().checkpoints(resolved)
 
     def items(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """What runs answered at their last evaluations, a row a sample: `run sweep task item sample
-        score text prompt answer step cluster error`. `item` is what the evaluation calls a question
-        (a hash of its content, or its text); `score` is NaN where nothing has judged."""
+        """The answers of runs at their last evaluations, one row per sample: `run sweep task item
+        sample score text prompt answer step cluster error`. `item` is the evaluation's id of a
+        question (a hash of its content, or its text); `score` is NaN if it was not graded."""
         from sweeper.results.items import ITEM_COLUMNS
         from sweeper.results.tables.frames import rows_frame
 
@@ -282,7 +283,7 @@ def _sweep_record(sweep: Sweep, marks: Marks) -> SweepRecord:
 
 
 def _flat(record: RunRecord) -> dict[str, object]:
-    """A record with a column for each key of the configuration."""
+    """A record with one column per configuration key."""
     own = {key: value for key, value in record.items() if key not in ("id", "config")}
     row: dict[str, object] = {"run": record["id"], **own}
     for key, value in record["config"].items():
@@ -293,6 +294,6 @@ def _flat(record: RunRecord) -> dict[str, object]:
 
 
 def save(runs: Iterable[RecordedRun]) -> None:
-    """Keep what was found out about these runs, so that it need not be read again."""
+    """Caches the results of these runs."""
     for index in {id(run.index): run.index for run in runs}.values():
         index.save()

@@ -1,6 +1,6 @@
-"""A run as it was planned and as it went, read from a store as plain values; this layer needs no
-pandas. `sweeps.py` has those of sweeps, `folders.py` those that are in no sweep. An `Index`
-remembers what need not be read again."""
+"""A planned run with its results, read from a store as plain values, without pandas. `sweeps.py`
+has the runs of sweeps, `folders.py` those outside any sweep. An `Index` caches what need not be
+read again."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -33,13 +33,13 @@ __all__ = ["OPEN_DAY", "RecordedRun", "Told", "Used"]
 
 T = TypeVar("T")
 Told = Callable[[StoreError], None]
-"""Called with what cannot be read, where the rest is wanted all the same."""
+"""Called with each file that cannot be read, by callers that want the rest anyway."""
 
 _LARGE = 100_000
-"""From so many bytes of metrics on it pays to load what reads them quicker."""
+"""From this many bytes of metrics on, loading the faster reader pays off."""
 
 OPEN_DAY = "open"
-"""The day of what has not ended."""
+"""The day of usage that has not ended yet."""
 
 
 class Used(NamedTuple):
@@ -50,12 +50,12 @@ class Used(NamedTuple):
 
 
 class RecordedRun(ABC):
-    """A run as it was planned and as it went: `id name cell seed config state attempts`, and the
-    `store` and `layout` it is found by. `retired`: the grid has it no more. `stage` and `parents`
-    (ids) are those of a sweep with stages.
+    """A planned run with its results: `id name cell seed config state attempts`, and the `store`
+    and `layout` in which it lies. `retired`: the grid no longer contains it. `stage` and
+    `parents` (ids) belong to sweeps with stages.
 
-    `attempts` counts the attempts opened. Files of attempts that do not exist are no error: a run
-    that has not started has no metrics, an empty log and no checkpoints.
+    `attempts` counts the attempts opened. Missing files of attempts are no error: a run that has
+    not started has no metrics, an empty log and no checkpoints.
     """
 
     id: str
@@ -88,15 +88,15 @@ class RecordedRun(ABC):
 
     @property
     def config(self) -> dict[str, object]:
-        """The configuration as far as it was given."""
+        """The explicitly given values of the configuration."""
         return {}
 
     @abstractmethod
     def folders(self) -> list[str]:
-        """Where each attempt recorded its metrics, oldest first, relative to the store's root."""
+        """The folder of each attempt's metrics, oldest first, relative to the store's root."""
 
     def log_paths(self) -> list[str]:
-        """The recipe's folder of each attempt, in which those are."""
+        """The recipe's folder of each attempt, which holds those."""
         return self.folders()
 
     def metrics_paths(self) -> list[str]:
@@ -110,12 +110,13 @@ class RecordedRun(ABC):
 
     @property
     def path(self) -> str:
-        """The recipe's folder (its `log_path`) of the attempt that counts, the latest claimed."""
+        """The recipe's folder (its `log_path`) of the attempt that counts: the latest claimed
+        one."""
         return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
     def readable(self, find: Callable[[], T], otherwise: T) -> T:
-        """Return what `find` gives; `otherwise` if that cannot be read and somebody wants to be
-        told and have the rest."""
+        """Returns the result of `find`. If it cannot be read, and the caller wants to be told and
+        get the rest, reports that and returns `otherwise`."""
         try:
             return find()
         except StoreError as error:
@@ -126,50 +127,49 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def outcome(self) -> Outcome:
-        """How the deciding attempt ended; empty while that is not known."""
+        """The outcome of the deciding attempt; empty if unknown."""
         return NOTHING
 
     def used(self, attempt: int) -> Used:
-        """What an attempt has used of its service, as far as that was counted."""
+        """What an attempt used of its service, as far as it was counted."""
         del attempt
         return Used()
 
     @functools.cached_property
     def usage(self) -> Usage:
-        """What all attempts have used of their service: also what was done twice was paid twice."""
+        """What all attempts used of their service. Work that was repeated was paid twice."""
         return total(self.used(attempt).usage for attempt in range(1, self.attempts + 1))
 
     @property
     def backend(self) -> str | None:
-        """The backend that the latest attempt was submitted to, in a sweep with several places;
-        else None."""
+        """The backend of the latest attempt, in a sweep with several places; else None."""
         return None
 
     @property
     def reason(self) -> str | None:
-        """Why the deciding attempt ended as it did; None if unknown, or for no reason."""
+        """The reason for the end of the deciding attempt; None if unknown or without a reason."""
         return self.outcome.reason
 
     @property
     def explained(self) -> str | None:
-        """The reason and, of a failure, what is known of its cause: `error: ValueError: no`."""
+        """The reason, and the cause of a failure if known: `error: ValueError: no`."""
         detail = self.outcome.detail if self.state is State.FAILED else None
         return ": ".join(filter(None, (self.reason, detail))) or None
 
     @property
     def times(self) -> Times:
         """`started` of the first attempt and `ended` of the deciding one (UTC, ISO 8601), and
-        `wall_s`, the seconds that the attempts with an outcome took together; None if unknown."""
+        `wall_s`, the total seconds of attempts with an outcome; None if unknown."""
         return {"started": None, "ended": None, "wall_s": None}
 
     def record(self, *, values: bool = True) -> RunRecord:
-        """The run as plain values, the shape of `--json`: `id sweep name cell seed state
-        attempts reason retired started ended wall_s root metric value config`, of a sweep with
-        stages `stage parents`, and of one with several places `backend`.
+        """The run as plain values, in the shape of `--json`: `id sweep name cell seed state
+        attempts reason retired started ended wall_s root metric value config`; with stages also
+        `stage parents`, and with several places `backend`.
 
-        `metric` is the name of the sweep's metric and `value` what the run is judged by (see
-        `results.objective`), None when nothing was recorded; with `values=False` no metrics file is
-        read and both are left out.
+        `metric` is the name of the sweep's metric, and `value` what the run is judged by (see
+        `results.objective`), or None if nothing was recorded. With `values=False` no metrics file
+        is read, and both are left out.
         """
         record: dict[str, object] = {
             "id": self.id,
@@ -199,7 +199,7 @@ class RecordedRun(ABC):
         return cast(RunRecord, record)
 
     def value(self, metric: Mapping[str, str]) -> Point | None:
-        """What the run is judged by under `metric` (`name`, `goal`, `at`), if recorded."""
+        """The value that the run is judged by under `metric` (`name`, `goal`, `at`), if any."""
         name, goal = metric["name"], metric.get("goal", "minimize")
         at = metric.get("at", "last")
 
@@ -229,12 +229,12 @@ class RecordedRun(ABC):
 
     @property
     def readable_history(self) -> Merged:
-        """The history; empty where it cannot be read, which is told."""
+        """The history; empty if it cannot be read, which is reported."""
         return self.readable(lambda: self.history, NO_ROWS)
 
     def checkpoint_records(self) -> list[dict[str, object]]:
-        """The records in `checkpoints.jsonl` of all attempts, each with its `attempt`; oldest
-        first, of equal names the latest."""
+        """The records in `checkpoints.jsonl` of all attempts, each with its `attempt`, oldest
+        first. Of records with equal names only the latest is kept."""
         return merge_checkpoints(self._parsed("checkpoints.jsonl"))
 
     def _parsed(self, name: str) -> list[Parsed]:
@@ -242,7 +242,7 @@ class RecordedRun(ABC):
         return [parse(self.read(path)) for path in paths]
 
     def read(self, path: str) -> bytes:
-        """Read a file of the store, or its parts; empty if there is none."""
+        """Reads a file of the store, or its parts; empty if there is none."""
         try:
             return self.store.read(path)
         except NotFound:
@@ -256,8 +256,8 @@ class RecordedRun(ABC):
                 return b""
 
     def log(self, attempt: int | None = None) -> str:
-        """Standard output and error of an attempt (None: the latest that has any), whole. Bytes
-        that are no UTF-8 come out as U+FFFD."""
+        """The whole standard output and error of an attempt (None: the latest with any). Bytes
+        that are not UTF-8 become U+FFFD."""
         attempts = [attempt] if attempt is not None else range(self.attempts, 0, -1)
         for candidate in attempts:
             data = self.read(self.layout.log(self.id, candidate))
@@ -266,7 +266,7 @@ class RecordedRun(ABC):
         return ""
 
     def log_tail(self, lines: int = 20, limit: int = 65536) -> list[str]:
-        """The last `lines` lines of the latest log, reading at most `limit` bytes of its end."""
+        """The last `lines` lines of the latest log. Reads at most `limit` bytes of its end."""
         for attempt in range(self.attempts, 0, -1):
             files = Files(self.store, self.layout.attempt(self.id, attempt))
             source = files.source(self.layout.log(self.id, attempt))
@@ -277,14 +277,14 @@ class RecordedRun(ABC):
         return []
 
     def metrics(self) -> object:
-        """The metrics as a DataFrame: `step`, then one column a key in order of appearance."""
+        """The metrics as a DataFrame: `step`, then one column per key in order of appearance."""
         import pandas
 
         rows = self.history.rows
         return pandas.DataFrame(rows, columns=_keys(rows))
 
     def checkpoints(self) -> object:
-        """The checkpoint records as a DataFrame: `attempt`, then one column a key."""
+        """The checkpoint records as a DataFrame: `attempt`, then one column per key."""
         import pandas
 
         records = self.checkpoint_records()
@@ -292,8 +292,8 @@ class RecordedRun(ABC):
         return pandas.DataFrame(records, columns=keys)
 
     def plot(self, *keys: str) -> Any:
-        """A plotly figure of metrics over their steps: those named, else what the run is judged by.
-        Raises `UsageError` for a key that it has not recorded, and without any."""
+        """A plotly figure of metrics by step: the named ones, else the one that the run is judged
+        by. Raises `UsageError` for a key that was not recorded, and if nothing was."""
         import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
 
         wanted = keys or ((self.metric["name"],) if self.metric is not None else ())
@@ -312,7 +312,7 @@ class RecordedRun(ABC):
         return figure.update_layout(title=self.name, xaxis_title="step", yaxis_title=title)
 
     def _repr_html_(self) -> str:
-        """In a notebook: how it went, and its configuration."""
+        """The run's state and configuration, as a notebook shows them."""
         record = self.record()
         told = [(key, record[key]) for key in ("state", "reason", "attempts", "wall_s")]
         told += [(record["metric"], record["value"])] if record["metric"] else []

@@ -1,5 +1,4 @@
-"""Reads how a sweep stands: what is at work on it, what its launcher observes, whether it is
-over."""
+"""Reads the status of a sweep: what runs, what its launcher observes, and whether it is finished."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,16 +27,15 @@ NOBODY = "no launcher is at work: nothing more is started"
 
 
 class Status(NamedTuple):
-    """How a sweep stood when it was read. `counts`: its runs by state. `at_work`: a job or a
-    launcher is at work. `finished`: nothing runs, and by the runs' own histories nothing is left to
-    start.
+    """The status of a sweep when it was read. `counts`: its runs by state. `at_work`: a job or a
+    launcher runs. `finished`: nothing runs, and the events of the runs leave nothing to start.
 
-    `launcher`: one is at work. Only then is there what it observes of runs (`observed`: id -> in
-    words), what does not answer it (`unreachable`), and how many jobs it starts at once if that is
-    less than was asked for (`limit`, and why: `limit_why`). `held`: why the last launcher started
-    nothing more. `waits`: which runs go on from others that did not succeed, a line for each
-    reason; `usage`: what the runs had used when a launcher last summed it up; `to_come`: how many
-    runs of each stage are not known yet.
+    `launcher`: a launcher runs. Only then are there its observations of runs (`observed`: id ->
+    words), what does not answer it (`unreachable`), and the number of jobs that it runs at once,
+    if that is less than was asked for (`limit`, with the reason `limit_why`). `held`: why the
+    last launcher started nothing more. `waits`: runs whose parents did not succeed, one line per
+    reason. `usage`: what the runs had used when a launcher last added it up. `to_come`: the
+    number of runs of each stage that are not known yet.
     """
 
     sweep: str
@@ -56,20 +54,20 @@ class Status(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of `status` and `launch --wait`: 0 if all have succeeded, 3 if all is over
-        and some have not, else 4."""
+        """The exit code of `status` and `launch --wait`: 0 if all runs succeeded, 3 if all have
+        ended and some did not succeed, else 4."""
         if not self.finished:
             return 4
         return 0 if all(state is State.SUCCEEDED for state, n in self.counts.items() if n) else 3
 
     def _repr_html_(self) -> str:
-        """In a notebook: how many runs are in each state."""
+        """The number of runs in each state, as a notebook shows it."""
         told = "finished" if self.finished else "at work" if self.at_work else "not finished"
         rows = [(state.value, count) for state, count in self.counts.items()]
         return title(self.sweep, self.held or told) + table(("state", "runs"), rows)
 
     def published(self) -> dict[str, object]:
-        """What a `--json` document has of it, besides the runs."""
+        """The fields of a `--json` document, without the runs."""
         return {
             "launcher": self.launcher,
             "observed": dict(self.observed),
@@ -83,8 +81,8 @@ class Status(NamedTuple):
 
 
 def read_status(sweep: "Sweep") -> Status:
-    """Read how a sweep stands, from its runs as they were read with it, and from what its launcher
-    has published. Raises `StoreError` where that cannot be read and nobody is to be told."""
+    """Reads the status from the runs of a sweep, and from what its launcher has published. Raises
+    `StoreError` if that cannot be read and the caller wants no report of it."""
     from sweeper.storage.lock import is_held
 
     runs = current(sweep.runs)
@@ -117,8 +115,8 @@ def read_status(sweep: "Sweep") -> Status:
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
-    """The runs that wait for others, as a launcher would observe them; and for people, which wait
-    in vain."""
+    """The runs that wait for others, as a launcher would observe them; and the lines for people
+    about those that wait in vain."""
     if not sweep.plan.stages:
         return {}, ()
     by_id = {run.id: run for run in sweep.runs}
@@ -160,8 +158,8 @@ def _observations(sweep: "Sweep") -> Observations:
 
 
 def check_service(sweep: "Sweep") -> None:
-    """See that the record of the sweep's last launch is not damaged. Nothing is shown of it: a
-    store that does not answer hides nothing."""
+    """Checks that the record of the last launch is not damaged. Its content is not shown. A store
+    that does not answer is not an error here."""
     from sweeper.storage.sweeps import service_of
 
     try:
@@ -173,7 +171,7 @@ def check_service(sweep: "Sweep") -> None:
 
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
-    """The alarms of the newest attempts of these runs, oldest first."""
+    """The alarms of the newest attempts of these runs, the oldest first."""
     from sweeper.monitor import read
 
     attempts = {run.id: run.attempts for run in runs}

@@ -1,5 +1,5 @@
 """One sweep and its runs, read from a store. `registry.py` finds sweeps and makes DataFrames of
-what is here."""
+them."""
 
 import functools
 from contextlib import suppress
@@ -35,17 +35,17 @@ __all__ = ["Sweep", "SweepRun"]
 
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _TOLD_BEFORE = (*OUTCOMES, Event.CLAIMED)
-"""Events that tell of an attempt before the last, the most telling first."""
+"""Events that tell most about an earlier attempt, the most informative first."""
 
 
 class Sweep:
     """A launched grid: its plan and its runs. The plan and the states are read once, when the
-    object is made (one file, and one listing); what runs recorded is read when asked for, or
-    remembered in `memory`.
+    object is made (one file, and one listing). Results are read on demand, or taken from the
+    cache `memory`.
 
-    Runs that have events but are not in the plan do not appear. `told` hears of files that cannot
-    be read where the rest can be shown; without it they are errors.
-    Raises `NotFound` when there is no such sweep, `StoreError` when its plan is damaged.
+    Runs with events that are not in the plan do not appear. `told` is called with files that
+    cannot be read if the rest can be shown; without it they are errors. Raises `NotFound` if
+    there is no such sweep, `StoreError` if its plan is damaged.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Sweep:
 
     @property
     def metric(self) -> dict[str, str] | None:
-        """Its fields by name, or None when the grid names none."""
+        """The fields of the metric by name, or None if the grid names no metric."""
         return None if self.plan.metric is None else self.plan.metric._asdict()
 
     def metric_of(self, stage: str | None) -> dict[str, str] | None:
-        """The metric by which runs of a stage are judged."""
+        """The metric of the runs of a stage."""
         if stage not in self._metrics:
             metric = self.plan.of(stage).metric
             self._metrics[stage] = None if metric is None else metric._asdict()
@@ -88,12 +88,12 @@ class Sweep:
 
     @functools.cached_property
     def unseeded(self) -> bool:
-        """Whether no seed is given to its replicates."""
+        """Whether replicates get no seed."""
         return self.plan.unseeded
 
     @property
     def path(self) -> str:
-        """The folder of the sweep, as a local path or, on a remote store, an address."""
+        """The folder of the sweep: a local path, or an address on a remote store."""
         return self.store.local_path(self.name) or f"{self.root.rstrip('/')}/{self.name}"
 
     @functools.cached_property
@@ -109,27 +109,27 @@ class Sweep:
         return {run.id: run for run in self.runs}
 
     def ancestors(self, run: str) -> tuple["SweepRun", ...]:
-        """The runs that one goes on from, the nearest first."""
+        """The runs that a run started from, the nearest first."""
         if not self._by_id[run].parents:
             return ()
         known = {planned.id: planned for planned in self.plan.runs}
         return tuple(self._by_id[above.id] for above in lineage(known[run], known))
 
     def unreadable(self, error: StoreError) -> None:
-        """Tell what cannot be read; raise it if nobody wants to be told."""
+        """Reports a file that cannot be read, or raises it if nobody wants the report."""
         if self.told is None:
             raise error
         self.told(error)
 
     def write_report(self, name: str, data: bytes) -> str:
-        """Write a file into the sweep's `report/` folder. Returns its path or address."""
+        """Writes a file into the sweep's `report/` folder. Returns its path or address."""
         path = f"{self.layout.report}/{name}"
         self.store.replace(path, data)
         return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
 
 
 class _Ending(NamedTuple):
-    """What is remembered of how a run went, for tables."""
+    """The cached outcome of a run, for tables."""
 
     reason: str | None = None
     started: str | None = None
@@ -191,8 +191,7 @@ class SweepRun(RecordedRun):
 
     @functools.cached_property
     def _ending(self) -> _Ending:
-        """How the run ended, remembered for as long as the events that tell it are the same
-        files."""
+        """The end of the run, cached as long as its event files are unchanged."""
         told = sorted(
             (attempt, event)
             for attempt, event in self._sweep.events.get(self.id, ())
@@ -227,8 +226,8 @@ class SweepRun(RecordedRun):
         return _Ending(last.reason, started, last.ended, sum(known) if known else None)
 
     def used(self, attempt: int) -> Used:
-        """As its outcome has it, which is remembered for as long as that is the same file; of an
-        attempt without one, as its worker said last."""
+        """The usage in the outcome of an attempt, cached as long as that file is unchanged.
+        Without an outcome, the usage that its worker last reported."""
         happened = self._sweep.events.get(self.id, ())
         told = [event for event in OUTCOMES if (attempt, event) in happened]
         found: list[Used] = []
@@ -250,7 +249,7 @@ class SweepRun(RecordedRun):
         return found[0]._replace(usage=beat.usage)
 
     def ended(self, attempt: int) -> Outcome:
-        """The body of the event that tells most of an attempt; empty without one."""
+        """The body of the most informative event of an attempt; empty without one."""
         happened = self._sweep.events.get(self.id, ())
         for event in (event for event in _TOLD_BEFORE if (attempt, event) in happened):
             with suppress(NotFound):
@@ -265,35 +264,35 @@ class SweepRun(RecordedRun):
 
     @property
     def awaited(self) -> bool:
-        """Whether runs of a later stage may still come to go on from it."""
+        """Whether runs of a later stage may still start from it."""
         plan = self._sweep.plan
         later = (stage for stage in plan.stages if stage.name in plan.unknown)
         return not self.retired and any(self.stage in stage.before for stage in later)
 
     @property
     def lineage(self) -> tuple["SweepRun", ...]:
-        """The runs that it goes on from, the nearest first."""
+        """The runs that it started from, the nearest first."""
         return self._sweep.ancestors(self.id)
 
     @property
     def provenance(self) -> dict[str, object]:
-        """Where the code and its packages came from, as recorded at the launch."""
+        """The provenance of code and packages, as recorded at the launch."""
         return dict(self._sweep.plan.provenance or {})
 
     @property
     def unseeded(self) -> bool:
-        """Whether its seed is only a number that tells it from the cell's other runs."""
+        """Whether its seed is only a number that distinguishes it within its cell."""
         return self._sweep.unseeded
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more is to come of it (`states.is_finished`)."""
+        """Whether the run is finished (`states.is_finished`)."""
         events = self._sweep.events.get(self.id, set())
         return is_finished(events, self._sweep.plan.retries_of(self.stage), retired=self.retired)
 
     @property
     def wandb(self) -> str | None:
-        """The address at which W&B shows the run, if that is known."""
+        """The address of the run at W&B, if known."""
         from sweeper.tracking import link
 
         return link(self._sweep.plan, self.id)
@@ -308,8 +307,7 @@ class SweepRun(RecordedRun):
         return self.backend_of(self.attempts) if self.launch.backends and self.attempts else None
 
     def backend_of(self, attempt: int) -> str:
-        """The backend that an attempt was submitted to, remembered for as long as its intent is the
-        same file."""
+        """The backend of an attempt, cached as long as its intent file is unchanged."""
         first = self.launch.places[0]
         if not self.launch.backends:
             return first
@@ -328,7 +326,7 @@ class SweepRun(RecordedRun):
 
     @property
     def events(self) -> list[tuple[int, Event]]:
-        """What happened to the run, by attempt and precedence."""
+        """The events of the run, by attempt and precedence."""
         order = list(Event)
         found = self._sweep.events.get(self.id, set())
         return sorted(found, key=lambda pair: (pair[0], order.index(pair[1])))

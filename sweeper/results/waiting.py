@@ -1,4 +1,4 @@
-"""How a sweep stands, and waiting until nothing is at work on it."""
+"""Reads the state of a sweep, and waits until it is no longer running."""
 
 import math
 import time
@@ -11,14 +11,15 @@ from sweeper.storage.opening import default_root
 __all__ = ["find_sweep", "status", "wait", "wait_async"]
 
 _WAIT_SECONDS = 1.0
-"""Between two looks of `wait`, which take at most one part in `_SHARE` of the time."""
+"""The interval between two polls of `wait`. Polling takes at most one part in `_SHARE` of the
+time."""
 _SHARE = 20
 
 
 def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
-    """Wait until nothing is at work on a sweep any more, at most `timeout` seconds, and tell how it
-    stands then: `finished` is False where the time is up, or where its launcher has gone before
-    all was over. Raises `NotFound`, `StoreError`."""
+    """Waits at most `timeout` seconds until a sweep is no longer running, and returns its status.
+    `finished` is False if the time is up, or if its launcher ended before all runs had. Raises
+    `NotFound`, `StoreError`."""
     deadline = time.monotonic() + timeout
     while True:
         begun = time.monotonic()
@@ -31,8 +32,8 @@ def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> S
 
 
 async def wait_async(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
-    """The same for who has other things to do meanwhile: `await sweeper.wait_async(...)`. Who is
-    cancelled while waiting cancels nothing of the sweep."""
+    """The same for asyncio: `await sweeper.wait_async(...)`. Cancelling the wait does not affect
+    the sweep."""
     import asyncio
 
     deadline = time.monotonic() + timeout
@@ -47,10 +48,10 @@ async def wait_async(sweep: str, *, root: str | None = None, timeout: float = ma
 
 
 def status(sweep: str, *, root: str | None = None) -> Status:
-    """How a sweep stands. Raises `NotFound`, `StoreError`."""
+    """Reads the status of a sweep. Raises `NotFound`, `StoreError`."""
     return read_status(find_sweep(sweep, root))
 
 
 def find_sweep(name: str, root: str | None) -> Sweep:
-    """The sweep of that name below a root. Raises `NotFound`, `StoreError`."""
+    """Finds the sweep of that name below a root. Raises `NotFound`, `StoreError`."""
     return Registry(root or default_root()).sweep(name)
