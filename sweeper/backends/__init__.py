@@ -1,6 +1,8 @@
-"""Backends by name, loaded when asked for: a row in the table, or an entry point of the group
-`sweeper.backends` in any installed package. Either names a `BackendType`; nothing more is known of
-a backend anywhere, whoever wrote it."""
+"""Looks up backends by name and loads them on demand.
+
+A name is a row of the table of built-in backends, or an entry point of the group
+`sweeper.backends` in any installed package. Both lead to a `BackendType`, which is all that the
+rest of sweeper knows of a backend."""
 
 import functools
 import importlib
@@ -42,17 +44,17 @@ _BUILT_IN = {
     "tmux": "sweeper.backends.tmux:BACKEND",
 }
 _AGAIN_SECONDS = 30.0
-"""How long a place is left alone that could not be opened."""
+"""How long to wait before opening an unavailable place again."""
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
 def backend_names() -> list[str]:
-    """Every backend that `launch.backend` may name."""
+    """Returns every name that `launch.backend` may have."""
     return sorted({*_BUILT_IN, *_plugins()})
 
 
 def every_backend() -> Iterator[BackendType]:
-    """The description of every one, those left out that cannot be loaded."""
+    """Yields the descriptions of all backends that can be loaded."""
     for name in backend_names():
         try:
             yield backend_type(name)
@@ -61,8 +63,8 @@ def every_backend() -> Iterator[BackendType]:
 
 
 def backend_type(name: str) -> BackendType:
-    """The description of the backend called `name`. Raises `UsageError` where there is none, or
-    none that can be loaded."""
+    """Returns the description of the backend called `name`. Raises `UsageError` if it does not
+    exist or cannot be loaded."""
     target = _BUILT_IN.get(name) or _plugins().get(name)
     if target is None:
         from sweeper.fields.kinds import nearest
@@ -86,8 +88,8 @@ def backend_type(name: str) -> BackendType:
 
 
 def with_key(key: str) -> BackendType | None:
-    """The backend whose section of `launch` would be called `key`; None where there is none.
-    Raises `UsageError` for one that cannot be loaded."""
+    """Returns the backend whose section of `launch` is called `key`, or None if there is none.
+    Raises `UsageError` if it cannot be loaded."""
     name = key.replace("_", "-")
     if name in _BUILT_IN or name in _plugins():
         return backend_type(name)
@@ -95,16 +97,17 @@ def with_key(key: str) -> BackendType | None:
 
 
 def options_of(launch: Launch, place: str) -> Mapping[str, object]:
-    """A plan's options of one of its places."""
+    """Returns the options that a plan has for one of its places."""
     return launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
 
 
 def open_backend(
     name: str, sweep: str, folder: str, options: Mapping[str, object] = _NO_OPTIONS
 ) -> Backend:
-    """The backend called `name`, for the sweep `sweep` whose folder (or URL) is `folder`.
+    """Opens the backend called `name` for the sweep `sweep`, whose folder (or URL) is `folder`.
 
-    Raises `UsageError` for an unknown name and `EnvironmentFailure` where what it needs is missing.
+    Raises `UsageError` for an unknown name and `EnvironmentFailure` if something it needs is
+    missing.
     """
     return backend_type(name).open(sweep, folder, options)
 
@@ -118,10 +121,12 @@ def open_places(
     silent: bool = False,
     accept: Callable[[str, Backend], None] | None = None,
 ) -> dict[str, Backend]:
-    """The backends of a plan, by the names of its places. Raises as `open_backend` does. `some`: of
-    several places one that cannot be opened is there all the same, as `Away`; so is one for which
-    `accept` raises `EnvironmentFailure`. `silent`: one that does not answer is, and no other; with
-    it, raises `Unreachable` where none does."""
+    """Opens the backends of a plan. Returns them by the names of their places. Raises as
+    `open_backend` does.
+
+    With `some`, and if the plan lists several places, a place that cannot be opened is returned as
+    `Away`. So is a place for which `accept` raises `EnvironmentFailure`. With `silent`, this holds
+    only for places that do not answer, and `Unreachable` is raised if no place could be opened."""
     found: dict[str, Backend] = {}
     for place in launch.places:
         opened = partial(open_backend, place, sweep, folder, options_of(launch, place))
@@ -148,8 +153,8 @@ def open_places(
 
 
 class Away(Backend):
-    """A place that could not be opened, and why. It is tried again now and then when it is asked
-    for something, and until it can be opened it does not answer."""
+    """A place that could not be opened, and why. A call opens it again if the last try was long
+    enough ago. Until it is open, every call raises `Unreachable`."""
 
     def __init__(
         self,
@@ -201,19 +206,19 @@ class Away(Backend):
 
 
 def capabilities_of(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> Capabilities:
-    """What jobs of the backend called `name` can do, as far as a launch has to know. Raises
-    `UsageError` for an unknown name, and for options that lack something."""
+    """Returns the capabilities of jobs of the backend called `name`. Raises `UsageError` for an
+    unknown name and for incomplete options."""
     return backend_type(name).capabilities(options)
 
 
 def capabilities_at(launch: Launch, place: str) -> Capabilities:
-    """What jobs of a plan can do at one of its places. Raises `UsageError`."""
+    """Returns the capabilities of a plan's jobs at one place. Raises `UsageError`."""
     return capabilities_of(place, options_of(launch, place))
 
 
 def capabilities_together(launch: Launch) -> Capabilities:
-    """What all jobs of a plan can do, wherever they go: of what differs between its places that
-    which is true of each. Raises `UsageError`."""
+    """Returns the capabilities that a plan's jobs have at every one of its places. `restarts` is
+    that of the first place that has one. Raises `UsageError`."""
     found = [capabilities_at(launch, place) for place in launch.places]
     if len(found) == 1:
         return found[0]
@@ -228,13 +233,13 @@ def capabilities_together(launch: Launch) -> Capabilities:
 
 
 def may_restart(launch: Launch) -> bool:
-    """Whether jobs of a plan with this section `launch` may be started again by their backend
-    itself, which asks no launcher. One that is not to be found here might."""
+    """Whether a backend may start jobs of a plan with this `launch` again by itself, without the
+    launcher. True if a backend is unknown here."""
     return any(restarts_at(launch, place) for place in launch.places)
 
 
 def restarts_at(launch: Launch, place: str) -> bool:
-    """The same of its jobs at one place."""
+    """Whether the backend of this place may start jobs again by itself. True if it is unknown."""
     try:
         return capabilities_at(launch, place).restarts is not None
     except UsageError:

@@ -1,4 +1,4 @@
-"""How long one leaves alone what has not answered, or has refused, and what has just answered."""
+"""Backoff for calls that failed or were refused, and the age limit of cached listings."""
 
 import time
 from collections.abc import Callable, Generator
@@ -12,7 +12,7 @@ _FRESH_SECONDS, _FRESH_SHARE = 1.0, 20.0
 
 
 class Backoff:
-    """What has failed is left alone for a while, twice as long each time: from `first` to `most`
+    """Exponential backoff: the wait after a failure doubles each time, from `first` to `most`
     seconds."""
 
     def __init__(
@@ -25,13 +25,13 @@ class Backoff:
         self._failure: Unreachable | None = None
 
     def check(self) -> None:
-        """Raises what was raised last, as long as it is too early for another try."""
+        """Raises the last failure again if it is too early for another try."""
         if self._failure is not None and self._clock() < self._until:
-            raise self._failure.with_traceback(None)  # else it grows with every call
+            raise self._failure.with_traceback(None)  # else the traceback grows with every call
 
     @contextmanager
     def tried(self, *failures: type[Unreachable]) -> Generator[None]:
-        """A try in a block: it has failed if one of these is raised in it, which goes on."""
+        """Wraps a try. It has failed if the block raises one of `failures`, which is re-raised."""
         try:
             yield
         except failures as error:
@@ -40,7 +40,7 @@ class Backoff:
         self.succeeded()
 
     def failed(self, failure: Unreachable) -> None:
-        """Another try has failed. Tries at the same time that fail together count as one."""
+        """Records a failed try. Simultaneous failures count as one."""
         self._failure = failure
         if self._clock() < self._until:
             return
@@ -48,28 +48,28 @@ class Backoff:
         self._next = min(self._most, 2 * self._next)
 
     def succeeded(self) -> None:
-        """A try has not failed."""
+        """Records a successful try."""
         self._failure, self._next, self._until = None, self._first, 0.0
 
 
 class Freshness:
-    """Whether a listing is young enough to be used again: for a second, and for twenty times as
-    long as it took."""
+    """Tells whether a cached listing may be used again: for one second or twenty times as long as
+    it took to make, whichever is longer."""
 
     def __init__(self) -> None:
         self._until = float("-inf")
 
     def is_over(self) -> bool:
-        """Whether the listing is too old, or there is none yet."""
+        """Whether the listing is too old or missing."""
         return time.monotonic() > self._until
 
     def end(self) -> None:
-        """What was listed has changed."""
+        """Marks the listing as outdated."""
         self._until = float("-inf")
 
     @contextmanager
     def renewed(self) -> Generator[None]:
-        """A new listing is made in the block."""
+        """Wraps the making of a new listing."""
         begun = time.monotonic()
         yield
         now = time.monotonic()

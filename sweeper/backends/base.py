@@ -1,10 +1,11 @@
-"""What a backend is, and what it says of itself. Nothing else is known of where jobs execute.
+"""Defines what a backend is and how it describes itself. The rest of sweeper knows nothing else
+about where jobs execute.
 
-`BackendType` is the description, which loads nothing: its fields, what its jobs can do, how it is
-opened and looked at. `Backend` is one at work for a sweep. It starts jobs, says what has become of
-them, and stops them. It holds no state of its own: after a restart it finds its jobs by their
-tokens, wherever the jobs themselves are recorded (the process table, a tmux server, a scheduler's
-queue)."""
+`BackendType` is the description: its fields, the capabilities of its jobs, how to open and check
+it. Loading it loads nothing else. `Backend` is an open backend for one sweep. It starts jobs,
+reports their status and stops them. It holds no state of its own: after a restart it finds its jobs
+by their tokens, where the platform itself records jobs (the process table, a tmux server, a
+scheduler's queue)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -30,15 +31,15 @@ __all__ = [
 ]
 
 Options = Mapping[str, object]
-"""What a plan says to a backend: its section of `launch`, as the document has it."""
+"""A plan's options for a backend: its section of `launch`, as in the document."""
 _NOTHING = Section()
 
 
 class JobSpec(NamedTuple):
-    """A job to start. `argv` is executed as it stands, never by a shell; its last element is the
-    token. `title` is for people; `resources` holds what a scheduler may want to know (unused by
-    local and tmux). Jobs with the same `window` are to be shown together, where there is something
-    to be seen. Of what is to stop, the recipe has `grace_s` seconds to save."""
+    """A job to start. `argv` is executed directly, never by a shell; its last element is the token.
+    `title` is for people. `resources` are requests to a scheduler (unused by local and tmux). Jobs
+    with the same `window` are shown together by backends that show jobs. When the job is stopped,
+    the recipe has `grace_s` seconds to save."""
 
     token: str
     title: str
@@ -50,20 +51,20 @@ class JobSpec(NamedTuple):
 
 
 class JobState(Enum):
-    """What a backend knows of a job."""
+    """The state of a job as its backend sees it."""
 
     PENDING = "pending"
     RUNNING = "running"
-    STOPPING = "stopping"  # it was told to end, by whomever, and may have processes yet
+    STOPPING = "stopping"  # somebody asked it to end; it may still have processes
     ENDED = "ended"
-    ABSENT = "absent"  # the backend answered, and knows no such job
+    ABSENT = "absent"  # the backend answered that it does not know the job
 
 
 class JobStatus(NamedTuple):
-    """`code` and `reason` only where the backend itself knows them (never so for tmux).
-    `preempted`: it ended because its machine was taken away or failed, not because of the run.
-    `node` is the machine that it is, or was, on; `since` when it began to wait or to stop, in UTC
-    (`2026-01-31T12:01:03Z`), where it does that."""
+    """The status of a job. `code` and `reason` are given only if the backend itself knows them
+    (tmux never does). `preempted`: the job ended because its machine was taken away or failed, not
+    because of the run. `node` is the job's current or last machine. `since` is when it began to
+    wait or to stop, in UTC (`2026-01-31T12:01:03Z`), if it waits or stops."""
 
     state: JobState
     code: int | None = None
@@ -74,79 +75,80 @@ class JobStatus(NamedTuple):
 
 
 class Backend(ABC):
-    """Where jobs execute.
+    """Executes the jobs of a sweep.
 
-    Every method raises `sweeper.errors.Unreachable` when the backend does not answer, which is
-    never to be mistaken for ABSENT. The first five have to be there; of the others a backend has
-    those that mean something to it.
+    Every method raises `sweeper.errors.Unreachable` when the backend does not answer. That must
+    never be taken for ABSENT. The first five methods are required; a backend implements those of
+    the others that make sense for it.
     """
 
     name: str
     shows = False
-    """Whether people look at its jobs, so that `show` is worth calling."""
+    """Whether people watch its jobs, so that `show` is worth calling."""
 
     @abstractmethod
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Start the jobs. Not idempotent by itself: ask `find` first when in doubt."""
+        """Starts the jobs. Not idempotent: call `find` first when in doubt."""
 
     @abstractmethod
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Token -> the backend's own id, for those of `tokens` that it has ever accepted and
+        """Returns token -> the backend's own id, for those of `tokens` that it once accepted and
         still remembers."""
 
     @abstractmethod
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        """The status of every one of `tokens`, in one call however many."""
+        """Returns the status of every one of `tokens`, in one call for any number of them."""
 
     @abstractmethod
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
-        """Ask the jobs to stop: SIGTERM to the worker of what runs; what waits is withdrawn. Tokens
-        it does not know are passed over. Returns those that it cannot stop yet (suspended, about to
-        begin): it is asked for them again. None: it has done it for all."""
+        """Asks the jobs to stop: sends SIGTERM to the workers of running jobs and withdraws waiting
+        jobs. Unknown tokens are ignored. Returns the tokens of jobs that it cannot stop yet
+        (suspended, about to begin), for which the caller repeats the call. None means that there
+        are none."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
-        """Lines that the backend itself kept of a job; none where it keeps nothing."""
+        """Yields the lines that the backend itself kept of a job, if any."""
 
     def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
-        """See that it would take jobs with these resources, before anything is on record. Raises
-        `EnvironmentFailure` where it never will."""
+        """Checks that the backend would accept jobs with these resources, before anything is
+        recorded. Raises `EnvironmentFailure` if it never will."""
         del asked
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Remove what is kept of these jobs, of those that have ended and where that can be done:
-        nobody will ask for them again."""
+        """Removes the records of those of these jobs that have ended, if the backend can. They will
+        not be queried again."""
         del tokens
 
     def location(self) -> Mapping[str, str]:
-        """What tells the place where its jobs wait from others of its kind (`{"cluster": "a"}`),
-        and stays the same."""
+        """Returns what distinguishes the place where jobs wait from others of its kind
+        (`{"cluster": "a"}`). It never changes."""
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Show a line on how the sweep stands, and beside jobs (by token) a word on how they do:
-        a state, `stale`, `paused: <why>`. Called when something has changed, with that alone."""
+        """Shows one line on the state of the sweep and a label for jobs, by token: a state,
+        `stale`, `paused: <why>`. Called after changes, with only the labels that changed."""
         del status, words
 
 
 class Counter(NamedTuple):
-    """A variable in which a job finds how often its backend has started it again; `first` is what
-    it says the first time."""
+    """An environment variable in which a job finds how often its backend has restarted it; `first`
+    is its value at the first start."""
 
     variable: str
     first: int = 0
 
 
 class Capabilities(NamedTuple):
-    """What jobs of a backend can do. As it stands: they run on this machine, as this user.
+    """The capabilities of a backend's jobs. By default they run on this machine, as this user.
 
-    `here`: on this machine, so that they reach the engine over loopback. `files`: with the folders
-    of this machine, so that a root, a checkout and the private file with the runs' environment are
-    theirs too. `python`: the interpreter that executes the worker and the recipe (None: as here).
-    `secrets`: the names of those that the backend hands to its jobs by itself. `restarts`: where it
-    counts for a job how often it has started it again by itself (None: it never does; see
-    `sweeper/worker/requeue.py`). `credentials`: the variables by which the launcher reaches the
-    backend, which runs do not get unless their grid names one in `secrets:`.
+    `here`: they run on this machine, so they reach the engine over loopback. `files`: they see the
+    folders of this machine, so they can use a root, a checkout and the private file with the runs'
+    environment. `python`: the interpreter for the worker and the recipe (None: the one used here).
+    `secrets`: the names of the secrets that the backend itself passes to its jobs. `restarts`: the
+    variable that counts how often the backend has restarted a job by itself (None: it never does;
+    see `sweeper/worker/requeue.py`). `credentials`: the variables that the launcher needs to reach
+    the backend. Runs do not get one of them unless their grid names it in `secrets:`.
     """
 
     here: bool = True
@@ -158,8 +160,8 @@ class Capabilities(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What `doctor` looks at. `look` says what it found, or raises `SweeperError` or `LookupError`
-    with what is wrong; `needed`: a launch cannot do without."""
+    """A check of `doctor`. `look` returns its finding, or raises `SweeperError` or `LookupError`
+    with the problem. `needed`: a launch requires it."""
 
     name: str
     needed: bool
@@ -167,8 +169,8 @@ class Check(NamedTuple):
 
 
 def require(checks: Iterable[Check], backend: str) -> None:
-    """Look at what a launch cannot do without. Raises `EnvironmentFailure` for the first that is
-    not there, with the backend's name before what is wrong."""
+    """Runs the checks that a launch requires. Raises `EnvironmentFailure` at the first that fails;
+    the backend's name precedes the problem."""
     for check in checks:
         if check.needed:
             try:
@@ -178,20 +180,20 @@ def require(checks: Iterable[Check], backend: str) -> None:
 
 
 class Leftover(NamedTuple):
-    """Files that belong together and that nobody needs any more, and why."""
+    """Files that belong together and are no longer needed, and why."""
 
     paths: Sequence[str]
     why: str
 
 
 Batches = Sequence[Sequence[JobSpec]]
-"""Jobs, those together that are submitted at once."""
+"""Jobs, grouped by submission."""
 
 
 class Manifest(NamedTuple):
-    """What a backend would be given for a job, or for several that go together, in its own format:
-    a document, or a text that is complete by itself. `about` says in a line whose it is. It holds
-    no secret's value."""
+    """The request for a job, or for several that are submitted together, in the backend's own
+    format: a document, or a text that is complete by itself. `about` names the jobs in one line.
+    It contains no secret's value."""
 
     about: str
     content: Mapping[str, object] | str
@@ -217,20 +219,20 @@ def _over(defaults: Options, given: Options) -> dict[str, object]:
 
 
 class BackendType(NamedTuple):
-    """A backend's description of itself. Loading it must be cheap: what it takes to run jobs is
-    imported by the functions.
+    """A backend's description of itself. Loading it must be cheap, so its functions import whatever
+    is needed to run jobs.
 
-    `open` takes the sweep's name, its folder (or URL) and the options, and raises
-    `EnvironmentFailure` where what it needs is missing. `section` declares its options, which are a
-    grid's `launch.<name>` and a table of the user's configuration file; `doc` says what it is in
-    one line. `by_run`: options may have `overrides`, for runs with some values. `records_defaults`:
-    those of the configuration file are put on record with the plan, by `merge`; else the backend
-    reads them when it is opened (`configuration.defaults_of`). `capabilities` and `checks` take the
-    options as a plan has them; the former raises `UsageError` where they lack something.
-    `leftovers` takes a sweep's folder, the ids of its runs that are over, and of those that ended
-    well. `manifests` gives what submitting jobs would hand in; it takes what `open` does, and the
-    jobs, those together that are submitted at once, and asks the backend for nothing. None: its
-    jobs have no format of their own."""
+    `open` takes the sweep's name, its folder (or URL) and the options. It raises
+    `EnvironmentFailure` if something it needs is missing. `section` declares the options, which
+    stand in a grid's `launch.<name>` and in a table of the user's configuration file. `doc`
+    describes the backend in one line. `by_run`: options may have `overrides` for runs with some
+    values. `records_defaults`: defaults from the configuration file are recorded with the plan, by
+    `merge`; otherwise the backend reads them when it is opened (`configuration.defaults_of`).
+    `capabilities` and `checks` take the options as a plan has them; `capabilities` raises
+    `UsageError` if they are incomplete. `leftovers` takes a sweep's folder, the ids of its runs
+    that are over, and the ids of those that succeeded. `manifests` returns the requests that
+    submitting jobs would send, without querying the backend. It takes the arguments of `open` and
+    the jobs, grouped by submission. None: its jobs have no format of their own."""
 
     name: str
     doc: str
@@ -246,11 +248,11 @@ class BackendType(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What its section is called in `launch`, and in the configuration file."""
+        """The name of its section in `launch` and in the configuration file."""
         return self.name.replace("-", "_")
 
     def field(self) -> Field | None:
-        """Its section as a field of `launch`; None for one without options."""
+        """Returns its section as a field of `launch`, or None if it has no options."""
         if not (self.section.fields or self.by_run):
             return None
         return Field(self.key, Nested(self.section), self.doc)

@@ -1,4 +1,4 @@
-"""The user's configuration file: a table for each backend, of what its jobs ask for by default."""
+"""Reads a backend's default options from its table in the user's configuration file."""
 
 from sweeper.backends import backend_names
 from sweeper.backends.base import BackendType
@@ -11,13 +11,13 @@ __all__ = ["configured", "defaults_of"]
 
 
 def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
-    """What the table of a backend says, as a plan would have it; empty without one. What is wrong
-    with it, or with the file, is noted, with a place that names the file."""
+    """Returns a backend's table in the form of a plan's options; empty if there is none. Mistakes
+    in it or in the file are added to `problems`, with a place that names the file."""
     path, document = config_file.file(), config_file.read_tables(problems)
     others = document.keys() - {kind.key}
     tables = [name.replace("-", "_") for name in backend_names()] if others else []
     tables += config_file.TABLES
-    for key in sorted(others - set(tables)):  # it may be of a backend that is elsewhere
+    for key in sorted(others - set(tables)):  # it may belong to a backend not installed here
         if meant := nearest(key, tables):
             problems.add(Place(path), f"unknown table [{key[:60]}]{meant}")
     if (table := document.get(kind.key)) is None:
@@ -27,8 +27,8 @@ def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
 
 
 def configured(kind: BackendType) -> dict[str, object]:
-    """The same for a backend that is being opened. Raises `EnvironmentFailure` for a table that
-    cannot be used."""
+    """Returns the default options of a backend that is being opened. Raises `EnvironmentFailure`
+    if the table cannot be used."""
     problems = Problems()
     found = defaults_of(kind, problems)
     config_file.refuse(problems)

@@ -1,5 +1,5 @@
-"""What backends share whose jobs run in a container elsewhere: fields of a grid, checks of the
-image, capabilities, exit codes, and what a platform says as one line."""
+"""Code shared by backends that run jobs in containers on other machines: fields of a grid, checks
+of the image, capabilities, exit codes, and one-line messages from the platform."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -31,13 +31,13 @@ _SIGNALS = range(129, 193)
 
 
 def image_field(doc: str, name: str = "image") -> Field:
-    """A field for the address of an image in a registry."""
+    """Returns a field for the address of an image in a registry."""
     address = Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,1023}", "{} is not an image's address")
     return Field(name, address, doc, examples=("REGISTRY/sweeper@sha256:DIGEST",))
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
-    """A list of strings that match `pattern`. `called` names one in messages, after "is no"."""
+    """Returns a list of strings that match `pattern`. Messages read "is no" and then `called`."""
 
     def wrong_with(text: str) -> str | None:
         return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is no {called}"
@@ -46,7 +46,7 @@ def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100
 
 
 def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
-    """Note a mistake for each of `keys` that an override gives."""
+    """Adds a problem for each of `keys` that an override sets."""
     for key in keys if "if" in reading.entries else ():
         if key in reading.entries:
             reading.problem(key, f"{reading.path(key)} is the same for all runs of a sweep")
@@ -59,8 +59,8 @@ def options_with_image(
     example: str = "IMAGE",
     other_key: str = "",
 ) -> dict[str, object]:
-    """The options with their defaults. `other_key` may name the image instead of `image`. Raises
-    `UsageError` where nothing names one."""
+    """Returns the options with their defaults. `other_key` may name the image instead of `image`.
+    Raises `UsageError` if no image is named."""
     found = section.with_defaults(given)
     if "image" not in found and other_key not in found:
         other = f" (or {other_key})" if other_key else ""
@@ -73,8 +73,8 @@ def options_with_image(
 
 
 def capabilities(options: Mapping[str, object], *credentials: str) -> Capabilities:
-    """What jobs can do that run on other machines, and have nothing of this one. `options` are
-    complete."""
+    """Returns the capabilities of jobs that run on other machines and share no files with this one.
+    `options` are complete."""
     return Capabilities(
         here=False,
         files=False,
@@ -85,7 +85,7 @@ def capabilities(options: Mapping[str, object], *credentials: str) -> Capabiliti
 
 
 def require_digest(image: str) -> str:
-    """The image's address. Raises `LookupError` for one without a digest."""
+    """Returns the image's address. Raises `LookupError` if it has no digest."""
     if _DIGEST not in image:
         raise LookupError(
             f"{image} may become another one while a sweep runs: "
@@ -95,17 +95,17 @@ def require_digest(image: str) -> str:
 
 
 def process_exit_code(code: int) -> int:
-    """The exit code as Python has it: -9 where a container says 137 for signal 9. A code beyond all
+    """Converts a container's exit code to Python's: 137 (signal 9) becomes -9. A code beyond all
     signals (255) is the program's own."""
     return 128 - code if code in _SIGNALS else code
 
 
 def line_of(message: object) -> str:
-    """What a platform says of a failure as one line for people, at most 300 characters."""
+    """Returns a platform's failure message as one line of at most 300 characters."""
     return " ".join(str(message).split())[:300]
 
 
 def reason_of(message: object) -> str | None:
-    """Why a job waits, or has ended, as one line of at most 200 characters; None where nothing is
-    said."""
+    """Returns why a job waits or ended, as one line of at most 200 characters; None for an empty
+    message."""
     return " ".join(str(message or "").split()).removesuffix(":")[:200] or None

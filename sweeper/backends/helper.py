@@ -1,10 +1,10 @@
-"""A process that has what a launcher would not have in its own: a platform's client, which takes
-long to load, or ends its process when it is cut off.
+"""Runs a platform's client in a separate process, for clients that take long to load or end their
+process when they are disconnected.
 
-It reads requests, a line of JSON each, and answers with a line: `{"answer": ...}`, `{"refused":
-why}` for what the platform will never do, `{"silent": why}` where it did not answer. The first
-opens it (`{"do": "open", ...}`). It ends with its input. `serve` is its side, `Helper` the
-launcher's.
+The process reads requests, one line of JSON each, and answers each with a line: `{"answer": ...}`,
+`{"refused": why}` if the platform will never do it, `{"silent": why}` if it did not answer. The
+first request opens the client (`{"do": "open", ...}`). The process ends when its input does.
+`serve` runs in the process, `Helper` in the launcher.
 """
 
 import json
@@ -21,14 +21,14 @@ from sweeper.errors import EnvironmentFailure, Unreachable
 __all__ = ["Helper", "serve"]
 
 _SECONDS = 20.0
-"""How long it may take for an answer."""
+"""Timeout of an answer."""
 _AGAIN_SECONDS = 2.0, 30.0
-"""When another is started after one that gave none: at first, and at most."""
+"""Backoff before starting another process after one gave no answer: first and longest wait."""
 
 
 class Helper:
-    """The process that executes `module`, started when it is asked and ended when it does not
-    answer. `what` is the platform's name, `opening` what the first request says."""
+    """The process that executes `module`. The first request starts it; a missing answer ends it.
+    `what` is the platform's name, `opening` the content of the first request."""
 
     def __init__(
         self, what: str, module: str, opening: Mapping[str, object], environment: Mapping[str, str]
@@ -41,15 +41,15 @@ class Helper:
         self._rest = b""
 
     def ask(self, do: str, **about: object) -> object:
-        """Its answer, as JSON has it. Raises `Unreachable` where there is none,
-        `EnvironmentFailure` for what the platform refuses for good."""
+        """Returns the answer, as decoded from JSON. Raises `Unreachable` if there is none, and
+        `EnvironmentFailure` for a permanent refusal."""
         if self._process is None:
             self._backoff.check()
             self._start()
         return self._ask({"do": do, **about})
 
     def end(self) -> None:
-        """End it. Jobs go on."""
+        """Ends the process. Jobs continue."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -62,7 +62,7 @@ class Helper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the launcher's
+            start_new_session=True,  # Ctrl-C is for the launcher only
         )
         try:
             self._ask(self._opening)
@@ -92,7 +92,7 @@ class Helper:
         raise Unreachable(f"{self._what}: {said['silent']}")
 
     def _exchange(self, line: bytes) -> bytes:
-        """A request for an answer. Raises `OSError`."""
+        """Sends a request and returns the answer. Raises `OSError`."""
         process = self._process
         assert process and process.stdin and process.stdout  # noqa: S101 - it was started
         process.stdin.write(line)
@@ -112,10 +112,10 @@ class Helper:
 
 
 def serve(opened: Callable[..., object]) -> None:
-    """Be the process: `opened` makes the object whose methods are asked for. Ends with its
-    input."""
+    """Runs as the process: `opened` makes the object whose methods the requests call. Never
+    returns: the process exits at the end of its input."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the client prints is no answer
+    os.dup2(2, 1)  # output that the client prints must not mix with the answers
     at_work: object = None
     for line in sys.stdin:
         said: dict[str, object]
@@ -132,7 +132,7 @@ def serve(opened: Callable[..., object]) -> None:
         except Exception as error:  # noqa: BLE001 - of the client's, whose kinds change
             said = {"silent": _line(error)}
         print(json.dumps(said), file=answers, flush=True)
-    os._exit(0)  # whatever threads the client has
+    os._exit(0)  # even if threads of the client still run
 
 
 def _line(error: Exception) -> str:

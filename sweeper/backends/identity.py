@@ -1,5 +1,5 @@
-"""Which sweep it is that lies in a folder. A platform remembers jobs for long after a sweep was
-removed, and by their folder they look like those of the next that is launched there."""
+"""Identifies the sweep in a folder. A platform remembers jobs long after their sweep was removed,
+and the folder alone does not distinguish them from jobs of the next sweep launched there."""
 
 import hashlib
 import os
@@ -10,12 +10,12 @@ from sweeper.storage.sweeps import ensure_identity, identity
 __all__ = ["NOT_YET", "Identity"]
 
 NOT_YET = "made-at-launch"
-"""What a manifest shows for what only a submission makes."""
+"""Stands in a manifest for values that are made at submission."""
 
 
 class Identity:
-    """Of the sweep in `folder`; it is on record before the first job is submitted. `mark` stands
-    for the folder in the names of jobs. The methods raise `StoreError`."""
+    """The identity of the sweep in `folder`. It is recorded before the first job is submitted.
+    `mark` stands for the folder in job names. The methods raise `StoreError`."""
 
     def __init__(self, folder: str) -> None:
         self.mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
@@ -24,16 +24,16 @@ class Identity:
         self._known = ""
 
     def current(self) -> str:
-        """The identity; empty for a sweep of which nothing was submitted yet."""
+        """Returns the identity; empty if nothing of the sweep was submitted yet."""
         self._known = self._known or identity(self._store, self._sweep) or ""
         return self._known
 
     def preview(self) -> None:
-        """From now on a sweep of which nothing was submitted yet has `NOT_YET` for its identity: to
-        show what would be."""
+        """Uses `NOT_YET` as the identity from now on if nothing was submitted yet, to show what a
+        submission would send."""
         self._known = self.current() or NOT_YET
 
     def ensure(self) -> str:
-        """The same, made where there is none."""
+        """Returns the identity, and makes one if there is none."""
         self._known = self._known or ensure_identity(self._store, self._sweep)
         return self._known

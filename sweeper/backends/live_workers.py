@@ -1,10 +1,10 @@
-"""The workers of one sweep that live on this machine, whoever started them, and under whatever name
-of the sweep's folder: what a backend asks before it says that there is no such job.
+"""Finds the live workers of one sweep on this machine, whoever started them and by whatever path
+to the sweep's folder. A backend checks this before it reports that a job does not exist.
 
-A worker is known by its command line, which ends in `<folder> <token>`, and by what that folder is:
-a link, another mount or another working folder may give it another name. One that no process table
-of ours shows (it lives in another container) is known by the lock that it holds; see
-`sweeper.storage.worker_lock`.
+A worker is recognized by its command line, which ends in `<folder> <token>`. Folders are compared
+by identity, since a link, another mount or another working folder may give one another path. A
+worker that our process table does not show (it runs in another container) is recognized by the lock
+that it holds; see `sweeper.storage.worker_lock`.
 """
 
 import os
@@ -24,15 +24,15 @@ _Identity = tuple[int, int]
 
 
 class Workers:
-    """Those of the sweep at `folder`, which may be an address elsewhere."""
+    """Finds the live workers of the sweep at `folder`, which may be a remote address."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._known: dict[str, psutil.Process] = {}
 
     def find(self, tokens: Iterable[str]) -> dict[str, psutil.Process]:
-        """Token -> the worker's process, of those that live and can be seen from here. Raises
-        `Unreachable` when the process table cannot be read."""
+        """Returns token -> process of the live workers that are visible from here. Raises
+        `Unreachable` if the process table cannot be read."""
         wanted = set(tokens)
         self._known = {t: p for t, p in self._known.items() if t not in wanted or _lives(p)}
         missing = wanted - self._known.keys()
@@ -41,7 +41,7 @@ class Workers:
         return {token: self._known[token] for token in wanted & self._known.keys()}
 
     def holding(self, tokens: Iterable[str]) -> set[str]:
-        """Those of the tokens whose worker lives, to be seen from here or not. Raises
+        """Returns the tokens whose worker is alive, visible from here or not. Raises
         `Unreachable`."""
         wanted = set(tokens)
         held = {token for token in wanted if worker_lock.is_held(self._job(token))}
@@ -52,7 +52,7 @@ class Workers:
         return os.path.join(root, Layout(sweep).job(*attempt_of(token)))
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
-        """Look through the process table."""
+        """Searches the process table."""
         ours = _identity(self._folder)
         found: dict[int, tuple[str, psutil.Process]] = {}
         try:
@@ -72,24 +72,24 @@ class Workers:
         workers: dict[str, psutil.Process] = {}
         for token, process in found.values():
             with suppress(psutil.Error):
-                # What a worker forks has its command line, and is not the job.
+                # A worker's fork has the same command line, but is not the job.
                 if process.ppid() not in found and _lives(process):
                     workers[token] = process
         return workers
 
     def _is_ours(self, pid: int, folder: str, ours: _Identity | None) -> bool:
-        """Whether the folder that a process was told is the sweep's."""
+        """Whether the folder on a process's command line is the sweep's."""
         if folder == self._folder:
             return True
         if ours is None or os.path.basename(folder) != os.path.basename(self._folder):
             return False
-        # As the process sees it, then as we do; and its working folder, whatever that is called.
+        # The path as the process sees it, the path as we see it, and its working folder.
         seen = (f"/proc/{pid}/root{folder}", folder, f"/proc/{pid}/cwd")
         return any(_identity(path) == ours for path in seen)
 
 
 def _identity(path: str) -> _Identity | None:
-    """What a folder is, by whatever name; None where there is none."""
+    """Returns the device and inode of a folder; None if there is none."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -98,10 +98,10 @@ def _identity(path: str) -> _Identity | None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """psutil compares the start time too, so that a pid used again is not taken for ours."""
+    """psutil also compares the start time, so a reused pid is not mistaken for ours."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:
-        return True  # there, and not to be looked at
+        return True  # it exists, but we may not inspect it

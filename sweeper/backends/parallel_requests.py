@@ -1,4 +1,4 @@
-"""What a backend does to many jobs, by a request each."""
+"""Sends one request per job for many jobs, several in parallel."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +15,9 @@ T = TypeVar("T")
 def for_each(
     things: Sequence[T], deed: Callable[[T], None], of_one: type[EnvironmentFailure]
 ) -> None:
-    """Do it to each, several at a time; to no more after a failure that is not `of_one` alone.
-    Raises what went wrong: what is for good before what may pass."""
+    """Applies `deed` to each of `things`, several at a time. Starts no more after a failure that is
+    not `of_one`, the kind that concerns a single thing. Raises one of the failures, permanent ones
+    first."""
     failures: list[EnvironmentFailure] = []
 
     def attempt(thing: T) -> None:

@@ -1,5 +1,6 @@
-"""Secrets of jobs that the environment of a launch does not reach: `launch.<backend>.secrets` names
-variables, and where the platform itself has what they are to hold."""
+"""References to secrets for jobs that do not inherit the launcher's environment.
+`launch.<backend>.secrets` maps variables to the places where the platform itself keeps their
+values."""
 
 from collections.abc import Mapping
 
@@ -12,13 +13,14 @@ __all__ = ["NO_VALUE", "names_of", "secrets_field", "where_to_say"]
 
 _FIELD = "secrets"
 NO_VALUE = r"(?!tml-|sk-|hf_|eyJ|gh[pousr]_|github_|AKIA|xox)"
-"""A pattern of no text that begins like a token of a well-known service: where a name looks like
-any value."""
+"""A pattern that rejects text beginning like a token of a well-known service. For platforms where
+a secret's name can look like any value."""
 
 
 def secrets_field(doc: str, reference: Matching, example: str) -> Field:
-    """The field of a backend's section. `reference` is what the platform calls a secret by; what
-    does not match it may be one, and is not repeated. `example` is a reference."""
+    """Returns the field of a backend's section. `reference` matches the platform's references to
+    secrets. Other text may be a secret's value, so it is never repeated. `example` is a
+    reference."""
     return Field(
         _FIELD,
         Names(
@@ -32,12 +34,13 @@ def secrets_field(doc: str, reference: Matching, example: str) -> Field:
 
 
 def names_of(options: Mapping[str, object]) -> frozenset[str]:
-    """The variables that have a reference: `Capabilities.secrets`."""
+    """Returns the variables that have a reference: `Capabilities.secrets`."""
     return frozenset(table_of(options.get(_FIELD)))
 
 
 def where_to_say(backend: BackendType, name: str) -> str:
-    """How a grid says where a job finds the secret `name`; "" for a backend without references."""
+    """Returns how a grid says where a job finds the secret `name`; "" for a backend without
+    references."""
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:
         return ""

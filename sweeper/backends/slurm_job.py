@@ -1,4 +1,4 @@
-"""Jobs that an earlier version has left in a queue were told this path."""
+"""Runs `slurm/job.py`, for queued jobs that an earlier version submitted with this path."""
 
 import os
 import runpy

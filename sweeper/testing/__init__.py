@@ -1,4 +1,4 @@
-"""Stand-ins for tests: ours, and those of anyone who writes a backend, a store or a recipe.
+"""Fakes and fault injection for tests, also for authors of backends, stores and recipes.
 
     faults = Faults({7: Fault.KILL_AFTER})
     store = FaultyStore(LocalStore(root), faults)
@@ -8,7 +8,7 @@
     with pytest.raises(Killed):
         scheduler.run()  # dies once its seventh call of store or backend has taken effect
 
-With no fault set, `FaultyStore`, `FaultyBackend` and what they wrap pass the same contract suites
+Without faults, `FaultyStore`, `FaultyBackend` and what they wrap pass the same contract suites
 (`tests/contract/`) as the real ones.
 """
 

@@ -1,4 +1,4 @@
-"""What every backend must do, as tests that anyone's backend can be put through.
+"""Contract tests that every backend must pass, also those of other packages.
 
     from sweeper.testing.contract import BackendContract, Site
 
@@ -8,9 +8,10 @@
             with Site("my-cluster", tmp_path, options={"queue": "long"}, parallel=4) as site:
                 yield site
 
-It needs pytest. `tests/contract/test_backends.py` has sweeper's own. What a site cannot bring about
-(a lost node, say) is skipped, and pytest says so. For messages that show values, have pytest
-rewrite it: `pytest.register_assert_rewrite("sweeper.testing.contract")` in a conftest.py.
+It needs pytest. `tests/contract/test_backends.py` has sweeper's own sites. Tests of events that a
+site cannot cause (a lost node, say) are skipped, and pytest reports it. For failure messages that
+show values, have pytest rewrite this module:
+`pytest.register_assert_rewrite("sweeper.testing.contract")` in a conftest.py.
 """
 
 import json
@@ -61,12 +62,12 @@ while not os.path.exists(place + ".end"):
     time.sleep(0.02)
 sys.exit(3)
 """
-"""Says that it runs, with its arguments, and ends when a file tells it to, or SIGTERM; then, where
-it has something to save, after so many seconds."""
+"""Reports its start and its arguments. Ends when a file tells it to, or at SIGTERM; then it first
+takes the given number of seconds to save, if any."""
 
 _QUICK = """echo "$2" >> "$1/done" """
 _SAVES_SECONDS = 4.0
-"""More than the 3 s after which some platforms kill what they have told to stop."""
+"""More than the 3 s after which some platforms kill a job that they asked to stop."""
 _KILLED = """
 import json, os, sys
 from sweeper.backends import open_backend
@@ -87,17 +88,17 @@ T = TypeVar("T")
 
 @dataclass
 class Site:
-    """A backend under test, by its name and `options`, and what can be done to it.
+    """A backend under test, by its name and `options`, and the events that a test can cause.
 
-    `folder` is one that the jobs see, too. `opener` opens the backend for a sweep and its folder,
-    where `open_backend` is not enough. `resources` are a job's, `parallel` of which run at once,
-    and `many` are gone through in all. `python` is the jobs' interpreter.
-    Things may take `seconds`. `knows_codes`: the backend tells with which code a job ended.
+    `folder` must be visible to the jobs too. `opener` opens the backend for a sweep and its folder,
+    if `open_backend` is not enough. `resources` are those of a job. `parallel` jobs run at once;
+    the test of many jobs runs `many` in all. `python` is the jobs' interpreter. Waits last at most
+    `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
 
-    What follows is done to the platform, and undone. `hold`: as long as it is open, jobs with the
-    resources that it gives wait. `silence`: nothing answers. `preempt` takes away the machine of
-    the job with this native id, as a spot market would, `lose_node` as a power cut; with
-    `fragile` resources such a job is not started again by the platform itself.
+    The following return context managers, which cause an event and undo it at exit. `hold`: jobs
+    with the resources that it returns wait. `silence`: nothing answers. `preempt` takes away the
+    machine of the job with this native id like a spot market, `lose_node` like a power cut. The
+    platform itself does not restart such a job if it has the `fragile` resources.
     """
 
     name: str
@@ -124,13 +125,13 @@ class Site:
         self.end()
 
     def place(self, sweep: str = "sweep") -> Path:
-        """The folder of a sweep, which exists."""
+        """Returns the folder of a sweep, which exists."""
         found = self.folder / "root" / sweep
         found.mkdir(parents=True, exist_ok=True)
         return found
 
     def open(self, sweep: str = "sweep") -> Backend:
-        """The backend, opened anew as another launcher would."""
+        """Opens the backend anew, as another launcher would."""
         where = str(self.place(sweep))
         if self.opener is not None:
             return self.opener(sweep, where)
@@ -145,43 +146,43 @@ class Site:
         saves: float = 0.0,
         resources: Mapping[str, object] = _NOTHING,
     ) -> JobSpec:
-        """A job that lasts until `finish`. With `saves` it takes so many seconds to stop."""
+        """Returns a job that runs until `finish`. It takes `saves` seconds to stop."""
         where = str(self.place(sweep))
         self._submitted.setdefault(sweep, []).append(token)
         argv = [self.python, "-c", _JOB, str(saves), *extra, where, token]
         return JobSpec(token, f"lr=1e-4,#{token}", argv, where, {**self.resources, **resources})
 
     def quick(self, token: str) -> JobSpec:
-        """A job that leaves a line in the file `done`, and ends."""
+        """Returns a job that appends a line to the file `done` and ends."""
         where = str(self.place())
         argv = ["/bin/sh", "-c", _QUICK, "sh", where, token]
         return JobSpec(token, token, argv, where, dict(self.resources))
 
     def mark(self, token: str, kind: str, sweep: str = "sweep") -> Path:
-        """The file that a job leaves: `started`, `place` (where it started, and what its standard
-        input gave, unless that is a terminal), `told`, `below` (a child of its was told),
-        `saved`."""
+        """Returns the file that a job leaves: `started`, `place` (its working folder, and its
+        standard input unless that is a terminal), `told` (it got SIGTERM), `below` (a child of it
+        got SIGTERM), `saved`."""
         return self.place(sweep) / f"{token}.{kind}"
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for it."""
+        """Waits for a condition. Fails after `seconds`."""
         deadline = time.monotonic() + self.seconds
         while not condition():
             assert time.monotonic() < deadline, f"{what}: not within {self.seconds:g} s"
             time.sleep(0.02)
 
     def await_start(self, *tokens: str, sweep: str = "sweep") -> None:
-        """Wait until the jobs run."""
+        """Waits until the jobs run."""
         for token in tokens:
             self.until(self.mark(token, "started", sweep).exists, f"{token} starts")
 
     def finish(self, *tokens: str, sweep: str = "sweep") -> None:
-        """Have the jobs end, also those that have not begun."""
+        """Makes the jobs end, including those that have not begun."""
         for token in tokens:
             self.mark(token, "end", sweep).touch()
 
     def end(self) -> None:
-        """Leave nothing at work, nor anything that starts later."""
+        """Ends all jobs and withdraws those that wait."""
         for sweep, tokens in self._submitted.items():
             self.finish(*tokens, sweep=sweep)
             backend = self.open(sweep)
@@ -210,14 +211,14 @@ def _raises(act: Callable[[], object]) -> bool:
 
 
 def _needed(way: T | None, called: str) -> T:
-    """What is done to the platform, by a site that can."""
+    """Returns `way`, or skips the test if the site has none."""
     if way is None:
         pytest.skip(f"this site has no way to {called}")
     return way
 
 
 class BackendContract:
-    """Subclass it, and give it a fixture `site`."""
+    """The contract tests. Subclass it and define a fixture `site`."""
 
     def test_a_job_from_start_to_end(self, site: Site) -> None:
         backend, token = site.open(), "aaaaaaaaaaaa-a1"
@@ -236,7 +237,7 @@ class BackendContract:
             assert cwd == str(site.place())
 
     def test_what_is_forgotten(self, site: Site) -> None:
-        """Of jobs that have ended nothing is known, or what was; those at work go on."""
+        """Forgotten jobs that have ended are absent or ended; running jobs continue."""
         backend, over, going = site.open(), "acacacacacac-a1", "acacacacacad-a1"
         backend.submit([site.job(over), site.job(going)])
         site.await_start(over, going)
@@ -271,8 +272,8 @@ class BackendContract:
         assert {status.state for status in other.poll(tokens).values()} == {JobState.RUNNING}
 
     def test_jobs_that_are_to_be_shown_together(self, site: Site) -> None:
-        """More of them than fit into one window, in two submissions, beside one that stands
-        alone."""
+        """More jobs with one window than fit into it, in two submissions, together with a job
+        without a window."""
         backend = site.open()
         tokens = [f"ababababab{index:02d}-a1" for index in range(max(2, min(16, site.parallel)))]
         jobs = [site.job(token)._replace(window="lr=0.1: a.b") for token in tokens]
@@ -294,15 +295,15 @@ class BackendContract:
         assert _status(site.open("two"), token).state is JobState.ABSENT
 
     def test_cancel_asks_the_worker_to_stop_and_gives_it_time(self, site: Site) -> None:
-        """SIGTERM to the worker and to nothing below it, which is its own to tell; and no kill
-        before it has saved what it has."""
+        """SIGTERM goes to the worker only, which signals its children itself. The worker is not
+        killed before it has saved."""
         backend, token = site.open(), "abababababab-a1"
         backend.submit([site.job(token, saves=_SAVES_SECONDS)])
         site.await_start(token)
         site.until(lambda: not backend.cancel([token]), "it can be told")
         site.until(site.mark(token, "told").exists, "it is told")
         state = _status(backend, token).state
-        # We may be so late that it has saved and ended.
+        # The test may be so late that the job has saved and ended.
         over = state is JobState.ENDED and site.mark(token, "saved").exists()
         assert over or state in (JobState.RUNNING, JobState.STOPPING)
         site.until(lambda: not _at_work(backend, [token]), "it ends")
@@ -320,8 +321,8 @@ class BackendContract:
         assert _status(backend, token).state is JobState.RUNNING
 
     def test_what_is_submitted_twice(self, site: Site) -> None:
-        """By a launcher that did not hear that the first was accepted. Whether that makes one job
-        or two, it is at work as long as one is, and can be stopped."""
+        """The same job, by a launcher that did not hear that the first was accepted. Whether that
+        makes one job or two, the token is at work while one of them is, and can be stopped."""
         backend, token = site.open(), "adadadadadad-a1"
         backend.submit([site.job(token)])
         site.await_start(token)
@@ -379,7 +380,7 @@ class BackendContract:
         self, site: Site, token: str, take: Callable[[str], AbstractContextManager[object]]
     ) -> None:
         backend = site.open()
-        # Its worker does not come to say anything itself: else nobody asks.
+        # The worker must not end by itself at SIGTERM; then the backend could not tell.
         backend.submit([site.job(token, saves=3600.0, resources=site.fragile)])
         site.await_start(token)
         with take(backend.find([token])[token]):
@@ -393,7 +394,7 @@ class BackendContract:
             assert _status(backend, token).preempted
 
     def test_many_jobs(self, site: Site) -> None:
-        """Each is executed once, however many there are."""
+        """Each job is executed exactly once."""
         backend = site.open()
         left = [f"{number:012x}-a1" for number in range(site.many)]
         everybody, going = list(left), list[str]()

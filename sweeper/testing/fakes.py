@@ -1,4 +1,4 @@
-"""A clock that a test moves, and a backend that executes nothing."""
+"""A clock that the test advances, and a backend that executes nothing."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -9,7 +9,7 @@ __all__ = ["FakeBackend", "FakeClock"]
 
 
 class FakeClock:
-    """Seconds that pass only when somebody sleeps. Pass `clock` and `clock.sleep` to a launcher."""
+    """Time that passes only in `sleep`. Pass `clock` and `clock.sleep` to a launcher."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -18,19 +18,19 @@ class FakeClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advances the time."""
         self.now += seconds
 
 
 class FakeBackend(Backend):
-    """A backend that executes nothing: jobs run until the test ends them with `end` or makes it
-    forget them with `lose`.
+    """A backend that executes nothing: jobs run until the test ends them with `end` or makes the
+    backend forget them with `lose`.
 
-    `submitted` lists the tokens of every submission it has accepted, in order, twice where a job
-    was submitted twice; `shown` what it was to show, call by call; it cannot stop yet what is in
-    `not_yet`. With `reachable = False` every call raises `Unreachable`, but for a `poll` of no job,
-    which asks nobody; with `lose_reply = True` the next submission is accepted and then raises it.
-    A `refusal` is what every submission raises, and starts nothing.
+    `submitted` lists the tokens of all accepted submissions in order, twice if a job was submitted
+    twice. `shown` lists the arguments of `show`, call by call. `not_yet` holds tokens that cannot
+    be stopped yet. With `reachable = False` every call raises `Unreachable`, except a `poll` of no
+    tokens. With `lose_reply = True` the next submission is accepted and then raises `Unreachable`.
+    With a `refusal` every submission of jobs raises it and starts nothing.
     """
 
     name = "fake"
@@ -47,11 +47,11 @@ class FakeBackend(Backend):
         self.refusal: EnvironmentFailure | None = None
 
     def end(self, token: str, code: int | None = 0, reason: str | None = None) -> None:
-        """The job ends, as far as the backend can see."""
+        """Ends the job, as far as the backend can see."""
         self.jobs[token] = JobStatus(JobState.ENDED, code, reason)
 
     def lose(self, token: str) -> None:
-        """The backend forgets the job."""
+        """Makes the backend forget the job."""
         del self.jobs[token]
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
@@ -98,4 +98,4 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> FakeBackend
 
 
 FAKE = BackendType("fake", "Executes nothing.", _open)
-"""Its description: `sweeper.backends` knows it where a test says so."""
+"""The description of `FakeBackend`. A test must register it with `sweeper.backends`."""

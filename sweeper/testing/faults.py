@@ -1,7 +1,7 @@
-"""Stores and backends that go wrong at a chosen call.
+"""Stores and backends that fail at chosen calls.
 
-A `Faults` counts calls, from 1, over every store and backend that it is given to, and says which of
-them go wrong and how. `FaultyStore` and `FaultyBackend` wrap a real one and obey it.
+A `Faults` counts the calls, from 1, of all stores and backends that share it, and decides which of
+them fail and how. `FaultyStore` and `FaultyBackend` wrap a real one and apply the faults.
 """
 
 import errno
@@ -21,28 +21,28 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """The process is gone, as with SIGKILL: let it pass, drop the objects that were in use, make
-    new ones. No `Exception`, so that nothing takes it for an error to be handled."""
+    """The process was killed, as by SIGKILL. Let the exception pass, drop the objects that were in
+    use and make new ones. Not an `Exception`, so that no handler of errors catches it."""
 
 
 class Fault(Enum):
-    """How a call goes wrong."""
+    """The ways in which a call fails."""
 
     FAIL = "fail"
-    """It raises (`StoreError`, `Unreachable`), and has done nothing."""
+    """The call raises (`StoreError`, `Unreachable`) without effect."""
     LOSE_REPLY = "lose_reply"
-    """It is done, and raises all the same: the answer was lost."""
+    """The call takes effect, but its answer is lost: it raises."""
     TWICE = "twice"
-    """It is done, and done again, and the second answer is what the caller gets: a request that
-    was sent again. An exclusive create then finds its own file; a job is started twice."""
+    """The call takes effect twice, and the caller gets the second answer: the request was sent
+    again. An exclusive create then finds its own file; a job is started twice."""
     KILL = "kill"
-    """The caller is killed before it is done."""
+    """The caller is killed before the call takes effect."""
     KILL_AFTER = "kill_after"
-    """The caller is killed once it is done."""
+    """The caller is killed after the call has taken effect."""
     POWER = "power"
-    """The caller is killed once it is done, and what a store does not promise to be durable is
-    gone: appended bytes, and replacements with `durable=False`. For a backend the same as
-    `KILL_AFTER`."""
+    """The caller is killed after the call has taken effect, and writes that the store does not
+    promise to be durable are lost: appended bytes, and replacements with `durable=False`. The same
+    as `KILL_AFTER` for a backend."""
 
 
 def _raise_killed() -> NoReturn:
@@ -50,12 +50,12 @@ def _raise_killed() -> NoReturn:
 
 
 class Faults:
-    """Which calls go wrong, and how.
+    """Decides which calls fail and how.
 
-    `chosen` maps a call's number to its fault, or is a function of the number and of what is called
-    (`"store.create s/state/..."`, `"backend.find"`) that gives the fault or None. `kill` ends the
-    caller: raising `Killed` by default; a test with a real process may send itself SIGKILL.
-    `calls` lists what was called so far, `struck` what went wrong.
+    `chosen` maps a call's number to its fault. Or it is a function of the number and the call's
+    name (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill`
+    ends the caller: it raises `Killed` by default; a test with a real process may send itself
+    SIGKILL. `calls` lists all calls so far, `struck` those that failed.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Faults:
         error: Callable[[str], Exception],
         cut: Callable[[], object] = lambda: None,
     ) -> T:
-        """Do `act`, or what the fault makes of it. `error` makes the exception of a failure, `cut`
-        takes away what is lost with the power."""
+        """Calls `act`, changed by the fault if there is one. `error` makes the exception of a
+        failure; `cut` removes what a power cut loses."""
         self.calls.append(what)
         fault = self._choose(len(self.calls), what)
         if fault is None:
@@ -103,13 +103,13 @@ class Faults:
 
 
 class FaultyStore:
-    """A store that goes wrong as `faults` says, and is `store` otherwise."""
+    """A store that fails as `faults` decides and otherwise behaves like `store`."""
 
     def __init__(self, store: Store, faults: Faults) -> None:
         self.root = store.root
         self._store = store
         self._faults = faults
-        self._durable: dict[str, bytes | None] = {}  # what a power cut leaves of volatile writes
+        self._durable: dict[str, bytes | None] = {}  # contents after a power cut, by path
 
     @property
     def is_remote(self) -> bool:
@@ -161,7 +161,7 @@ class FaultyStore:
         return self._store.local_path(path)
 
     def cut_power(self) -> None:
-        """Take away every write through this object that its store did not promise to keep."""
+        """Undoes every write through this object that the store did not promise to keep."""
         for path, data in self._durable.items():
             local = self._store.local_path(path)
             if data is None and local is not None:
@@ -184,7 +184,7 @@ class FaultyStore:
 
 
 class FaultyBackend(Backend):
-    """A backend that goes wrong as `faults` says, and is `backend` otherwise."""
+    """A backend that fails as `faults` decides and otherwise behaves like `backend`."""
 
     def __init__(self, backend: Backend, faults: Faults) -> None:
         self.name = backend.name

@@ -1,8 +1,8 @@
-"""AWS Batch: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep
-is launched there.
+"""The description of the AWS Batch backend and its section of a grid. The other code is loaded when
+a sweep is launched there.
 
-Defaults in the user's configuration file are put on record with the plan: what finds a sweep's jobs
-again is no matter of a file that changes.
+Defaults in the user's configuration file are recorded with the plan, so that later changes to the
+file do not affect how a sweep's jobs are found.
 """
 
 from collections.abc import Iterable, Mapping
@@ -147,7 +147,7 @@ SECTION = Section(
 
 def _merged(defaults: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
     found = dict(defaults)
-    if "job_definition" in given:  # instead of an image that is the default, and its roles
+    if "job_definition" in given:  # it replaces a default image and its roles
         found = {k: v for k, v in found.items() if k not in ("image", *_OF_AN_IMAGE)}
     elif given.keys() & {"image", *_OF_AN_IMAGE}:
         found.pop("job_definition", None)
@@ -161,7 +161,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    """Jobs run on other machines, and have nothing of this one."""
+    """Jobs run on other machines and share no files with this one."""
     options = read_options(given)
     return Capabilities(
         here=False,

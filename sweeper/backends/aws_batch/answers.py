@@ -1,5 +1,5 @@
-"""Answers of AWS, as far as sweeper reads them. What is not required here AWS leaves out where
-there is nothing to say of it."""
+"""Types of AWS's answers, with the fields that sweeper reads. AWS may leave out fields that are not
+required here."""
 
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict
@@ -22,11 +22,11 @@ __all__ = [
 ]
 
 Answer = Mapping[str, object]
-"""One of which little is read."""
+"""An answer of which only a few fields are read."""
 
 
 class EnvironmentOrder(TypedDict):
-    """A compute environment of a queue's, by its ARN."""
+    """A compute environment of a queue, by its ARN."""
 
     computeEnvironment: str
 
@@ -71,13 +71,13 @@ class ComputeEnvironments(TypedDict):
 
 
 class Secret(TypedDict):
-    """A variable of a container's that holds a secret."""
+    """A variable of a container that holds a secret."""
 
     name: str
 
 
 class ContainerProperties(TypedDict, total=False):
-    """What the containers of a job definition have in common."""
+    """The settings common to all containers of a job definition."""
 
     secrets: list[Secret]
 
@@ -92,7 +92,7 @@ class JobDefinition(TypedDict):
 
 
 class ArrayProperties(TypedDict, total=False):
-    """What an array job is, and how many of its children are in which state."""
+    """The size of an array job, and the number of its children in each state."""
 
     size: int
     statusSummary: dict[str, int]
@@ -108,13 +108,13 @@ class JobSummary(TypedDict):
 
 
 class LogConfiguration(TypedDict, total=False):
-    """Where what a container prints goes."""
+    """The destination of a container's output."""
 
     options: dict[str, str]
 
 
 class Container(TypedDict, total=False):
-    """A container of a job's, or of an attempt's before."""
+    """The container of a job, or of an earlier attempt."""
 
     containerInstanceArn: str
     exitCode: int
@@ -130,7 +130,7 @@ class Attempt(TypedDict, total=False):
 
 
 class Job(TypedDict):
-    """A job as it is described; times in milliseconds since 1970."""
+    """A job as Batch describes it; times in milliseconds since 1970."""
 
     jobId: str
     status: str
@@ -175,7 +175,7 @@ class Images(TypedDict):
 
 
 class Role(TypedDict):
-    """A role, and whom it trusts: a document, or the text of one."""
+    """A role and its trust policy: a document, or its text."""
 
     Arn: str
     AssumeRolePolicyDocument: NotRequired[object]

@@ -1,13 +1,13 @@
 """Jobs at AWS Batch: see docs/aws-batch.md.
 
-A job is known by its name (`names.py`), so what was accepted is found again whatever
-became of the reply, by one listing. Many that are submitted at once are one array job. What
-Batch starts again by itself, after a machine was taken away, is an attempt of its own: the worker
-counts it (`sweeper/worker/requeue.py`), and a token whose attempt nobody has submitted is that
-of the run's last job as long as that lives.
+A job is identified by its name (`names.py`), so one listing finds every accepted job, even if the
+reply to its submission was lost. Many jobs that are submitted at once become one array job. When
+Batch itself restarts a job because its machine was taken away, that counts as an attempt of its
+own: the worker counts it (`sweeper/worker/requeue.py`). A token of an attempt that was never
+submitted stands for a restart of the run's last job, as long as that lives.
 
-Batch forgets a job some 7 days after its end; of an open run whose job it has forgotten the backend
-says ABSENT.
+Batch forgets a job some 7 days after its end. The backend reports ABSENT for an open run whose job
+was forgotten.
 """
 
 import os
@@ -32,29 +32,30 @@ __all__ = ["AwsBatchBackend", "open_backend"]
 _LOG_GROUP = "/aws/batch/job"
 _REASON = "cancelled by sweeper"
 _PASSING = ("CREATING", "UPDATING")
-"""What a job queue's status is for some seconds."""
+"""Statuses that a job queue has for some seconds."""
 _TERMINATE_AGAIN_SECONDS = 30.0, 300.0
-"""When a job is terminated again that one may not terminate: at first, and at most."""
+"""Backoff after a job could not be terminated for lack of permission: first and longest wait."""
 _OTHER_SWEEP_SECONDS = 5.0, 60.0
-"""When a submission is tried again whose job another sweep has at work: at first, and at most."""
+"""Backoff of a submission while another sweep's job is at work: first and longest wait."""
 _DOUBT_SECONDS = 15.0
-"""How long a listing is not believed that lacks a job whose reply was lost: nothing says that one
-has at once what was accepted. An earlier launcher may have been killed before it had one."""
+"""How long a listing may lack an accepted job whose reply was lost: Batch does not promise that
+jobs are listed at once. Also applies at the start, since an earlier launcher may have been killed
+before it got a reply."""
 
 
 class _Closed(EnvironmentFailure):
-    """The queue takes no jobs."""
+    """The queue does not accept jobs."""
 
 
 class _Changing(_Closed, Unreachable):
-    """It takes none yet."""
+    """The queue does not accept jobs yet."""
 
 
 def open_backend(
     sweep: str, folder: str, options: Mapping[str, object] | None = None
 ) -> "AwsBatchBackend":
-    """The backend for one sweep. Raises `EnvironmentFailure` when there is no such queue or AWS
-    does not answer, `UsageError` for options that lack something."""
+    """Opens the backend for one sweep. Raises `EnvironmentFailure` if the queue does not exist or
+    AWS does not answer, and `UsageError` for incomplete options."""
     given = read_options(options or {})
     backend = AwsBatchBackend(Aws(given.region, given.profile), given, sweep, folder)
     backend.check()
@@ -88,12 +89,12 @@ class AwsBatchBackend(Backend):
         self._queue_arn = ""  # until `check`
 
     def location(self) -> dict[str, str]:
-        # It says in which region and whose account, whatever profile or name led there.
+        # The ARN names the region and the account, whatever profile or name led there.
         return {"queue": self._queue_arn or self._options.queue}
 
     def check(self) -> None:
-        """Raise `EnvironmentFailure` unless there is the queue. One that is closed, as to drain it,
-        may have jobs of the sweep."""
+        """Raises `EnvironmentFailure` if the queue does not exist. A closed queue, as for draining,
+        is accepted: it may have jobs of the sweep."""
         self._queue_arn = self._queue()["jobQueueArn"]
 
     def _queue(self) -> JobQueue:
@@ -107,9 +108,9 @@ class AwsBatchBackend(Backend):
         return found[0]
 
     def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
-        """See that the queue takes jobs, and that there is a job definition, with the secrets that
-        runs need: one that AWS will not have is known before anything is on record. While jobs of
-        the sweep go on a queue may be closed: they are adopted. Raises `EnvironmentFailure`, and as
+        """Checks that the queue accepts jobs, and that the job definition exists or can be made,
+        with the secrets that runs need, before anything is recorded. A queue may be closed while
+        jobs of the sweep run there, since those are adopted. Raises `EnvironmentFailure`, and as
         `definition` does."""
         del asked
         try:
@@ -119,7 +120,7 @@ class AwsBatchBackend(Backend):
                 raise
 
     def _prepare(self) -> str:
-        """The job definition. Raises `_Closed`, and as `definition` does."""
+        """Returns the job definition. Raises `_Closed`, and as `definition` does."""
         found = self._queue()
         state, status = found.get("state"), found.get("status")
         told = (
@@ -147,7 +148,7 @@ class AwsBatchBackend(Backend):
         self._others.succeeded()
 
     def _wait_for(self, job: str) -> NoReturn:
-        """Say what is at work that was in the same folder."""
+        """Raises `Unreachable`, and names a job at work of an earlier sweep in the same folder."""
         told = f"of a sweep that was in the same folder the job {job} is at work"
         how = f"waits for its end, or `aws batch terminate-job --job-id {job} --reason gone`"
         waits = Unreachable(f"aws-batch: {told}: {how}")
@@ -169,24 +170,25 @@ class AwsBatchBackend(Backend):
         return self._jobs.statuses(tokens)
 
     def cancel(self, tokens: Sequence[str]) -> None:
-        # TerminateJob ends a job in any state. CancelJob would pass over one that is just starting.
+        # TerminateJob ends a job in any state. CancelJob would ignore a job that is just starting.
         if self._jobs.unknown(tokens):
             self._jobs.refresh()
         refused: Refused | None = None
         for job in self._jobs.to_terminate(tokens):
             if job in self._terminated:
-                continue  # what was throttled half-way goes on from there
+                continue  # a cancellation that was throttled continues from there
             try:
                 self._terminate(job)
             except Refused as error:
                 if not error.for_good:
                     raise
-                refused = refused or error  # of this one: others may be stopped
+                refused = refused or error  # concerns this job only; others may be stopped
         if refused is not None:
             raise refused
 
     def _terminate(self, job: str) -> None:
-        """Raises `Refused` where one may not, and for a while after without asking."""
+        """Terminates a job. Raises `Refused` if that is not permitted, and then for a while again
+        without a request."""
         backoff = self._refused.setdefault(job, Backoff(*_TERMINATE_AGAIN_SECONDS, self._clock))
         backoff.check()
         try:
@@ -194,8 +196,8 @@ class AwsBatchBackend(Backend):
         except Refused as error:
             if not error.for_good:
                 raise
-            # Batch calls it a ClientException both that there is no such job, which leaves nothing
-            # to stop, and that one may not stop it.
+            # Batch answers ClientException both if there is no such job, so nothing is left to
+            # stop, and if one may not stop it.
             if error.code != "ClientException" or self._jobs.goes_on(job):
                 backoff.failed(error)
                 raise
@@ -203,8 +205,8 @@ class AwsBatchBackend(Backend):
         del self._refused[job]
 
     def logs(self, token: str) -> Iterator[str]:
-        """What every attempt of the job printed, from CloudWatch, as it is now: read page by page
-        while it is iterated over."""
+        """Yields the current output of every attempt of the job, from CloudWatch, page by page as
+        it is iterated."""
         if self._jobs.unknown([token]):
             self._jobs.refresh()
         for job in self._jobs.described([token]):
@@ -217,7 +219,7 @@ class AwsBatchBackend(Backend):
                 yield from self._stream(group, stream)
 
     def _stream(self, group: str, stream: str) -> Iterator[str]:
-        """The lines of a log stream. A page that gives its own token is the last for now."""
+        """Yields the lines of a log stream. A page that repeats its token is the last for now."""
         token: dict[str, str] = {}
         while True:
             answer = self.aws.call(
@@ -236,7 +238,7 @@ class AwsBatchBackend(Backend):
             token = {"nextToken": following}
 
     def _submit(self, jobs: Sequence[JobSpec], by: str) -> None:
-        """One submission, `by` a job definition: an array, or a job alone."""
+        """Makes one submission with the job definition `by`: an array or a single job."""
         tokens = [job.token for job in jobs]
         if len(jobs) > 1:
             self._names.keep(tokens)

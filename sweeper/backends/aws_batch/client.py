@@ -1,7 +1,7 @@
-"""AWS by botocore, which s3fs brings along: what is asked of it, and what is made of its errors.
+"""Calls AWS by botocore, which s3fs brings along, and interprets its errors.
 
-Calls are written `call(<service>, <operation>, ...)`, so that a test can hold the permissions in
-docs/aws-batch-policy.json against them. What is read of the answers is declared in `answers.py`.
+Calls are written `call(<service>, <operation>, ...)`, so that a test can compare them with the
+permissions in docs/aws-batch-policy.json. `answers.py` declares the fields read from answers.
 """
 
 import random
@@ -20,8 +20,8 @@ from sweeper.model.json_values import is_table, list_of, table_of
 __all__ = ["Aws", "Refused", "Throttled"]
 
 _TRIES = 4
-"""Of what may be done again; the launcher asks again after these. What AWS throttles is sent at a
-lower rate from then on, too ("adaptive")."""
+"""Tries of a repeatable call; after these the launcher repeats it. botocore also lowers its rate of
+requests after throttling ("adaptive")."""
 _THROTTLED_TRIES = 8
 _MOST_SECONDS = 20.0
 _EXPIRED = {
@@ -31,7 +31,7 @@ _EXPIRED = {
     *("RequestTimeTooSkewed", "RequestInTheFuture"),
 }
 _UNDECIDED = {"RequestTimeout", "RequestTimeoutException", "IDPCommunicationError"}
-"""Errors that are no answer, though their status is that of one."""
+"""Errors that leave the outcome open, though their HTTP status is that of a refusal."""
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 _THROTTLED = {
     *("TooManyRequestsException", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
@@ -47,19 +47,19 @@ _CONFIGURED = "~/.aws/config, ~/.aws/credentials and the variables AWS_*"
 
 
 class _Meta(Protocol):
-    """What a client says of itself."""
+    """A client's metadata."""
 
     region_name: str
 
 
 class _Client(Protocol):
-    """A client of one service by botocore, which has no types: operations are asked for by name."""
+    """A botocore client of one service. botocore has no types, so operations are found by name."""
 
     meta: _Meta
 
 
 class _Session(Protocol):
-    """What makes clients."""
+    """Creates clients."""
 
     def create_client(
         self, service_name: str, *, region_name: str | None, config: object
@@ -67,13 +67,12 @@ class _Session(Protocol):
 
 
 class Throttled(Unreachable):
-    """AWS took too many requests; this one it did not do."""
+    """AWS got too many requests and did not execute this one."""
 
 
 class Refused(Unreachable):
-    """AWS answered, and will not do it as it stands. `code` is AWS's word for why; `for_good`: it
-    is what was asked for, so that asking again is no use; otherwise it is the credentials, which
-    may be renewed."""
+    """AWS answered with a refusal. `code` is AWS's error code. `for_good`: the request itself was
+    refused, so repeating it is useless. Otherwise the credentials were, which may be renewed."""
 
     def __init__(self, message: str, code: str, *, for_good: bool) -> None:
         super().__init__(message)
@@ -81,7 +80,7 @@ class Refused(Unreachable):
 
 
 class Aws:
-    """Clients of one region and profile, made when first used. `calls` counts what was asked by
+    """Clients of one region and profile, created at first use. `calls` counts the calls by
     operation. `sleep` waits; tests pass their own."""
 
     def __init__(
@@ -99,7 +98,7 @@ class Aws:
 
     @property
     def region(self) -> str:
-        """The region in use. Raises `Unreachable` where none is said."""
+        """The region in use. Raises `Unreachable` if none is configured."""
         return self._client("batch", True).meta.region_name
 
     @overload
@@ -149,15 +148,14 @@ class Aws:
     def call(self, service: str, operation: str, **parameters: object) -> Answer: ...
 
     def call(self, service: str, operation: str, **parameters: object) -> Answer:
-        """The answer to one request; sent again by botocore when it fails for a reason that may
-        pass. Raises `Unreachable`, or what of it is known better."""
+        """Returns the answer to one request. botocore repeats it after failures that may pass.
+        Raises `Unreachable` or a subclass."""
         return self._send(service, operation, True, parameters)
 
     def submit(self, service: str, operation: str, **parameters: object) -> Answer:
-        """The same for a request that makes something: it is sent again only when AWS said that it
-        was too much, and so was not done. Raises `EnvironmentFailure` for one that AWS will never
-        take, `Refused` or `Throttled` for one that it has not, and another `Unreachable` for one
-        that it may have."""
+        """Returns the answer to a request that creates something. It is repeated only if AWS
+        throttled it and so did not execute it. Raises `EnvironmentFailure` if AWS will never accept
+        it, `Refused` or `Throttled` if AWS has not, and another `Unreachable` if AWS may have."""
         for attempt in range(_THROTTLED_TRIES):
             try:
                 return self._send(service, operation, False, parameters)
@@ -189,7 +187,7 @@ class Aws:
     def pages(
         self, service: str, operation: str, field: str, **parameters: object
     ) -> Iterator[object]:
-        """The items in the list `field` of every page of a listing."""
+        """Yields the items of the list `field` on every page of a listing."""
         token: object = None
         while True:
             more = {} if token is None else {"nextToken": token}
@@ -230,8 +228,8 @@ class Aws:
 
 
 def _told(error: Exception, service: str, operation: str) -> Unreachable:
-    """What a user is told, in one line. Errors are botocore's, which is loaded late: known by
-    name."""
+    """Returns the exception with a one-line message for the user. botocore is loaded late, so its
+    errors are recognized by name."""
     kind, where = type(error).__name__, f"AWS {service.title()}"
     response: object = getattr(error, "response", None)
     if is_table(response):
@@ -248,14 +246,14 @@ def _told(error: Exception, service: str, operation: str) -> Unreachable:
             return Refused(lacking, kind, for_good=False)
         if operation:
             return Unreachable(f"{where} does not answer: {line_of(error)}")
-        # A client could not be made, and nobody was asked.
+        # The client could not be created, and nothing was sent.
         why = line_of(error).rstrip(".")
         told = f"AWS: its configuration cannot be used: {why}: see {_CONFIGURED}"
     return Refused(told, kind, for_good=True)
 
 
 def _refused(answer: Answer, where: str, operation: str) -> Unreachable:
-    """The same of an answer that is an error."""
+    """Returns the exception for an answer that is an error."""
     about = table_of(answer.get("Error"))
     code, message = str(about.get("Code", "error")), line_of(about.get("Message", ""))
     status = table_of(answer.get("ResponseMetadata")).get("HTTPStatusCode")

@@ -1,5 +1,5 @@
-"""The job definition that jobs run by: the one that is named, or one made from an image, called by
-a hash of what it says, so that every launch of the same finds it."""
+"""Finds or makes the job definition of jobs: the named one, or one made from an image. The latter's
+name is a hash of its content, so every launch with the same content finds it."""
 
 import hashlib
 import json
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 INTERRUPTIONS = ("Host EC2*", "Your Spot Task was interrupted*")
-"""What Batch says of a job whose machine was taken away or failed: instances, and Fargate."""
+"""Batch's status reasons for a job whose machine was taken away or failed: EC2, and Fargate."""
 _VCPUS, _MEMORY = 1.0, 2048
 _LEAST_TIMEOUT = 60
 
 
 class Overrides(TypedDict):
-    """What a job has of its own beside its definition's."""
+    """The settings in which a job differs from its definition."""
 
     command: list[str]
     environment: list[dict[str, str]]
@@ -37,16 +37,16 @@ class Overrides(TypedDict):
 
 
 def definition(aws: Aws, options: Options) -> str:
-    """The name of the job definition, which there is when this returns. Raises `Unreachable`,
-    `EnvironmentFailure` for one that AWS will not have, and `UsageError` for a named one that lacks
-    a secret that runs need."""
+    """Returns the name and revision of the job definition, and makes it if needed. Raises
+    `Unreachable`, `EnvironmentFailure` if AWS does not accept it, and `UsageError` if a named one
+    does not exist or lacks a secret that runs need."""
     found = find_definition(aws, options)
     if found is not None:
         return f"{found['jobDefinitionName']}:{found['revision']}"
     if options.job_definition is not None:
         raise UsageError(f"aws-batch: there is no active job definition {options.job_definition}")
     try:
-        # It may be done twice: the name says what it is, and the newest revision is found.
+        # It may be made twice: the name determines the content, and the newest revision is used.
         made = aws.call("batch", "register_job_definition", **registration(options))
     except Refused as error:
         if not error.for_good:
@@ -56,7 +56,7 @@ def definition(aws: Aws, options: Options) -> str:
 
 
 def registration(options: Options) -> dict[str, object]:
-    """The parameters of RegisterJobDefinition for a definition that is made of an image."""
+    """Returns the parameters of RegisterJobDefinition for a definition made from an image."""
     return {
         "jobDefinitionName": called(options),
         "type": "container",
@@ -67,7 +67,8 @@ def registration(options: Options) -> dict[str, object]:
 
 
 def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
-    """The newest active revision of the definition, None where there is none."""
+    """Returns the newest active revision of the definition; None if there is none. Raises
+    `UsageError` if a named one lacks a secret."""
     named = options.job_definition
     if named is None:
         asked: dict[str, object] = {"jobDefinitionName": called(options), "status": "ACTIVE"}
@@ -90,7 +91,7 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
 
 
 def called(options: Options) -> str:
-    """The name of the definition that is named, or would be made."""
+    """Returns the name of the definition that is named or would be made."""
     if options.job_definition is not None:
         return options.job_definition
     text = json.dumps(_container(options), sort_keys=True)
@@ -98,7 +99,7 @@ def called(options: Options) -> str:
 
 
 def _container(options: Options) -> dict[str, object]:
-    """A definition's container: what all jobs by it have in common, and no secret's value."""
+    """Returns the container that all jobs of a definition share. It contains no secret's value."""
     container: dict[str, object] = {
         "image": options.image,
         "resourceRequirements": _resources(
@@ -125,8 +126,8 @@ def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> lis
 
 
 def overrides(options: Options, command: list[str], region: str) -> Overrides:
-    """What a job has of its own: its command and region; what else there is to a definition that
-    was named."""
+    """Returns a job's own settings: its command, its region, variables, and the resources that
+    the options set."""
     found: Overrides = {
         "command": command,
         "environment": [
@@ -141,8 +142,9 @@ def overrides(options: Options, command: list[str], region: str) -> Overrides:
 
 
 def retry_strategy(options: Options) -> dict[str, object]:
-    """A job starts again by itself only when its machine was taken from it; what counts the
-    attempts is the variable that the worker reads. What matches nothing would be retried."""
+    """Returns the retry strategy: Batch restarts a job only if its machine was taken away. Without
+    the final EXIT rule, unmatched failures would be retried. The worker reads the number of the
+    attempt from its environment."""
     if not options.retries_on_interruption:
         return {"attempts": 1}
     again = [{"onStatusReason": text, "action": "RETRY"} for text in INTERRUPTIONS]
@@ -153,7 +155,7 @@ def retry_strategy(options: Options) -> dict[str, object]:
 
 
 def timeout(options: Options) -> Mapping[str, object]:
-    """The most time that Batch gives an attempt: of a job's own, as `submit_job` takes it."""
+    """Returns Batch's time limit for an attempt, as `submit_job` takes it."""
     if options.timeout_s is None:
         return {}
     seconds = max(_LEAST_TIMEOUT, round(options.timeout_s))

@@ -1,6 +1,6 @@
-"""Looks at an AWS account before the first job: the identity, the queue and its machines, the job
-definition, the image, the roles, the secrets, the quota. Only reads; what may not be asked is told
-as that, and stops nothing where it is only a hint."""
+"""Checks an AWS account before the first job: the identity, the queue and its machines, the job
+definition, the image, the roles, the secrets, the quota. It only reads. Missing permissions are
+reported as such; they stop nothing if the check is only a hint."""
 
 import re
 from collections.abc import Mapping
@@ -29,8 +29,7 @@ _TASKS = "ecs-tasks.amazonaws.com"
 
 
 def checks(given: Mapping[str, object]) -> list[Check]:
-    """What `sweeper doctor --backend aws-batch` looks at; `given` are the options as a plan has
-    them."""
+    """Returns the checks of `sweeper doctor --backend aws-batch`. `given` are a plan's options."""
     part = Part(dict(given), PLACE)
     aws = Aws(part.text_or("region", None), part.text_or("profile", None))
     identity = Check("AWS identity", True, lambda: _identity(aws))
@@ -87,7 +86,7 @@ def _described_environments(aws: Aws, options: Options) -> list[ComputeEnvironme
 
 
 def _environments(aws: Aws, options: Options) -> str:
-    """One that would take such a job is enough: Batch tries them in turn."""
+    """One suitable environment is enough, since Batch tries them in turn."""
     told: list[str] = []
     wrong: list[str] = []
     for one in _described_environments(aws, options):
@@ -107,7 +106,7 @@ def _environments(aws: Aws, options: Options) -> str:
 
 
 def _unusable(environment: ComputeEnvironment, options: Options) -> str | None:
-    """Why no job of these options comes to run there."""
+    """Returns why no job with these options can run there; None if one can."""
     if environment.get("state") != "ENABLED" or environment.get("status") != "VALID":
         return "it is not enabled and valid"
     resources = environment.get("computeResources", {})
@@ -162,11 +161,11 @@ def _role(aws: Aws, role: str) -> str:
 
 
 def _secret(aws: Aws, arn: str) -> str:
-    """That there is such a secret; its value is not asked for."""
+    """Checks that the secret exists, without reading its value."""
     service = arn.split(":")[2]
     try:
         if service == "secretsmanager":
-            # A key of a JSON secret may follow the ARN itself, and stages: `:key:stage:version`.
+            # The ARN may be followed by a key of a JSON secret and a stage: `:key:stage:version`.
             whole = ":".join(arn.split(":")[:7])
             return str(aws.call("secretsmanager", "describe_secret", SecretId=whole)["Name"])
         name = arn.partition(":parameter")[2]

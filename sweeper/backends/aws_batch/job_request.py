@@ -1,4 +1,4 @@
-"""What Batch is asked to run: many jobs that are submitted at once are one array job."""
+"""Builds the requests to Batch. Many jobs that are submitted at once become one array job."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,24 +20,24 @@ from sweeper.storage.opening import open_store
 __all__ = ["Submissions", "manifests"]
 
 _MOST_CHILDREN = 10_000
-"""Of an array job: Batch's own limit."""
+"""Batch's limit on the children of an array job."""
 
 
 class Submissions:
-    """Those of the sweep in `folder`, whose jobs are called by `names`."""
+    """The submissions of the sweep in `folder`, whose jobs get their names from `names`."""
 
     def __init__(self, options: Options, sweep: str, folder: str, names: Names) -> None:
         self._options, self._sweep, self._names = options, sweep, names
         self._root = os.path.dirname(folder)
 
     def together(self, jobs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:
-        """The jobs of each submission: those of an array, or one alone."""
+        """Yields the jobs of each submission: those of an array, or a single one."""
         alike: dict[tuple[str, ...], list[JobSpec]] = {}
         for job in jobs:
             alike.setdefault(tuple(job.argv[:-1]), []).append(job)
         least = max(2, self._options.array)
         for argv, group in alike.items():
-            # What finds out which job it is needs an interpreter that has sweeper.
+            # A child finds its token by sweeper's own code, so it needs a Python interpreter.
             python = os.path.basename(argv[0] if argv else "").startswith("python")
             for start in range(0, len(group), _MOST_CHILDREN):
                 some = group[start : start + _MOST_CHILDREN]
@@ -47,7 +47,7 @@ class Submissions:
                     yield from ([job] for job in some)
 
     def request(self, jobs: Sequence[JobSpec], definition: str, region: str) -> dict[str, object]:
-        """The parameters of SubmitJob for the jobs of one submission."""
+        """Returns the parameters of SubmitJob for the jobs of one submission."""
         options, first = self._options, jobs[0]
         more: Mapping[str, object] = {}
         if len(jobs) > 1:
@@ -74,8 +74,8 @@ class Submissions:
 def manifests(
     sweep: str, folder: str, given: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """What RegisterJobDefinition is asked for, where a definition is made of an image, and what
-    SubmitJob is, without the definition's revision."""
+    """Yields the parameters of RegisterJobDefinition, if a definition is made from an image, and
+    those of SubmitJob, without the definition's revision."""
     options = read_options(given)
     region = Aws(options.region, options.profile).region
     names = Names(open_store(os.path.dirname(folder)), sweep, folder)

@@ -1,12 +1,12 @@
-"""What is known of a sweep's jobs at AWS Batch, and asking for the rest in few calls.
+"""Tracks the jobs of a sweep at AWS Batch with few calls.
 
-A call describes 100 jobs. An array of whose children the parent counts all in one state, or the
-same in each as at the last look, takes none besides the parent's; otherwise its children that have
-not ended are described again. At most 20 such calls are made for one poll, besides those for arrays
-and for jobs that were never looked at: the jobs whose turn has not come are answered as they were
-seen last, which can be late and never wrong, since what is remembered of them is only that they had
-not ended. How often a child was started again its parent does not say: of those that have ended
-that is asked once, where an attempt after theirs is polled.
+One call describes 100 jobs. An array needs only its parent's description if all its children are in
+one state, or if the numbers of children in each state have not changed. Otherwise the children that
+have not ended are described again. One poll makes at most 20 such calls, not counting those for
+arrays and for jobs that were never described. Jobs beyond that keep their last known status. It may
+be outdated but not wrong, since it only says that they had not ended. A parent does not tell how
+often a child was restarted. So an ended child is queried for that once, if a later attempt is
+polled.
 """
 
 import time
@@ -26,9 +26,9 @@ __all__ = ["Jobs", "status_of"]
 A_CALL = 100
 MOST_CALLS = 20
 _LIST_SECONDS = 10.0
-"""How often a listing is made again for tokens that it did not have, while they are polled."""
+"""Interval of new listings while tokens are polled that no listing had."""
 _RESTART_SECONDS = 120.0
-"""The same where each of them may be a restart of a job that goes on, which has no name."""
+"""The same interval if each of them may be a restart of a live job; restarts are not listed."""
 _WAITING = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING")
 _OVER = ("SUCCEEDED", "FAILED")
 _RANK = {
@@ -42,12 +42,12 @@ _RUNNING = JobStatus(JobState.RUNNING)
 
 
 def status_of(job: Job) -> JobStatus:
-    """The status of a job as Batch describes it."""
+    """Returns the status of a job as Batch describes it."""
     word = job["status"]
     container = job.get("container", {})
     node = container.get("containerInstanceArn", "").rpartition("/")[2] or None
     if word in _WAITING:
-        # Why it does not come to run, where Batch knows: "MISCONFIGURATION:COMPUTE_ENVIRONMENT..."
+        # Batch's reason, if it has one: "MISCONFIGURATION:COMPUTE_ENVIRONMENT..."
         why = reason_of(job.get("statusReason"))
         return _PENDING._replace(reason=why, since=_utc(job.get("createdAt")))
     if word == "RUNNING":
@@ -57,7 +57,7 @@ def status_of(job: Job) -> JobStatus:
     if word == "SUCCEEDED":
         return JobStatus(JobState.ENDED, 0 if code is None else code)
     said, inside = job.get("statusReason", ""), container.get("reason", "")
-    # "Essential container in task exited" says nothing that the code does not.
+    # "Essential container in task exited" adds nothing to the code.
     told = reason_of(inside or ("" if said.startswith("Essential container") else said))
     preempted = any(fnmatchcase(said, text) for text in INTERRUPTIONS)
     if preempted:
@@ -70,14 +70,14 @@ def status_of(job: Job) -> JobStatus:
 
 
 def _utc(milliseconds: int | None) -> str | None:
-    """A time of Batch's, which tells milliseconds since 1970."""
+    """Converts a time of Batch, in milliseconds since 1970."""
     if milliseconds is None:
         return None
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(milliseconds / 1000))
 
 
 class Jobs:
-    """The jobs of one sweep. An id is Batch's; that of an array's child is `<parent>:<index>`.
+    """The jobs of one sweep, by Batch's ids; the id of an array's child is `<parent>:<index>`.
     `clock` gives monotonic seconds."""
 
     def __init__(
@@ -87,15 +87,15 @@ class Jobs:
         self._listed = -_RESTART_SECONDS
         self._ids: dict[str, list[str]] = {}  # by token, the newest first
         self._newest: dict[str, list[int]] = {}  # by run: the attempts that have a job
-        self._others: dict[str, str] = {}  # by token: of another sweep
+        self._others: dict[str, str] = {}  # by token: jobs of another sweep
         self._sizes: dict[str, int] = {}  # of arrays
         self._seen: dict[str, JobStatus] = {}
         self._restarts: dict[str, int] = {}
-        self._counts: dict[str, dict[str, int]] = {}  # of arrays, at the last look
+        self._counts: dict[str, dict[str, int]] = {}  # of arrays, at the last description
         self._due: dict[str, None] = {}  # ids to describe, in order
 
     def add(self, job: str, tokens: Sequence[str], *, array: bool) -> None:
-        """A job that there is: of one token, or an array's, in the order of their index."""
+        """Adds a job: of one token, or an array with its children's tokens by index."""
         if array:
             self._sizes[job] = len(tokens)
         for index, token in enumerate(tokens):
@@ -108,12 +108,12 @@ class Jobs:
                     self._newest[run].append(attempt)
 
     def unknown(self, tokens: Iterable[str]) -> bool:
-        """Whether there is a token of which no job is known."""
+        """Whether a token has no known job."""
         return any(token not in self._ids for token in tokens)
 
     def refresh(self) -> int:
-        """List the sweep's jobs, in every state, a hundred a call. Gives how many have not ended,
-        arrays as one each."""
+        """Lists the sweep's jobs in every state, a hundred per call. Returns how many have not
+        ended, counting an array as one."""
         listed = self._aws.pages(
             "batch",
             "list_jobs",
@@ -135,15 +135,15 @@ class Jobs:
             array |= self._names.is_array(name)
             try:
                 self.add(summary["jobId"], self._names.tokens(name), array=array)
-            except ValueError:  # a name like ours that is not
+            except ValueError:  # a name that only resembles ours
                 continue
         self._listed = self._clock()
         return going
 
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
-        """Of these tokens those whose job of a sweep that was in the same folder before is at work,
-        and its id, as of the last listing. Of an array of such a sweep nobody knows whose jobs are
-        in it: it stands for all."""
+        """Returns those of these tokens for which a job of an earlier sweep in the same folder is
+        at work, with its id, as of the last listing. The tokens of such a sweep's array are not
+        known, so it stands for all tokens."""
         if self._listed < 0:
             self.refresh()
         array = self._others.get("")
@@ -151,7 +151,7 @@ class Jobs:
         return {token: job for token, job in found.items() if job is not None}
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
-        """The same if there is a token that no listing has had, unless one was just made."""
+        """Lists the jobs again if a token was in no listing, unless a listing was just made."""
         missing = [token for token in tokens if token not in self._ids]
         restarts = all(map(self._restarted, missing))
         wait = _RESTART_SECONDS if restarts else _LIST_SECONDS
@@ -162,7 +162,7 @@ class Jobs:
         return any(not _ended(self._seen.get(job)) for job in self._older(token))
 
     def ids(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Token -> id, for those that have a job, or stand for a restart of one that lives."""
+        """Returns token -> id, for tokens that have a job or stand for a restart of a live one."""
         older = {token: self._older(token) for token in tokens if token not in self._ids}
         self._look([job for jobs in older.values() for job in jobs])
         found = {token: self._ids[token][0] for token in tokens if token in self._ids}
@@ -172,7 +172,7 @@ class Jobs:
         return found
 
     def statuses(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        """The status of each token."""
+        """Returns the status of each token."""
         older = {token: self._older(token) for token in tokens}
         wanted = {token: [*self._ids.get(token, ()), *older[token]] for token in tokens}
         self._look([job for jobs in wanted.values() for job in jobs])
@@ -180,8 +180,8 @@ class Jobs:
         return {token: self._merged(token, jobs) for token, jobs in wanted.items()}
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
-        """The jobs of these tokens that have not been seen to end: an array's own id where all of
-        its children that go on are among them."""
+        """Returns the jobs of these tokens that are not known to have ended. An array's own id
+        replaces its children if all that go on are among them."""
         asked = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
         chosen = dict.fromkeys(job for job in asked if not _ended(self._seen.get(job)))
         for array, size in self._sizes.items():
@@ -194,35 +194,35 @@ class Jobs:
         return list(chosen)
 
     def goes_on(self, job: str) -> bool:
-        """Whether Batch has the job, and it has not ended; asked anew. A child that is not made yet
-        goes on as its array does."""
+        """Queries whether Batch has the job and it has not ended. A child that does not exist yet
+        has the state of its array."""
         for one in dict.fromkeys((job, _array_of(job))):
             for found in self._describe([one]):
                 return found["status"] not in _OVER
         return False
 
     def described(self, tokens: Sequence[str]) -> list[Job]:
-        """What Batch says of the jobs of these tokens, oldest first; of one that has none what it
-        says of the job of which it may be a restart."""
+        """Returns Batch's descriptions of the jobs of these tokens, oldest first. For a token
+        without a job, the job that it may be a restart of is described."""
         asked = [job for t in tokens for job in self._ids.get(t) or self._older(t)]
         return self._describe(list(dict.fromkeys(reversed(asked))))
 
     def _older(self, token: str) -> list[str]:
-        """The jobs of the run's last attempt before this one that has some: the token may stand for
+        """Returns the jobs of the run's last earlier attempt that has any. The token may stand for
         a restart of one of them."""
         run, attempt = attempt_of(token)
         before = [number for number in self._newest.get(run, ()) if number < attempt]
         return self._ids[f"{run}-a{max(before)}"] if before else []
 
     def _merged(self, token: str, jobs: Sequence[str]) -> JobStatus:
-        """Of several jobs of a token the one that goes on counts: the others were copies of it."""
+        """Merges the jobs of a token: one that goes on counts, the others were copies of it."""
         own = set(self._ids.get(token, ()))
         found: list[JobStatus] = []
         for job in jobs:
             status = self._seen.get(job)
             if status is None or status.state is JobState.ABSENT:
                 continue
-            # One of an attempt before, that has ended, stands for this one only if it came so far.
+            # An ended job of an earlier attempt counts only if its restarts reached this attempt.
             if job not in own and status.state is JobState.ENDED:
                 _, attempt = attempt_of(token)
                 numbers = self._newest[attempt_of(token)[0]]
@@ -235,7 +235,7 @@ class Jobs:
         )
 
     def _look(self, jobs: Sequence[str]) -> None:
-        """Ask about jobs that have not ended, as far as it is worth it."""
+        """Queries jobs that have not ended, within the limit on calls."""
         asked = [job for job in dict.fromkeys(jobs) if not _ended(self._seen.get(job))]
         children: dict[str, list[str]] = {}
         for job in asked:
@@ -247,13 +247,14 @@ class Jobs:
         parents = {parent["jobId"]: parent for parent in self._describe(list(children))}
         for array, members in children.items():
             parent = parents.get(array)
-            if parent is None:  # forgotten, and its children with it
+            if parent is None:  # Batch forgot the array and its children
                 self._seen |= dict.fromkeys(members, JobStatus(JobState.ABSENT))
                 self._counts.pop(array, None)
             else:
                 self._look_at_array(array, members, parent)
         first = [job for job in asked if job not in self._seen and job in self._due]
-        # Of a child of an array that nobody asked about, no answer would not mean that it is gone.
+        # If nobody asked for an array's children, their parents were not described, and a missing
+        # answer would not mean that they are gone.
         alone_or_asked = (job for job in self._due if ":" not in job or _array_of(job) in parents)
         later = [job for job in alone_or_asked if job in self._seen]
         turn = [*first, *later[: max(0, MOST_CALLS * A_CALL - len(first))]]
@@ -283,7 +284,7 @@ class Jobs:
             everyone = (f"{array}:{index}" for index in range(size))
             watched = [job for job in everyone if job in self._seen] if changed else []
             for job in [*members, *watched]:
-                # Those that were asked for at another time, too: the next look compares with now.
+                # Also those that were asked for earlier: the next comparison is with these counts.
                 if job not in self._seen or (changed and not _ended(self._seen[job])):
                     self._due.setdefault(job)
         self._counts[array] = counts
@@ -295,11 +296,11 @@ class Jobs:
         elif parent is None:
             self._seen[job] = JobStatus(JobState.ABSENT)
         else:
-            # A child is made some time after its array, and never if that ended before.
+            # A child is created some time after its array, and never if the array ended before.
             self._seen[job] = status_of(parent)
 
     def _count_restarts(self, jobs: Iterable[str]) -> None:
-        """See how often those of the jobs that have ended were started again."""
+        """Finds out how often the ended ones of the jobs were restarted."""
         ended = (job for job in dict.fromkeys(jobs) if _ended(self._seen.get(job)))
         asked = [job for job in ended if job not in self._restarts]
         found = {job["jobId"]: _restarts(job) for job in self._describe(asked)}
@@ -322,5 +323,5 @@ def _array_of(job: str) -> str:
 
 
 def _restarts(job: Job) -> int:
-    """How often a job was started again, as Batch describes it."""
+    """Returns how often a job was restarted, from its description."""
     return max(0, len(job.get("attempts", ())) - 1)

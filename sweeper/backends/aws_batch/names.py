@@ -1,9 +1,9 @@
-"""How jobs are called at AWS Batch, and found again by it.
+"""Names jobs at AWS Batch, so that they can be found by name.
 
-A job's name is `sweeper-<mark of the folder>-<identity of the sweep>-<token>`; that of an array job
-ends in `array-<digest>` instead, and the tokens of its children, in the order of their index, lie
-in the sweep's own folder under that digest, from before the array is submitted. So one listing, of
-jobs whose name begins with the mark, tells all: also what was accepted while the reply was lost.
+A job's name is `sweeper-<mark of the folder>-<identity of the sweep>-<token>`. The name of an array
+job ends in `array-<digest>` instead. The tokens of its children, in the order of their index, are
+stored in the sweep's folder under that digest before the array is submitted. So one listing of the
+jobs whose name begins with the mark finds all jobs, including those whose reply was lost.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9 +\-=._:/@]")
 
 
 def as_tag(text: str) -> str:
-    """A text as a tag's value may be."""
+    """Converts a text to a valid tag value."""
     return _NOT_IN_A_TAG.sub("_", text)[:256]
 
 
@@ -34,7 +34,7 @@ def _digest(tokens: Sequence[str]) -> str:
 
 
 class Names:
-    """The names of a sweep's jobs. `folder` is the sweep's; `store` that in which it lies."""
+    """The names of a sweep's jobs. `folder` is the sweep's, in `store`."""
 
     def __init__(self, store: Store, sweep: str, folder: str) -> None:
         self.identity = Identity(folder)
@@ -43,24 +43,24 @@ class Names:
         self._tables: dict[str, list[str]] = {}
 
     def single(self, token: str) -> str:
-        """The name of a job that stands alone."""
+        """Returns the name of a single job."""
         return self._own() + token
 
     def array(self, tokens: Sequence[str]) -> tuple[str, str]:
-        """The name of an array job for `tokens`, and the path of their table."""
+        """Returns the name of an array job for `tokens`, and the path of their table."""
         digest = _digest(tokens)
         return f"{self._own()}array-{digest}", self._path(digest)
 
     def keep(self, tokens: Sequence[str]) -> None:
-        """Put their table into the store. Raises `StoreError`."""
+        """Writes the table of `tokens` to the store. Raises `StoreError`."""
         digest = _digest(tokens)
         document = {"schema": SCHEMA, "tokens": list(tokens)}
         self._store.replace(self._path(digest), encode(document))
         self._tables[digest] = list(tokens)
 
     def tokens(self, name: str) -> list[str]:
-        """The tokens of the job called `name`: of an array's children by their index. Empty for a
-        name that is not ours, or whose table is gone. Raises `StoreError`."""
+        """Returns the tokens of the job called `name`; those of an array by their index. Empty if
+        the name is not ours or the table is gone. Raises `StoreError`."""
         whose, rest = self._parts(name)
         if whose is None or whose not in ("", self.identity.current()):
             return []
@@ -79,21 +79,21 @@ class Names:
         return self._parts(name)[1].startswith("array-")
 
     def anothers(self, name: str) -> str | None:
-        """Of a job of a sweep that was in the same folder before: its token, empty for an array,
-        whose table has gone with that sweep. None for any other. Raises `StoreError`."""
+        """Returns the token of a job of an earlier sweep in the same folder; empty for an array,
+        whose table has gone with that sweep. None for any other job. Raises `StoreError`."""
         whose, rest = self._parts(name)
         if not whose or whose == self.identity.current():
             return None
         return "" if rest.startswith("array-") else rest
 
     def _own(self) -> str:
-        """What the names of the sweep's own jobs begin with, as far as it has its identity."""
+        """Returns the prefix of the sweep's job names, with its identity if it has one."""
         known = self.identity.current()
         return f"{self.prefix}{known}-" if known else self.prefix
 
     def _parts(self, name: str) -> tuple[str | None, str]:
-        """A job's sweep, and what follows in its name. Empty: an older version has called it, which
-        did not say; None: the name is not one of ours."""
+        """Splits a job's name into its sweep's identity and the rest. The identity is empty in
+        names of an older version, and None for a name that is not ours."""
         if not name.startswith(self.prefix):
             return None, ""
         rest = name.removeprefix(self.prefix)

@@ -1,4 +1,4 @@
-"""What a plan says of AWS Batch (`launch.aws_batch`), read back from `sweep.json`."""
+"""Reads a plan's options for AWS Batch (`launch.aws_batch`) from `sweep.json`."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,22 +10,22 @@ from sweeper.model.document_reader import Part
 __all__ = ["INDEX", "PLACE", "RESTARTS", "Options", "read_options"]
 
 PLACE = "launch.aws_batch"
-"""Where a plan has the options."""
+"""The place of the options in a plan."""
 
 RESTARTS = "AWS_BATCH_JOB_ATTEMPT"
-"""Which start of a job this is, from 1."""
+"""Variable with the number of the job's start, from 1."""
 
 INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
-"""Which child of an array job this is, from 0."""
+"""Variable with the index of an array job's child, from 0."""
 
 
 class Options(NamedTuple):
     """Where and how jobs run. `memory` is in MiB, `timeout_s` in seconds. A job definition is
-    named, or made from `image`, which then takes what else there is: `role` is that of the job,
-    `execution_role` the one with which its image, its logs and its secrets are fetched. `secrets`
-    maps a variable to the ARN of a secret or parameter. `array`: so many jobs or more, submitted at
-    once, become an array job; 0: none does. `python`: the interpreter in the image that has
-    sweeper."""
+    either named or made from `image` and other options: `role` is the job's role, and
+    `execution_role` the one that fetches its image and secrets and writes its logs. `secrets` maps
+    a variable to the ARN of a secret or parameter. `array`: this many jobs or more that are
+    submitted at once become an array job; 0: none do. `python`: the interpreter in the image that
+    has sweeper."""
 
     queue: str
     job_definition: str | None = None
@@ -49,8 +49,9 @@ _DEFAULT = Options("")
 
 
 def read_options(given: Mapping[str, object]) -> Options:
-    """The options; what is not given is as a job definition, or AWS, has it. Raises `UsageError`
-    for lack of a queue or of a job definition, `Damaged` for an option of another type."""
+    """Returns the options. Options that are not given are left to the job definition or to AWS.
+    Raises `UsageError` without a queue or without exactly one of job definition and image, and
+    `Damaged` for an option of another type."""
     part = Part(dict(given), PLACE)
     queue = part.text_or("queue", None)
     if queue is None:

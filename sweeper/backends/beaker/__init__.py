@@ -1,5 +1,5 @@
-"""Beaker: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep is
-launched there."""
+"""The description of the Beaker backend and its section of a grid. The other code is loaded when a
+sweep is launched there."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -80,7 +80,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _whole(given: Mapping[str, object]) -> Options:
-    """The options with their defaults. Raises `UsageError` for lack of an image."""
+    """Returns the options with their defaults. Raises `UsageError` without an image."""
     found = container_jobs.options_with_image(
         SECTION, given, "beaker", "OWNER/NAME", "docker_image"
     )
@@ -100,7 +100,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """An experiment for each, whose name is no part of its spec."""
+    """Yields an experiment per job. Its name is not part of its spec, so `about` has it."""
     from sweeper.backends.beaker.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)

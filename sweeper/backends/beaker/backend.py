@@ -1,8 +1,8 @@
-"""Experiments of a workspace of Beaker's: see docs/beaker.md.
+"""Runs jobs as experiments of a Beaker workspace: see docs/beaker.md.
 
-A run's attempt is an experiment of its own, whose name says which. What is asked is one listing of
-those of the sweep that have not ended; one that is not on it is asked for by its name. A job's
-node, and why it waits or has ended, is asked for when the experiment's word has changed.
+Each attempt of a run is an experiment of its own, identified by its name. One listing returns the
+sweep's experiments that have not ended; experiments not on it are queried by name. A job's node,
+and why it waits or ended, are queried when the experiment's status has changed.
 """
 
 import time
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 __all__ = ["BeakerBackend", "open_backend"]
 
 _WHY_SECONDS = 10.0
-"""How often it is asked what jobs wait for."""
+"""Interval of queries for what jobs wait for."""
 _MOST = 100
-"""Of so many jobs at most more is asked at a time."""
+"""The most jobs whose details are queried at a time."""
 _ROOM_SECONDS = 5.0, 60.0
-"""When a submission is tried again for which there was no room: at first, and at most."""
+"""Backoff of a submission for which there was no room: first and longest wait."""
 _ALONE = 20
-"""So many experiments are asked for by their names; more by a listing of all."""
+"""The most experiments that are queried by name; more are queried by a listing of all."""
 _NEWEST: Mapping[str, object] = {"sort_order": "SORT_ORDER_DESCENDING", "created": {}}
 
 
 class Detail(NamedTuple):
-    """An experiment's newest job (None: it has none), as it was at the time `at`, when `said` was
-    the experiment's word."""
+    """An experiment's newest job (None: it has none) as of the time `at`, when the experiment's
+    status was `said`."""
 
     said: str
     at: float
@@ -44,21 +44,21 @@ class Detail(NamedTuple):
 
 
 def open_backend(sweep: str, folder: str, options: Options) -> "BeakerBackend":
-    """The backend for one sweep. Raises `EnvironmentFailure` where no workspace is to be had."""
+    """Opens the backend for one sweep. Raises `EnvironmentFailure` without a usable workspace."""
     backend = BeakerBackend(Service(options.get("workspace")), options, sweep, folder)
     backend.find([])
     return backend
 
 
 class BeakerBackend(Backend):
-    """See `sweeper.backends.base.Backend`. `options` stand where a job's resources say nothing."""
+    """See `sweeper.backends.base.Backend`. `options` apply where a job's resources are silent."""
 
     name = "beaker"
 
     def __init__(self, service: Service, options: Options, sweep: str, folder: str) -> None:
         self._service, self._options = service, options
         self._names = Names(sweep, folder)
-        # By token, as of the last look; None: there is none.
+        # By token, as of the last listing; None: there is none.
         self._there: dict[str, Workload | None] = {}
         self._details: dict[str, Detail] = {}
         self._nodes: dict[str, str] = {}
@@ -71,7 +71,7 @@ class BeakerBackend(Backend):
         return {"server": self._service.host, "workspace": self._service.workspace}
 
     def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
-        """Look for all that jobs with these resources name, as `doctor` does."""
+        """Checks everything that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.beaker.doctor import checks
 
         for one in asked:
@@ -112,7 +112,7 @@ class BeakerBackend(Backend):
             self._service.ask("DeleteWorkloads", workload_ids=over)
 
     def logs(self, token: str) -> Iterator[str]:
-        """What the job printed, as it is now; nothing of one that never began."""
+        """Yields the job's current output; none if it never began."""
         found = self._listed(token).get(token)
         for job in self._jobs([found] if found else []):
             for line in self._service.lines(job.id) if job else ():
@@ -131,10 +131,11 @@ class BeakerBackend(Backend):
                 self._service.create(name, made)
 
     def _is_in_the_way(self, token: str) -> bool:
-        """Whether the experiment of this name is one that has ended, of a sweep before in the same
-        folder: whoever asks for a job again has asked `find` for it first. It has another name when
-        this returns. Raises `EnvironmentFailure` where it is not of this workspace, and `Refused`
-        where it is of such a sweep and has not ended."""
+        """Returns whether the experiment with this name has ended and belongs to an earlier sweep
+        in the same folder. It has then been renamed. An unfinished one of ours returns False; the
+        caller of `submit` has called `find` before a resubmission. Raises `EnvironmentFailure` if
+        the experiment is in another workspace, and `Refused` if it belongs to an earlier sweep and
+        has not ended."""
         there = self._listed(token, anyones=True).get(token)
         if there is None:
             told = f"another workspace than {self._service.workspace} has an experiment of the name"
@@ -156,7 +157,7 @@ class BeakerBackend(Backend):
             return self._over.get(token, JobStatus(JobState.ABSENT))
         said, job = word(workload, "status"), known.job if known else None
         if said in ENDS and said != "STATUS_SUCCEEDED" and (not known or known.said != said):
-            return JobStatus(JobState.STOPPING)  # it was not asked yet how it has ended
+            return JobStatus(JobState.STOPPING)  # how it ended was not queried yet
         node = self._nodes.get(job.assignment_details.node_id) if job else None
         found = status_of(said, job, node)
         if found.state is JobState.ENDED:
@@ -164,8 +165,8 @@ class BeakerBackend(Backend):
         return found
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's experiments that have not ended, and those of `wanted` that are not
-        among them."""
+        """Lists the sweep's experiments that have not ended, and queries those of `wanted` that
+        are not among them."""
         if anew or self._freshness.is_over():
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
             with self._freshness.renewed():
@@ -181,15 +182,15 @@ class BeakerBackend(Backend):
     def _listed(
         self, token: str = "", *, anyones: bool = False, **more: object
     ) -> "dict[str, Workload]":
-        """The sweep's experiments by their tokens: all of them, or those whose token begins so.
-        `anyones`: those of sweeps that were in the same folder before, too."""
+        """Returns the sweep's experiments by token: all, or those whose token begins with `token`.
+        `anyones`: also those of earlier sweeps in the same folder."""
         begins, found = self._names.name(token), dict[str, "Workload"]()
         where = {
             "workspace_id": self._service.workspace_id,
             "name_or_description_substring": begins,
         }
         for page in self._service.pages("ListWorkloads", **where, **more):
-            for one in page.workloads:  # whose name or description has it anywhere
+            for one in page.workloads:  # the name or description contains `begins` anywhere
                 about = one.experiment
                 ours = anyones or self._names.is_ours(about.description)
                 if about.name.startswith(begins) and ours:
@@ -197,7 +198,7 @@ class BeakerBackend(Backend):
         return found
 
     def _ask_more(self, tokens: Iterable[str]) -> None:
-        """Ask for the jobs of those of which it is time to."""
+        """Queries the jobs of experiments that are due."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
         asked = [(token, one) for _, token in due[:_MOST] if (one := self._there[token])]
@@ -209,7 +210,7 @@ class BeakerBackend(Backend):
                 self._nodes[node] = self._node(node)
 
     def _due(self, token: str, now: float) -> float | None:
-        """When more was asked of it last, if that is to be asked again."""
+        """Returns when its details were last queried (0: never), if they are due; else None."""
         workload, known = self._there.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None
@@ -220,7 +221,7 @@ class BeakerBackend(Backend):
         return known.at if waits or (said in ENDS and not is_over(known.job)) else None
 
     def _jobs(self, workloads: "Sequence[Workload]") -> "list[Job | None]":
-        """The newest job of each, None where it has none."""
+        """Returns the newest job of each workload; None if it has none."""
         newest: dict[str, object] = {"sort_clause": _NEWEST, "page_size": 1}
         newest |= self._service.organization
         tasks = [one.experiment.tasks[0].id for one in workloads]
@@ -231,5 +232,5 @@ class BeakerBackend(Backend):
     def _node(self, identity: str) -> str:
         try:
             return self._service.ask("GetNode", node_id=identity).node.hostname
-        except Refused:  # it is no more
+        except Refused:  # the node no longer exists
             return identity

@@ -1,9 +1,8 @@
-"""Beaker's service, by the official client: where it is and who asks are the client's affair, and
-what goes wrong is one line.
+"""Calls Beaker's service by the official client, which finds the address and the credentials, and
+turns its errors into one-line messages.
 
-The client asks for ever what is unavailable, and waits for ever for what does not answer. So what
-is asked by gRPC goes to its stubs directly, with a time limit; an experiment is created by its own
-request.
+The client retries unavailable services and waits for missing answers without limit. So gRPC calls
+go to its stubs directly, with a timeout. Experiments are created by the client's HTTP request.
 """
 
 import functools
@@ -33,7 +32,7 @@ __all__ = ["Refused", "Service"]
 _SECONDS = 20.0
 _TRIES = 3
 _AGAIN_SECONDS = 1.0, 15.0
-"""When one that did not answer is asked again: at first, and at most."""
+"""Backoff after the service did not answer: first and longest wait."""
 _ABREAST = 16
 _PAGE = 50
 _NOT_NOW = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "ABORTED", "CANCELLED")
@@ -46,27 +45,27 @@ _HTTP = {
 
 
 class _How(TypedDict):
-    """What each call of a stub is given beside its message."""
+    """Arguments of every call of a stub besides its message."""
 
     timeout: float
     metadata: list[tuple[str, str]]
 
 
 class _Streams(Protocol):
-    """What the service answers piece by piece. The generated class has no types."""
+    """The streaming calls of the service. The generated class has no types."""
 
     StreamJobLogs: Callable[..., "Iterator[pb2.JobLog]"]
 
 
 class _Status(Protocol):
-    """gRPC's word for how a call went."""
+    """gRPC's status of a call."""
 
     name: str
 
 
 @runtime_checkable
 class _Ended(Protocol):
-    """What a stub raises of a call that has ended with an error."""
+    """The error that a stub raises for a failed call."""
 
     def code(self) -> _Status: ...
 
@@ -74,21 +73,21 @@ class _Ended(Protocol):
 
 
 class Refused(Unreachable):
-    """The service answered, and will not. `status` is gRPC's word for why."""
+    """The service answered with a refusal. `status` is gRPC's status."""
 
     def __init__(self, message: str, status: str) -> None:
         super().__init__(message)
         self.status = status
 
     def settled(self) -> EnvironmentFailure:
-        """What it is for who wants something made: the end, unless credentials can be renewed or
-        there is room later."""
+        """Returns the exception for a failed creation: permanent, unless credentials can be renewed
+        or there may be room later."""
         return self if self.status in _PASSING else EnvironmentFailure(str(self))
 
 
 class Service:
-    """The service of the user's configuration, and one workspace. Raises `EnvironmentFailure` where
-    there is no such thing."""
+    """The service of the user's configuration, and one workspace. Raises `EnvironmentFailure` if
+    either is missing."""
 
     def __init__(self, workspace: str | None = None) -> None:
         self._backoff = Backoff(*_AGAIN_SECONDS)
@@ -107,20 +106,20 @@ class Service:
 
     @functools.cached_property
     def workspace_id(self) -> str:
-        """And its id. Raises `Refused` where there is none."""
+        """The workspace's id. Raises `Refused` if there is none."""
         return self.identity("Workspace", self.workspace)
 
     @functools.cached_property
     def organization(self) -> Mapping[str, str]:
-        """What a listing is told of where to look."""
+        """The organization, an argument of every listing."""
         owner, slash, _ = self.workspace.partition("/")
         named = owner if slash else self._config.default_org or ""
         answer = self.ask("ResolveOrganizationName", organization_name=named)
         return {"organization_id": answer.organization_id}
 
     def identity(self, kind: str, name: str) -> str:
-        """The id of the Workspace, Budget, Image, ... that has this name, `owner/name` or an id.
-        Raises `Refused`."""
+        """Returns the id of the Workspace, Budget, Image, ... with this name, which is `owner/name`
+        or already an id. Raises `Refused`."""
         owner, slash, rest = name.partition("/")
         if not slash:
             return name
@@ -158,7 +157,7 @@ class Service:
     def ask(self, method: str, /, **fields: object) -> "Message": ...
 
     def ask(self, method: str, /, **fields: object) -> "Message":
-        """The answer to one request. Raises `Unreachable`, or `Refused`."""
+        """Returns the answer to one request. Raises `Unreachable`, or `Refused`."""
         (found,) = self.ask_each(method, [fields])
         return found
 
@@ -175,8 +174,8 @@ class Service:
     def ask_each(
         self, method: str, requests: Sequence[Mapping[str, object]]
     ) -> "Sequence[Message]":
-        """The answers to many, several at a time. What may be too much for now is asked again:
-        whatever is asked here may be done twice."""
+        """Returns the answers to many requests, several at a time. Requests that fail for a reason
+        that may pass are repeated, so only repeatable requests may be made here."""
         self._backoff.check()
         kind = getattr(self._messages, f"{method}Request")
         messages = [kind(**fields) for fields in requests]
@@ -206,7 +205,7 @@ class Service:
     def pages(
         self, method: Literal["ListNodes", "ListWorkloads"], /, **options: object
     ) -> "Iterator[_Page]":
-        """The answers that a listing comes in, page by page."""
+        """Yields the pages of a listing."""
         asked: dict[str, object] = {"options": {**self.organization, "page_size": _PAGE, **options}}
         while asked:
             answer = self.ask(method, **asked)
@@ -215,8 +214,8 @@ class Service:
             asked = {"next_page_token": again} if again else {}
 
     def create(self, name: str, experiment: Mapping[str, object]) -> None:
-        """Create an experiment. It is asked for once. Raises `Unreachable`, or `Refused`, whose
-        status is ALREADY_EXISTS where there is one of that name."""
+        """Creates an experiment, by a single request. Raises `Unreachable`, or `Refused` with the
+        status ALREADY_EXISTS if there is one of that name."""
         self._backoff.check()
         path, data = f"workspaces/{self.workspace_id}/experiments", dict(experiment)
         client = self._client
@@ -228,7 +227,7 @@ class Service:
         self._backoff.succeeded()
 
     def lines(self, job: str) -> Iterator[bytes]:
-        """What a job has printed, as it is now."""
+        """Yields a job's current output."""
         request, client = self._messages.StreamJobLogsRequest(job_id=job), self._client
         try:
             for log in _streams(client).StreamJobLogs(request, **self._how()):
@@ -252,7 +251,7 @@ class Service:
         return {"timeout": _SECONDS, "metadata": [("authorization", token)]}
 
     def _told(self, status: str, message: str, client: "Beaker") -> Unreachable:
-        """What a user is told, in one line, of what `client` has met."""
+        """Returns the exception with a one-line message for an error that `client` met."""
         said = line_of(message.replace(str(self._config.user_token), "***"))
         if status == "UNAUTHENTICATED":
             told = "the token has expired or is not valid: see BEAKER_TOKEN; the jobs go on"
@@ -260,22 +259,22 @@ class Service:
         if status not in _NOT_NOW:
             return Refused(f"beaker: {said}", status)
         with self._renewing:
-            # A new connection is tried at once, the old one only after a while. Others may be at
-            # work with it: it closes itself when nobody has it any more.
+            # A new connection is tried at once, the old one only after a while. Other threads may
+            # use the old one; it closes itself when nothing refers to it any more.
             if self._client is client:
                 self._client = self._made()
         return Unreachable(f"beaker: {self.host} does not answer: {said}")
 
     def _left_alone(self, failure: Unreachable) -> Unreachable:
-        """The same; nobody is asked for a while where nobody answers."""
+        """Starts the backoff unless the failure is a refusal, and returns the failure."""
         if not isinstance(failure, Refused):
             self._backoff.failed(failure)
         return failure
 
 
 def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception], ...]]":
-    """What makes an official client; its messages, and what its stubs raise."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it has to say is told by us
+    """Returns a factory of official clients, their message types, and the errors of their stubs."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # we report its errors ourselves
     try:
         import beaker.beaker_pb2 as messages
         import grpc
@@ -296,10 +295,10 @@ def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception],
 
     def made() -> Beaker:
         client = Beaker(config, check_for_upgrades=False)
-        vars(client)["MAX_RETRIES"] = 1  # of this one alone: it is the class that declares it
+        vars(client)["MAX_RETRIES"] = 1  # only of this client: the class declares it
         return client
 
-    return made, messages, (grpc.RpcError, ValueError)  # the latter where a channel is closed
+    return made, messages, (grpc.RpcError, ValueError)  # ValueError: the channel is closed
 
 
 def _streams(client: "Beaker") -> _Streams:
@@ -307,15 +306,15 @@ def _streams(client: "Beaker") -> _Streams:
 
 
 def _of_grpc(error: Exception) -> tuple[str, str]:
-    """gRPC's word for what a stub has raised, and what was said."""
+    """Returns gRPC's status and the message of a stub's error."""
     if isinstance(error, _Ended):
         return error.code().name, str(error.details())
     return "UNKNOWN", str(error)
 
 
 def _of_http(error: Exception) -> tuple[str, str]:
-    """gRPC's word for what an HTTP request has met, and what was said. Errors are the client's,
-    which is loaded late."""
+    """Returns the gRPC status and the message of an HTTP request's error. The client is loaded
+    late, so its errors are recognized by name."""
     if type(error).__name__ == "BeakerPermissionsError":
         return "PERMISSION_DENIED", str(error)
     code = re.match(r"\[code=(\d{3})\] ?(.*)", str(error), re.DOTALL)

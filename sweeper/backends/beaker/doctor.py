@@ -1,6 +1,6 @@
-"""Looks at Beaker before the first job: who asks, the workspace and who pays, the image, the
-clusters and what their nodes have, datasets, secrets. Only reads; what may not be looked at is told
-as that, and stops nothing where it is only a hint."""
+"""Checks Beaker before the first job: the account, the workspace and its budget, the image, the
+clusters and their nodes, datasets, secrets. It only reads. Missing permissions are reported as
+such; they stop nothing if the check is only a hint."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ _LEVELS = ("low", "normal", "high", "urgent", "immediate")
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
-    """What `sweeper doctor --backend beaker` looks at, and a launch before it begins; `options` are
-    whole."""
+    """Returns the checks of `sweeper doctor --backend beaker`, which a launch runs too. `options`
+    are complete."""
 
     @functools.cache
     def connected() -> Service:
@@ -167,7 +167,7 @@ def _committed(service: Service, kind: str, name: str) -> str:
 
 
 def _secret(variable: str, name: str, service: Service, options: Options) -> str:
-    """What does not exist may be the secret itself, and is not repeated."""
+    """A name without a secret may be the secret's value itself, so it is not repeated."""
     del options
     try:
         service.ask("GetSecret", workspace_id=service.workspace_id, secret_name=name)
@@ -190,7 +190,7 @@ def _there(service: Service, kind: str, name: str) -> "Message | None": ...
 
 
 def _there(service: Service, kind: str, name: str) -> "Message | None":
-    """The thing of this name; None for one that may not be looked at."""
+    """Returns the object with this name; None if one may not read it."""
     key = kind.lower()
     try:
         answer = service.ask(f"Get{kind}", **{f"{key}_id": service.identity(kind, name)})

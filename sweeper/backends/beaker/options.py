@@ -1,4 +1,4 @@
-"""What a plan says of Beaker (`launch.beaker`), as the fields of its section read it."""
+"""The type of a plan's options for Beaker (`launch.beaker`), and how they are merged."""
 
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
@@ -6,12 +6,12 @@ from typing import Required, TypedDict, cast
 __all__ = ["APART", "Options", "asked_of", "merged"]
 
 APART = ("image", "docker_image"), ("min_runtime", "preemptible")
-"""Fields of which one takes the place of the other."""
+"""Pairs of fields that exclude each other."""
 
 
 class Options(TypedDict, total=False):
     """The section with its defaults; times in seconds. `secrets` maps variables to the names of
-    secrets, `datasets` and `weka` map paths in the container to what is there."""
+    secrets. `datasets` and `weka` map paths in the container to their content."""
 
     image: str
     docker_image: str
@@ -34,12 +34,12 @@ class Options(TypedDict, total=False):
 
 
 def merged(before: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Options over others: what is given stands for what it does not go together with, too."""
+    """Merges `given` over other options. A given field also removes those that it excludes."""
     keys = {key.removesuffix("_s") for key in given}
     gone = {key for pair in APART if not keys.isdisjoint(pair) for key in pair}
     return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(given)
 
 
 def asked_of(whole: Options, resources: Mapping[str, object]) -> Options:
-    """Those of one run, whose plan says `resources` beside the whole."""
+    """Returns the options of one run, whose plan has `resources` over the common options."""
     return cast(Options, merged(whole, resources))

@@ -1,9 +1,9 @@
-"""A job of ours as an experiment of Beaker's: one task, in the format v2.
+"""Describes a job as a Beaker experiment: one task, in the format v2.
 
-Its name is made of the sweep's folder and the token: whoever creates it again is told that it is
-there. Its description says which sweep that is, of those that were in the folder. Beaker starts
-nothing a second time by itself (`autoResume`, `retry`): it does not tell a job whether it is the
-first, so that the next attempt is the launcher's to submit.
+Its name is made of the sweep's folder and the token, so Beaker refuses to create it twice. Its
+description identifies the sweep among those that used the folder. Beaker must not restart it
+(`autoResume`, `retry`): it does not tell a job whether it is the first, so the launcher submits the
+next attempt.
 """
 
 import re
@@ -18,29 +18,29 @@ _SWEEP = re.compile(r"sweeper ([0-9a-f]{16}): ")
 
 
 class Names:
-    """What the experiments of the sweep in `folder` are called, and found by."""
+    """The names and descriptions of the experiments of the sweep in `folder`."""
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
         self.prefix = f"sweeper-{self.identity.mark}-"
 
     def name(self, token: str) -> str:
-        """That of the experiment with this token."""
+        """Returns the name of the experiment with this token."""
         return self.prefix + token
 
     def description(self, title: str) -> str:
-        """That of the experiment of the run with this title, for people, and for `is_ours`."""
+        """Returns the description of the experiment of a run, for people and for `is_ours`."""
         return f"sweeper {self.identity.current()}: {self.sweep}: {title}"[:500]
 
     def is_ours(self, description: str) -> bool:
-        """Whether the experiment so described is of no sweep that was in the folder before. What
-        somebody has described otherwise tells nothing, and may be ours."""
+        """Whether the experiment does not belong to an earlier sweep in the folder. One whose
+        description somebody has changed may be ours."""
         found = _SWEEP.match(description)
         return found is None or found[1] == self.identity.current()
 
 
 def spec(job: JobSpec, asked: Options, names: Names) -> dict[str, object]:
-    """The experiment. `asked` are the options of this run."""
+    """Returns the experiment. `asked` are the options of this run."""
     secrets, timeout = sorted(asked.get("secrets", {}).items()), asked.get("timeout_s")
     task = {
         "name": "run",
@@ -76,7 +76,7 @@ def _mounts(asked: Options) -> list[dict[str, object]]:
 
 
 def _preemption(asked: Options) -> dict[str, object]:
-    """Beaker takes either the one or the others."""
+    """Returns the settings of preemption. Beaker accepts either `preemptible` or the others."""
     if asked.get("preemptible") is False:
         return {"preemptible": False}
     return {"minRuntime": _nanoseconds(asked.get("min_runtime_s") or 0), "autoResume": False}

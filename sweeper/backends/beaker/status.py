@@ -1,4 +1,4 @@
-"""What has become of an experiment: by its own word, and by what its job says."""
+"""Derives a job's status from the experiment's status and its job."""
 
 from typing import TYPE_CHECKING
 
@@ -19,13 +19,13 @@ _TAKEN = (
     *("SYSTEM_PREEMPTION", "USER_PREEMPTION"),
     *("NODE_UNAVAILABLE", "NODE_UNHEALTHY", "HEALTHCHECK_FAILED"),
 )
-"""Why a job is stopped that did nothing wrong: its machine was taken away, or has failed."""
+"""Cancellation codes of jobs whose machine was taken away or failed."""
 _ENDED = JobStatus(JobState.ENDED)
 
 
 def word(message: "Message", field: str) -> str:
-    """What Beaker calls the value of a field: `STATUS_RUNNING`; one of a newer Beaker's by its
-    number."""
+    """Returns Beaker's name of a field's value (`STATUS_RUNNING`), or the number of a value that
+    only a newer Beaker knows."""
     value, kind = getattr(message, field), message.DESCRIPTOR.fields_by_name[field].enum_type
     if kind is None or value not in kind.values_by_number:
         return str(value)
@@ -33,13 +33,13 @@ def word(message: "Message", field: str) -> str:
 
 
 def is_over(job: "Job | None") -> bool:
-    """Whether a job has no processes any more; None is one that was never made."""
+    """Whether a job has no processes any more. None stands for a job that was never created."""
     return job is None or job.status.HasField("finalized") or job.status.HasField("exited")
 
 
 def status_of(said: str, job: "Job | None", node: str | None) -> JobStatus:
-    """The status of an experiment whose word is `said`. `job` is its newest, None before there is
-    one; `node` is the machine that it is on."""
+    """Returns the status of an experiment with the status `said`. `job` is its newest job (None:
+    there is none yet), `node` the job's machine."""
     if said in WAITS:
         return JobStatus(JobState.PENDING, None, _why(said, job), False, node, _at(job, "created"))
     if said == "STATUS_SUCCEEDED":
@@ -69,7 +69,7 @@ def _ended(status: "Told") -> JobStatus:
 
 
 def _why(said: str, job: "Job | None") -> str | None:
-    """What a job waits for."""
+    """Returns what a job waits for."""
     told = "" if job is None else job.status.failed_scheduling_message or job.status.message
     return reason_of(told) or ("initializing" if said == "STATUS_INITIALIZING" else None)
 

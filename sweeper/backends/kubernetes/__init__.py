@@ -1,5 +1,5 @@
-"""Kubernetes: what a grid may say to it, and what it says of itself. The rest is loaded when a
-sweep is launched there."""
+"""The description of the Kubernetes backend and its section of a grid. The other code is loaded
+when a sweep is launched there."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -44,7 +44,8 @@ _POD_SCHEMA = {**_NOT_OURS, "properties": {"container": {**_NOT_OURS, "descripti
 
 
 def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None:
-    """More of a pod's spec: the API server says what is wrong with it, sweeper what is its own."""
+    """Reads further fields of a pod's spec. The API server checks them; only sweeper's own fields
+    are refused here."""
     found, inside = plain(node), node.entries
     if inside is None:
         wrong(node, where, "a mapping, as the spec of a pod in Kubernetes", problems)
@@ -118,7 +119,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _whole(given: Mapping[str, object]) -> Options:
-    """The options with their defaults. Raises `UsageError` for lack of an image."""
+    """Returns the options with their defaults. Raises `UsageError` without an image."""
     return cast(Options, container_jobs.options_with_image(SECTION, given, "kubernetes"))
 
 
@@ -135,7 +136,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """A Job for each."""
+    """Yields a Job per job."""
     from sweeper.backends.identity import NOT_YET
     from sweeper.backends.kubernetes.manifest import Names, manifest
 

@@ -1,11 +1,11 @@
-"""Jobs of a Kubernetes cluster: see docs/kubernetes.md.
+"""Runs jobs on a Kubernetes cluster: see docs/kubernetes.md.
 
-A run is a Job of its own, whose name says which. Indexed Jobs, with many runs each, would save
-requests when they are submitted, and cost what is promised of a single run: none of them can be
-withdrawn alone, asks for other resources, or is let go by a queue before the others.
+Each attempt of a run is a Job of its own, identified by its name. Indexed Jobs with many runs each
+would save requests at submission. But then no run could be withdrawn alone, request other
+resources, or be admitted by a queue before the others.
 
-What is asked is two listings by the sweep's label: the Jobs that have not succeeded, and the pods
-that have not. A Job that is on neither is asked for by its name.
+Two listings by the sweep's label return the Jobs and the pods that have not succeeded. A Job on
+neither listing is queried by name.
 """
 
 import time
@@ -29,11 +29,11 @@ from sweeper.storage.layout import attempt_of
 __all__ = ["KubernetesBackend", "open_backend"]
 
 _WHY_SECONDS = 10.0
-"""How often it is asked why jobs have no pod."""
+"""Interval of queries for why jobs have no pod."""
 _ROOM_SECONDS = 5.0, 60.0
-"""When a submission is tried again that a quota had no room for: at first, and at most."""
+"""Backoff of a submission that exceeded a quota: first and longest wait."""
 _ALONE = 20
-"""So many jobs are asked for by their names; more by a listing of all."""
+"""The most jobs that are queried by name; more are queried by a listing of all."""
 _EVENTS = Kind[Event]("/api/v1/namespaces/{}/events")
 _WORKLOADS = "/apis/kueue.x-k8s.io/{}/namespaces/{{}}/workloads"
 T = TypeVar("T", Job, Pod)
@@ -41,7 +41,7 @@ _TRIAL = JobSpec("000000000000-a1", "trial", ["true"], "/", {})
 
 
 def open_backend(sweep: str, folder: str, options: Options) -> "KubernetesBackend":
-    """The backend for one sweep. Raises `EnvironmentFailure` where no cluster answers."""
+    """Opens the backend for one sweep. Raises `EnvironmentFailure` if no cluster answers."""
     cluster = Cluster(options.get("context"), options.get("namespace"))
     backend = KubernetesBackend(cluster, options, sweep, folder)
     backend.find([])
@@ -49,14 +49,14 @@ def open_backend(sweep: str, folder: str, options: Options) -> "KubernetesBacken
 
 
 class KubernetesBackend(Backend):
-    """See `sweeper.backends.base.Backend`. `options` stand where a job's resources say nothing."""
+    """See `sweeper.backends.base.Backend`. `options` apply where a job's resources are silent."""
 
     name = "kubernetes"
 
     def __init__(self, cluster: Cluster, options: Options, sweep: str, folder: str) -> None:
         self._cluster, self._options = cluster, options
         self._names = Names(sweep, folder)
-        self._jobs: dict[str, Job | None] = {}  # by token, as of the last look
+        self._jobs: dict[str, Job | None] = {}  # by token, as of the last listing
         self._pods: dict[str, list[Pod]] = {}
         self._over: dict[str, JobStatus] = {}
         self._withdrawn: set[str] = set()
@@ -69,8 +69,8 @@ class KubernetesBackend(Backend):
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}
 
     def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
-        """Have the server try a job and its pod without making them, and look for all that they
-        name, as `doctor` does."""
+        """Lets the server try a Job and its pod without creating them, and checks everything that
+        they name, as `doctor` does."""
         from sweeper.backends.kubernetes.doctor import checks
 
         for one in asked:
@@ -90,7 +90,7 @@ class KubernetesBackend(Backend):
             try:
                 self._cluster.call("POST", path, body, dryRun="All")
             except Refused as error:
-                # A quota is only full for now, and who launches need not be let make pods.
+                # A full quota passes, and the user may launch without permission to create pods.
                 if "exceeded quota" not in str(error) and not (
                     path is PODS.path and "cannot create resource" in str(error)
                 ):
@@ -103,7 +103,7 @@ class KubernetesBackend(Backend):
             self._look(anew=True)
             known = ((token, *attempt_of(token)) for token in self._jobs)
             earlier = [token for token, run, attempt in known if attempt < asked.get(run, 0)]
-            self.cancel(earlier)  # what a queue has taken back, and might let go again
+            self.cancel(earlier)  # Jobs that a queue suspended and might admit again
         submission = uuid4().hex
         self._names.identity.ensure()
         self._freshness.end()
@@ -138,10 +138,10 @@ class KubernetesBackend(Backend):
         for_each(over, lambda job: self._delete(job, "Background"), Refused)
 
     def logs(self, token: str) -> Iterator[str]:
-        """What the pod printed, as it is now; nothing of one that is gone."""
+        """Yields the pod's current output; none if the pod is gone."""
         ours = f"{self._names.selector},{TOKEN}={token}"
         for pod in self._cluster.items(PODS, labelSelector=ours):
-            with suppress(Refused):  # it has not begun, or its node is away
+            with suppress(Refused):  # it has not begun, or its node is unreachable
                 log = f"{PODS.path}/{pod['metadata']['name']}/log"
                 yield from self._cluster.text(log).splitlines()
 
@@ -159,9 +159,10 @@ class KubernetesBackend(Backend):
                 self._cluster.call("POST", JOBS.path, made)
 
     def _is_in_the_way(self, name: str, submission: str) -> bool:
-        """Whether the job of this name was one of a sweep before, that was in the same folder; it
-        is gone when this returns. Raises `Unreachable` where it is not yet, `Refused` where it is
-        of such a sweep and has not ended."""
+        """Returns whether the Job with this name was a finished one and is deleted now, so that it
+        can be created. Returns False if it is our own. Raises `Unreachable` while it is being
+        deleted, and `Refused` if it belongs to an earlier sweep in the same folder and has not
+        ended."""
         there = self._get(name)
         if there is None:
             return True
@@ -179,7 +180,7 @@ class KubernetesBackend(Backend):
         return True
 
     def _withdraw(self, token: str, job: Job) -> None:
-        """Its pod is told to stop, whatever it is at, and the job is there until that has ended."""
+        """Deletes a Job. Its pod gets SIGTERM, and the Job stays until the pod has ended."""
         self._delete(job, "Foreground")
         self._withdrawn.add(token)
 
@@ -188,7 +189,7 @@ class KubernetesBackend(Backend):
         try:
             self._cluster.call("DELETE", f"{JOBS.path}/{job['metadata']['name']}", how)
         except Refused as error:
-            if error.status not in (404, 409):  # 409: another one has its name by now
+            if error.status not in (404, 409):  # 409: another Job has its name now
                 raise
 
     def _status(self, token: str) -> JobStatus:
@@ -206,7 +207,8 @@ class KubernetesBackend(Backend):
         return found
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's jobs and pods, and those of `wanted` that are not among them."""
+        """Lists the sweep's Jobs and pods, and queries those of `wanted` that are not among
+        them."""
         if anew or self._freshness.is_over():
             ours = self._names.selector
             with self._freshness.renewed():
@@ -240,7 +242,8 @@ class KubernetesBackend(Backend):
             return None
 
     def _ask_why(self) -> None:
-        """Ask, if it is time, why jobs have no pod: what refused it (a quota), or Kueue."""
+        """Queries, at most once per interval, why Jobs have no pod: a refusal (a quota), or
+        Kueue."""
         if time.monotonic() - self._asked_why < _WHY_SECONDS:
             return
         self._asked_why, self._whys = time.monotonic(), {}

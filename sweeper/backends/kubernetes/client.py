@@ -1,5 +1,5 @@
-"""The API server, by the official client: where it is and who asks are the client's affair, objects
-are plain mappings, and what goes wrong is one line."""
+"""Calls the API server by the official client, which finds the address and the credentials. Objects
+are plain mappings, and errors become one-line messages."""
 
 import json
 import os
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple, Generic[T]):
-    """A kind of objects, and the path below which they are, in which `{}` is the namespace."""
+    """A kind of objects and its path, in which `{}` stands for the namespace."""
 
     path: str
 
@@ -30,32 +30,32 @@ PODS = Kind[Pod]("/api/v1/namespaces/{}/pods")
 KUEUES = ("v1beta2", "v1beta1")
 """Versions of Kueue's objects, the newest first."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""What to accept of an object whose content is nobody's business."""
+"""Content type that returns an object's metadata only. Used where its content must not be read."""
 _JSON = "application/json"
 _TRIES = 4
 _MOST_SECONDS = 8.0
 _PAGE = 500
 _EXPIRED, _NOT_NOW = 401, (408, 425, 429, 500, 502, 503, 504)
 _SECONDS = 5.0, 30.0
-"""To connect, and between two bytes of an answer."""
+"""Timeouts: to connect, and between two bytes of an answer."""
 
 
 class Refused(Unreachable):
-    """The server answered, and will not. `status` is HTTP's, `reason` Kubernetes' word for why."""
+    """The server answered with a refusal. `status` is HTTP's, `reason` is Kubernetes' own."""
 
     def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)
         self.status, self.reason = status, reason
 
     def settled(self) -> EnvironmentFailure:
-        """What it is for who wants something made: the end, unless credentials can be renewed or a
-        quota has room later."""
+        """Returns the exception for a failed creation: permanent, unless credentials can be renewed
+        or a quota may have room later."""
         passing = self.status == _EXPIRED or "exceeded quota" in str(self)
         return self if passing else EnvironmentFailure(str(self))
 
 
 class _Configuration(Protocol):
-    """How the server is reached."""
+    """The client's settings."""
 
     host: str
 
@@ -69,7 +69,7 @@ class _Response(Protocol):
 
 
 class _Request(TypedDict):
-    """A request, as the official client takes it. The seconds are those to connect and to read."""
+    """Arguments of the official client's request. The timeouts are to connect and to read."""
 
     query_params: list[tuple[str, object]]
     header_params: dict[str, str]
@@ -90,8 +90,8 @@ class _Client(Protocol):
 
 
 class Cluster:
-    """One context of the kubeconfig, or the account of the pod that this is, and a namespace.
-    Raises `EnvironmentFailure` where there is no such thing. `sleep` waits; tests pass theirs."""
+    """One context of the kubeconfig, or the service account of the pod that we run in, and a
+    namespace. Raises `EnvironmentFailure` if there is neither. `sleep` waits; tests pass theirs."""
 
     def __init__(
         self,
@@ -113,21 +113,21 @@ class Cluster:
         accept: str = _JSON,
         **query: object,
     ) -> dict[str, object]:
-        """The answer, an object, to a request below `path`, in which `{}` is the namespace. What
-        may be too much for now is asked again, later and later: whatever is asked here may be done
-        twice. Raises `Unreachable`, or what is known better."""
+        """Returns the answer, an object, to a request at `path`, in which `{}` stands for the
+        namespace. Failures that may pass are retried with growing waits, so only repeatable
+        requests may be made here. Raises `Unreachable` or a subclass."""
         return json.loads(self._answered(method, path, body, accept, query))
 
     def get(self, kind: Kind[T], name: str) -> T:
-        """The object of this name. Raises as `call`."""
+        """Returns the object with this name. Raises as `call` does."""
         return json.loads(self._answered("GET", f"{kind.path}/{name}", None, _JSON, {}))
 
     def text(self, path: str, **query: object) -> str:
-        """The same for what is no JSON."""
+        """Returns an answer that is not JSON. Raises as `call` does."""
         return self._answered("GET", path, None, "*/*", query).decode(errors="replace")
 
     def items(self, kind: Kind[T], **query: object) -> Iterator[T]:
-        """A listing, page by page, from its beginning again where the server has forgotten it."""
+        """Returns the items of all pages of a listing. Starts again if the server forgot it."""
         pages: list[list[T]] = []
         again = ""
         while True:
@@ -146,7 +146,7 @@ class Cluster:
                 return (item for page in pages for item in page)
 
     def now(self) -> float:
-        """The time of day by the server's clock, in seconds since 1970."""
+        """Returns the time by the server's clock, in seconds since 1970."""
         return time.time() + self._ahead
 
     def _answered(
@@ -180,7 +180,7 @@ class Cluster:
 
 
 def _client(context: str | None) -> tuple[_Client, str]:
-    """The official client, and the namespace that its configuration says."""
+    """Returns the official client and the namespace of its configuration."""
     try:
         config = import_module("kubernetes.config")
         client = import_module("kubernetes.client")
@@ -189,8 +189,8 @@ def _client(context: str | None) -> tuple[_Client, str]:
             "kubernetes: its client is not installed: pip install 'sweeper[kubernetes]'"
         ) from error
     made = client.Configuration()
-    made.retries = False  # what may be asked again is known here
-    file = os.environ.get("KUBECONFIG") or None  # the client knows it from when it was imported
+    made.retries = False  # this module decides which requests to repeat
+    file = os.environ.get("KUBECONFIG") or None  # the client only read it when it was imported
     try:
         config.load_kube_config(file, context=context, client_configuration=made)
         contexts, current = config.list_kube_config_contexts(file)
@@ -215,14 +215,14 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def _told(error: Exception, host: str) -> Unreachable:
-    """What a user is told, in one line. Errors are the client's, which is loaded late."""
+    """Returns the exception with a one-line message. The client's errors are loaded late."""
     status = int(getattr(error, "status", None) or 0)
     if not status:
         return Unreachable(f"kubernetes: {host} does not answer: {line_of(error)}")
     try:
         said = json.loads(getattr(error, "body", None) or "")
         message, reason = str(said["message"]), str(said.get("reason", ""))
-    except (ValueError, KeyError, TypeError):  # a proxy's, perhaps
+    except (ValueError, KeyError, TypeError):  # from a proxy, perhaps
         message, reason = str(getattr(error, "reason", "")), ""
     if status == _EXPIRED:
         told = "the credentials have expired or are not valid: log in again; the jobs go on"

@@ -1,6 +1,6 @@
-"""Looks at a cluster before the first job: who asks and may do what, the image's address, the
-secrets, the account, the class, the queue, the nodes. Only reads; what may not be looked at is told
-as that, and stops nothing where it is only a hint."""
+"""Checks a cluster before the first job: the account and its permissions, the image's address, the
+secrets, the service account, the priority class, the queue, the nodes. It only reads. Missing
+permissions are reported as such; they stop nothing if the check is only a hint."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ NEEDED = (
     *(("create", "batch", "jobs"), ("get", "batch", "jobs"), ("list", "batch", "jobs")),
     *(("delete", "batch", "jobs"), ("list", "", "pods")),
 )
-"""What a launcher cannot do without: verb, group, resource."""
+"""Permissions that a launcher requires: verb, group, resource."""
 OF_USE = (
     (("get", "", "pods/log"), "`logs` shows nothing of a job that never began"),
     (("create", "", "pods"), "what refuses a pod is known only when a job has none"),
@@ -31,8 +31,8 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 def checks(options: Options, known: Cluster | None = None) -> list[Check]:
-    """What `sweeper doctor --backend kubernetes` looks at, and a launch before it begins; `options`
-    are whole."""
+    """Returns the checks of `sweeper doctor --backend kubernetes`, which a launch runs too.
+    `options` are complete."""
 
     @functools.cache
     def cluster() -> Cluster:
@@ -58,7 +58,7 @@ def checks(options: Options, known: Cluster | None = None) -> list[Check]:
 
 
 def _named(options: Options) -> Iterator[tuple[str, str, str]]:
-    """What jobs name: what it is called, the option that does, and where it is to be found."""
+    """Yields the objects that jobs name: a label, the option that names it, and its path."""
     namespace = "/api/v1/namespaces/{}"
     if "service_account" in options:
         account = f"{namespace}/serviceaccounts/{options['service_account']}"
@@ -94,7 +94,7 @@ def _allowed(cluster: Cluster, what: tuple[str, str, str]) -> bool:
     except Refused as error:
         if error.status != 403:
             raise
-        return True  # whoever may not ask is told when it is needed
+        return True  # without permission to ask, a missing permission shows when it is needed
 
 
 def _permissions(cluster: Cluster, options: Options) -> str:
@@ -105,7 +105,7 @@ def _permissions(cluster: Cluster, options: Options) -> str:
             f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}: "
             "docs/kubernetes.md has a role"
         )
-    next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)  # and it really answers
+    next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)  # it really answers
     return ", ".join(f"{verb} {resource}" for verb, _, resource in NEEDED)
 
 
@@ -136,7 +136,7 @@ def _nodes(cluster: Cluster, options: Options) -> str:
 
 
 def _queue(cluster: Cluster, options: Options) -> str:
-    """Without it a job would stay suspended for ever."""
+    """Checks the queue. Without it a job would stay suspended forever."""
     name = options.get("queue", "")
     for version in KUEUES:
         try:
@@ -150,7 +150,7 @@ def _queue(cluster: Cluster, options: Options) -> str:
 
 
 def _there(cluster: Cluster, path: str, key: str) -> str:
-    """The name of what is at a path, of which the option `key` says that it is there."""
+    """Returns the name of the object at `path`, which the option `key` names."""
     name = path.rpartition("/")[2]
     try:
         cluster.call("GET", path, accept=METADATA)

@@ -1,10 +1,10 @@
-"""A job of ours as a Job of Kubernetes.
+"""Describes a job as a Job of Kubernetes.
 
-Its name is made of the sweep's folder and the token: whoever submits it again is told that it is
-there. A label says which sweep that is, of those that were in the folder. It has one pod, which
-nothing starts a second time: Kubernetes does not tell a pod whether it is the first, so that the
-next attempt is the launcher's to submit. What took its machine away is written on the Job itself
-(`podFailurePolicy`), where it stays when the pod is gone.
+Its name is made of the sweep's folder and the token, so Kubernetes refuses to create it twice. A
+label identifies the sweep among those that used the folder. A Job has one pod, which is never
+restarted: Kubernetes does not tell a pod whether it is the first, so the launcher submits the next
+attempt. If the pod's machine is taken away, that is recorded on the Job itself
+(`podFailurePolicy`), where it remains after the pod is gone.
 """
 
 import math
@@ -21,12 +21,12 @@ __all__ = ["IDENTITY", "SUBMISSION", "TOKEN", "Names", "manifest", "pod_spec"]
 SWEEP, TOKEN, SUBMISSION = "sweeper/sweep", "sweeper/token", "sweeper/submission"
 IDENTITY = "sweeper/identity"
 _MARGIN_SECONDS = 20
-"""Beyond the recipe's grace: for the worker to write down how it ended, and its last metrics."""
+"""Added to the recipe's grace, so that the worker can record how it ended and its last metrics."""
 _GPU = "nvidia.com/gpu"
 
 
 class Names:
-    """What the jobs of the sweep in `folder` are called, and found by."""
+    """The names and labels of the Jobs of the sweep in `folder`."""
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
@@ -34,21 +34,21 @@ class Names:
 
     @property
     def selector(self) -> str:
-        """The labels that they have, and those of a sweep that was in the folder before have
-        not."""
+        """The label selector of the sweep's Jobs. It excludes those of earlier sweeps in the
+        folder."""
         return f"{SWEEP}={self.mark},{IDENTITY}={self.identity.current()}"
 
     def is_ours(self, job: Job) -> bool:
-        """Whether a job has these labels."""
+        """Whether a Job has the sweep's identity."""
         return job["metadata"]["labels"].get(IDENTITY) == self.identity.current()
 
     def name(self, token: str) -> str:
-        """That of the job with this token."""
+        """Returns the name of the Job with this token."""
         return f"sweeper-{self.mark}-{token}"
 
 
 def manifest(job: JobSpec, asked: Options, names: Names, submission: str) -> dict[str, object]:
-    """The Job. `asked` are the options of this run; `submission` tells one try from another."""
+    """Returns the Job. `asked` are the options of this run; `submission` identifies this try."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
     labels = {**asked.get("labels", {}), **ours, IDENTITY: names.identity.current()}
     queue = asked.get("queue")
@@ -71,7 +71,7 @@ def manifest(job: JobSpec, asked: Options, names: Names, submission: str) -> dic
     if timeout := asked.get("timeout_s"):
         spec["activeDeadlineSeconds"] = math.ceil(timeout)
     if queue:
-        spec["suspend"] = True  # until Kueue lets it go
+        spec["suspend"] = True  # until Kueue admits it
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -89,13 +89,13 @@ def manifest(job: JobSpec, asked: Options, names: Names, submission: str) -> dic
 
 
 def pod_spec(job: JobSpec, asked: Options) -> dict[str, object]:
-    """The pod of the Job."""
+    """Returns the spec of the Job's pod."""
     more = dict(asked.get("pod") or {})
     of_container = cast(Mapping[str, object] | None, more.pop("container", None))
     container: dict[str, object] = {
         "name": "run",
         "image": asked.get("image"),
-        # `$(NAME)` in a command is Kubernetes' to replace, unless it is `$$(NAME)`.
+        # Kubernetes replaces `$(NAME)` in a command, unless it is written `$$(NAME)`.
         "command": [argument.replace("$", "$$") for argument in job.argv],
         "env": [_secret(*pair) for pair in sorted(asked.get("secrets", {}).items())],
         "resources": _resources(asked),
@@ -119,13 +119,13 @@ def pod_spec(job: JobSpec, asked: Options) -> dict[str, object]:
 
 
 def _secret(variable: str, reference: str) -> dict[str, object]:
-    """A variable whose value Kubernetes itself fills in."""
+    """Returns a variable whose value Kubernetes fills in from a secret."""
     name, _, key = reference.partition("/")
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 
 
 def _resources(asked: Options) -> dict[str, object]:
-    """What a job asks for, and may not exceed: of processors it may have what nobody wants."""
+    """Returns requests and limits. CPUs have no limit: a job may use idle ones."""
     limits = {"memory": asked["memory"], **asked.get("resources", {})}
     if gpus := asked.get("gpus"):
         limits[_GPU] = str(gpus)

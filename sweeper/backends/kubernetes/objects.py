@@ -1,5 +1,5 @@
-"""Objects of Kubernetes, as far as sweeper reads them: of what is not required here the API server
-leaves out what there is nothing to say of."""
+"""Types of Kubernetes objects, with the fields that sweeper reads. The API server may leave out
+fields that are not required here."""
 
 from typing import Generic, NotRequired, Required, TypedDict, TypeVar
 
@@ -9,13 +9,13 @@ T = TypeVar("T")
 
 
 class Owner(TypedDict):
-    """Who has made an object."""
+    """The object that owns another."""
 
     name: str
 
 
 class Metadata(TypedDict, total=False):
-    """What every object has; times as `2026-01-31T12:01:03Z`."""
+    """The metadata of every object; times as `2026-01-31T12:01:03Z`."""
 
     name: Required[str]
     uid: Required[str]
@@ -28,7 +28,7 @@ class Metadata(TypedDict, total=False):
 
 
 class Condition(TypedDict):
-    """Something that holds of an object (`status` is "True"), or does not."""
+    """A condition of an object. It holds if `status` is "True"."""
 
     type: str
     status: str
@@ -37,13 +37,13 @@ class Condition(TypedDict):
 
 
 class JobSpec(TypedDict, total=False):
-    """What a Job is to do."""
+    """The specification of a Job."""
 
     suspend: bool
 
 
 class JobStatus(TypedDict, total=False):
-    """What has become of a Job."""
+    """The status of a Job."""
 
     conditions: list[Condition]
 
@@ -64,7 +64,7 @@ class Waiting(TypedDict, total=False):
 
 
 class Terminated(TypedDict, total=False):
-    """How a container has ended."""
+    """How a container ended."""
 
     exitCode: int
     reason: str
@@ -72,20 +72,20 @@ class Terminated(TypedDict, total=False):
 
 
 class ContainerState(TypedDict, total=False):
-    """A container waits, runs or has ended."""
+    """The state of a container: it waits, runs or has ended."""
 
     waiting: Waiting
     terminated: Terminated
 
 
 class ContainerStatus(TypedDict, total=False):
-    """What has become of a container."""
+    """The status of a container."""
 
     state: ContainerState
 
 
 class PodStatus(TypedDict, total=False):
-    """What has become of a pod."""
+    """The status of a pod."""
 
     phase: str
     message: str
@@ -94,7 +94,7 @@ class PodStatus(TypedDict, total=False):
 
 
 class PodSpec(TypedDict, total=False):
-    """What a pod is to do, and where."""
+    """The specification of a pod."""
 
     nodeName: str
 
@@ -108,14 +108,14 @@ class Pod(TypedDict):
 
 
 class Event(TypedDict):
-    """Something that was met with an object."""
+    """An event that concerns an object."""
 
     involvedObject: Owner
     message: str
 
 
 class QueueCondition(TypedDict):
-    """A condition of Kueue's, which always says why."""
+    """A condition of Kueue, always with a message."""
 
     type: str
     status: str
@@ -123,20 +123,20 @@ class QueueCondition(TypedDict):
 
 
 class WorkloadStatus(TypedDict, total=False):
-    """How a workload stands in its queue."""
+    """The status of a workload in its queue."""
 
     conditions: list[QueueCondition]
 
 
 class Workload(TypedDict):
-    """A workload of Kueue's."""
+    """A workload of Kueue."""
 
     metadata: Metadata
     status: NotRequired[WorkloadStatus]
 
 
 PageMetadata = TypedDict("PageMetadata", {"continue": NotRequired[str]})
-"""What there is to say of a page: how to ask for the next, unless it is the last."""
+"""Metadata of a page: the token of the next page, unless it is the last."""
 
 
 class Page(TypedDict, Generic[T]):

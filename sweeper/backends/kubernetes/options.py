@@ -1,4 +1,4 @@
-"""What a plan says of Kubernetes (`launch.kubernetes`), as the fields of its section read it."""
+"""The type of a plan's options for Kubernetes (`launch.kubernetes`)."""
 
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
@@ -7,8 +7,8 @@ __all__ = ["Options", "asked_of"]
 
 
 class Options(TypedDict, total=False):
-    """The section with its defaults: times in seconds. `secrets` maps variables to `secret/key`,
-    `pod` is more of a pod's spec. `image` lacks only where no launch is meant."""
+    """The section with its defaults; times in seconds. `secrets` maps variables to `secret/key`.
+    `pod` has further fields of a pod's spec. `image` is missing only if nothing is launched."""
 
     image: str
     secrets: Mapping[str, str]
@@ -32,5 +32,5 @@ class Options(TypedDict, total=False):
 
 
 def asked_of(whole: Options, resources: Mapping[str, object]) -> Options:
-    """Those of one run, whose plan says `resources` beside the whole."""
+    """Returns the options of one run, whose plan has `resources` over the common options."""
     return cast(Options, {**whole, **resources})

@@ -1,4 +1,4 @@
-"""What has become of a Job: from its own conditions, else from its pod."""
+"""Derives a job's status from the conditions of its Job and from its pod."""
 
 import time
 from calendar import timegm
@@ -19,7 +19,7 @@ from sweeper.backends.kubernetes.objects import (
 __all__ = ["is_over", "status_of"]
 
 _LOST_SECONDS = 60.0
-"""How long after it should be gone a pod is believed to be ending: then nobody answers there."""
+"""How long a pod may outlive its deadline for deletion before its node counts as unreachable."""
 _STARTING = (None, "ContainerCreating", "PodInitializing")
 _PLAIN = (None, "Error", "Completed")
 _ENDED = JobStatus(JobState.ENDED)
@@ -28,15 +28,15 @@ _NO_WHYS: Mapping[str, str] = MappingProxyType({})
 
 
 def is_over(job: Job) -> bool:
-    """Whether the Job has ended, and has no processes any more."""
+    """Whether the Job has ended and has no processes any more."""
     return not _conditions(job).keys().isdisjoint(("Complete", "Failed"))
 
 
 def status_of(
     job: Job, pods: Sequence[Pod], now: float, whys: Mapping[str, str] = _NO_WHYS
 ) -> JobStatus:
-    """The status of a Job with these pods. `now` is the server's time; `whys` says, by their names,
-    what jobs wait for that have no pod."""
+    """Returns the status of a Job with these pods. `now` is the server's time. `whys` maps names of
+    Jobs without a pod to what they wait for."""
     pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
     found = _ended(job, pod, now) or _stopping(job, pod) or _waiting(job, pod, whys)
     found = found or JobStatus(JobState.RUNNING)
@@ -53,14 +53,14 @@ def _ended(job: Job, pod: Pod | None, now: float) -> JobStatus | None:
     gone = pod["metadata"].get("deletionTimestamp") if pod else None
     if gone and now > _seconds(gone) + _LOST_SECONDS:
         return _ENDED._replace(reason="its node does not answer", preempted=True)
-    # Each change of a Job is a generation: the second let it go, and then it was taken back.
+    # Each change of a Job is a generation: the queue admitted it and then suspended it again.
     if job["spec"].get("suspend") and not pod and job["metadata"].get("generation", 1) > 1:
         return _ENDED._replace(reason="suspended by its queue", preempted=True)
     return None
 
 
 def _failed(told: Condition | None, pod: Pod | None) -> JobStatus:
-    """Of a Job that failed, as `told` has it, or whose pod has."""
+    """Returns the status of a Job that failed with the condition `told`, or whose pod failed."""
     failure, why = (told.get("reason"), told.get("message")) if told else (None, None)
     disrupted = _conditions(pod).get("DisruptionTarget")
     if disrupted or failure == "PodFailurePolicy":
@@ -75,7 +75,7 @@ def _failed(told: Condition | None, pod: Pod | None) -> JobStatus:
     if kind == "OOMKilled":
         why = "oom"
     elif kind not in _PLAIN:
-        why = f"{kind}: {end.get('message', '')}"  # StartError: there is no such program
+        why = f"{kind}: {end.get('message', '')}"  # StartError: the program does not exist
     return _ENDED._replace(code=code, reason=reason_of(_told(pod).get("message") or why))
 
 
@@ -90,7 +90,8 @@ def _stopping(job: Job, pod: Pod | None) -> JobStatus | None:
 
 
 def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | None:
-    """For what refused a pod, for a queue, a node, an image or a secret."""
+    """Returns the status of a Job that waits: for a refused pod, a queue, a node, an image or a
+    secret."""
     meta, reason = job["metadata"], None
     if not pod:
         queue = (meta.get("labels") or {}).get("kueue.x-k8s.io/queue-name")
@@ -112,19 +113,19 @@ def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | 
 
 
 def _told(pod: Pod | None) -> PodStatus:
-    """What has become of a pod, if there is one."""
+    """Returns the status of a pod, empty if there is none."""
     return (pod.get("status") if pod else None) or {}
 
 
 def _conditions(thing: Job | Pod | None) -> dict[str, Condition]:
-    """Those that hold, by their type."""
+    """Returns the conditions that hold, by type."""
     status = thing.get("status") if thing else None
     found = (status.get("conditions") if status else None) or ()
     return {one["type"]: one for one in found if one["status"] == "True"}
 
 
 def _container(pod: Pod | None) -> ContainerState:
-    """How the pod's one container stands, as far as that is known."""
+    """Returns the state of the pod's one container, empty if it is not known."""
     found = _told(pod).get("containerStatuses") or ()
     return (found[0].get("state") if found else None) or {}
 

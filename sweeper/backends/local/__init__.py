@@ -1,5 +1,5 @@
-"""Processes of this machine: what they say of themselves. The rest is loaded when a sweep is
-launched."""
+"""The description of the backend for plain processes of this machine. Its code is loaded when a
+sweep is launched."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ __all__ = ["BACKEND"]
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.local.backend import LocalBackend
 
-    del sweep, options  # the folder says it all
+    del sweep, options  # the folder suffices
     return LocalBackend(folder)
 
 

@@ -1,6 +1,6 @@
-"""Jobs as plain processes of this machine, each in a session of its own so that they outlive the
-launcher. One that another launcher started is found again in the process table, or by the lock that
-its worker holds; see `backends/live_workers.py`."""
+"""Runs jobs as plain processes of this machine, each in a session of its own so that it outlives
+the launcher. Jobs of another launcher are found in the process table, or by the lock that their
+worker holds; see `backends/live_workers.py`."""
 
 import os
 import signal
@@ -21,8 +21,8 @@ __all__ = ["LocalBackend"]
 class LocalBackend(Backend):
     """See `sweeper.backends.base.Backend`.
 
-    Whatever is asked, the children that have ended are reaped first: how one ended is kept until
-    `poll` is no longer asked about it.
+    Every call first reaps the children that have ended. The exit code of a child is kept as long as
+    `poll` is asked about it.
     """
 
     name = "local"
@@ -36,7 +36,7 @@ class LocalBackend(Backend):
         environment = dict(os.environ)
         if (
             "SLURM_JOB_ID" in environment
-        ):  # launched in an allocation, whose end every process hears
+        ):  # in an allocation; at its end every process gets a signal
             environment["SWEEPER_SIGNALS"] = "everybody"
         for job in jobs:
             try:
@@ -45,7 +45,7 @@ class LocalBackend(Backend):
                     cwd=job.cwd,
                     env=environment,
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,  # the worker keeps the log
+                    stdout=subprocess.DEVNULL,  # the worker writes the log
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                 )
@@ -70,7 +70,7 @@ class LocalBackend(Backend):
         own = {t: child for t in tokens if (child := self._children.get(t)) is not None}
         ended = {t: child.returncode for t, child in own.items() if child.returncode is not None}
         alive = own.keys() - ended.keys()
-        # Of a job that was started twice, one has ended; nor is one that we do not know absent.
+        # A job that was started twice may have one ended process, and unknown jobs may be running.
         alive |= self._workers.holding(set(tokens) - alive)
         return {token: _status(token in alive, ended, token) for token in tokens}
 
@@ -78,7 +78,7 @@ class LocalBackend(Backend):
         self._reap()
         others = self._workers.find(set(tokens) - self._children.keys())
         own = [child for t in tokens if (child := self._children.get(t)) is not None]
-        # Either looks first whether the process has ended and its pid is another's by now.
+        # Both kinds first check that the process still runs, so a reused pid is not signalled.
         for process in (*own, *others.values()):
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
@@ -88,7 +88,7 @@ class LocalBackend(Backend):
         return iter(())
 
     def _reap(self) -> None:
-        """None of the children that have ended is left a zombie."""
+        """Reaps the children that have ended, so that none stays a zombie."""
         for child in self._children.values():
             child.poll()
 

@@ -1,5 +1,5 @@
-"""Modal: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep is
-launched there."""
+"""The description of the Modal backend and its section of a grid. The other code is loaded when a
+sweep is launched there."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -61,7 +61,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _whole(given: Mapping[str, object]) -> Options:
-    """The options with their defaults. Raises `UsageError` for lack of an image."""
+    """Returns the options with their defaults. Raises `UsageError` without an image."""
     return cast(Options, container_jobs.options_with_image(SECTION, given, "modal"))
 
 
@@ -80,7 +80,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """What `modal.Sandbox.create` would be given for each."""
+    """Yields the arguments of `modal.Sandbox.create` per job."""
     from sweeper.backends.modal.spec import Names, spec
 
     names, given = Names(sweep, folder), _whole(options)

@@ -1,8 +1,8 @@
-"""Sandboxes of an app of Modal's: see docs/modal.md.
+"""Runs jobs as sandboxes of a Modal app: see docs/modal.md.
 
-A run's attempt is a sandbox of its own, whose name says which. What is asked is one listing of
-those of the sweep that run; one that is not on it is asked for by its name, and how it has ended.
-A sandbox is given a machine as it is made, so that none waits.
+Each attempt of a run is a sandbox of its own, identified by its name. One listing returns the
+sweep's running sandboxes; one that is not on it is queried by name, and for how it ended. A sandbox
+gets a machine when it is created, so none waits.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 __all__ = ["ModalBackend", "open_backend"]
 
 _ROOM_SECONDS = 5.0, 60.0
-"""When a submission is tried again for which there was no room: at first, and at most."""
+"""Backoff of a submission for which there was no room: first and longest wait."""
 _TELLING_SECONDS = 2.0
-"""How long a launcher is held by telling sandboxes to stop; the rest comes later."""
+"""The most time that a call spends on stopping sandboxes; the rest follow in later calls."""
 _LINES = 10_000
-"""So many lines of what a job printed are shown, the last ones."""
+"""The number of last output lines of a job that are shown."""
 _STOP = inspect.getsource(stop)
 _RUNS, _ABSENT = JobStatus(JobState.RUNNING), JobStatus(JobState.ABSENT)
 
 
 def open_backend(sweep: str, folder: str, options: Options) -> "ModalBackend":
-    """The backend for one sweep. Raises `EnvironmentFailure` where Modal does not answer."""
+    """Opens the backend for one sweep. Raises `EnvironmentFailure` if Modal does not answer."""
     service = Service(options["app"], options.get("environment"))
     backend = ModalBackend(service, options, sweep, folder)
     backend.find([])
@@ -46,7 +46,7 @@ def open_backend(sweep: str, folder: str, options: Options) -> "ModalBackend":
 
 
 class ModalBackend(Backend):
-    """See `sweeper.backends.base.Backend`. `options` stand where a job's resources say nothing."""
+    """See `sweeper.backends.base.Backend`. `options` apply where a job's resources are silent."""
 
     name = "modal"
 
@@ -56,19 +56,19 @@ class ModalBackend(Backend):
         self._modal = official()
         self._image: Image | None = None
         self._app_id = ""
-        self._going: set[str] = set()  # ids of those that run, as of the last look
-        self._ids: dict[str, str | None] = {}  # by token; None: as of that look there is none
+        self._going: set[str] = set()  # ids of running sandboxes, as of the last listing
+        self._ids: dict[str, str | None] = {}  # by token; None: there was none at that time
         self._over: dict[str, JobStatus] = {}
-        self._untold: set[str] = set()  # those that could not be told to stop, as of the last try
+        self._untold: set[str] = set()  # tokens that the last try failed to signal
         self._freshness = Freshness()
         self._room = Backoff(*_ROOM_SECONDS)
 
     def location(self) -> dict[str, str]:
-        # It is of one environment of one workspace.
+        # An app belongs to one environment of one workspace.
         return {"app": self._app_id or self._service.app}
 
     def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
-        """Look for all that jobs with these resources name, as `doctor` does."""
+        """Checks everything that jobs with these resources name, as `doctor` does."""
         from sweeper.backends.modal.doctor import checks
 
         for one in asked:
@@ -96,11 +96,11 @@ class ModalBackend(Backend):
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
-        """Those that were not told are returned: the worker is not there yet, or time was up. A
-        listing may lag, so it is none of its affair who is asked."""
+        """Returns the jobs that got no signal: the worker has not started yet, or time was up. The
+        listing may lag, so jobs are signalled whether it contains them or not."""
         self._look(tokens)
         asked = [t for t in tokens if t not in self._over and self._ids.get(t)]
-        # Those that would not be told last time do not keep others waiting.
+        # Jobs that got no signal last time come last, so that they do not delay the others.
         asked.sort(key=self._untold.__contains__)
         until, told = time.monotonic() + _TELLING_SECONDS, set[str]()
 
@@ -119,7 +119,7 @@ class ModalBackend(Backend):
         return [token for token in asked if token not in told]
 
     def logs(self, token: str) -> Iterator[str]:
-        """What the job printed, as it is now; nothing of one that Modal has forgotten."""
+        """Yields the job's current output; none if Modal has forgotten the job."""
         self._look([token])
         identity = self._ids.get(token)
         if not identity:
@@ -133,7 +133,7 @@ class ModalBackend(Backend):
         yield from "".join(self._service.ask(read)).splitlines()
 
     def _had_image(self) -> "Image":
-        """The image of the jobs, which a launch has tried."""
+        """Returns the image of the jobs, which the launch has checked."""
         try:
             return self._service.image(self._options.get("image", ""))
         except Refused as error:
@@ -163,7 +163,7 @@ class ModalBackend(Backend):
             if error.kind != "AlreadyExistsError":
                 raise error.settled() from None
             self._ask_id(job.token)
-            if self._ids[job.token] is None:  # else an answer was lost
+            if self._ids[job.token] is None:  # otherwise the answer was lost
                 told = "of a sweep that was in the same folder the sandbox"
                 how = "is at work: waits for its end, or stop it at Modal"
                 name = self._names.name(job.token)
@@ -175,7 +175,7 @@ class ModalBackend(Backend):
         return self._over.get(token, _RUNS)
 
     def _ask_how(self, token: str) -> None:
-        """Ask how one has ended that is not listed; it may have begun since."""
+        """Queries how an unlisted sandbox ended. It may have begun since the listing."""
         identity = self._ids[token]
 
         async def ask(client: "Client", app: "App") -> JobStatus | None:
@@ -188,20 +188,21 @@ class ModalBackend(Backend):
         except Refused as error:
             if error.kind != "NotFoundError":
                 raise
-            self._ids[token] = None  # it is forgotten
+            self._ids[token] = None  # Modal has forgotten it
             return
         if how is not None:
             self._over[token] = how
 
     def _told(self, token: str, seconds: float) -> bool:
-        """Tell the worker of a sandbox to stop, if there is anything to be told; False: it was not
-        told in so many seconds. What is told from outside kills everything at once."""
+        """Sends SIGTERM to the worker in a sandbox. Returns whether the job got it or has ended;
+        False if not within `seconds`. It uses a process in the sandbox, since Modal's own
+        termination kills everything at once."""
         identity, python = self._ids[token], self._options["python"]
         argv = [python, "-P", "-c", _STOP, token, self._folder]
 
         async def tell(client: "Client", app: "App") -> int | None:
             del app
-            with suppress(TimeoutError):  # it is being started
+            with suppress(TimeoutError):  # the sandbox is still starting
                 async with asyncio.timeout(seconds):
                     found = await self._modal.Sandbox.from_id.aio(identity, client=client)
                     process = await found.exec.aio(*argv, timeout=30)
@@ -213,12 +214,12 @@ class ModalBackend(Backend):
         except Refused as error:
             if error.kind not in ("NotFoundError", "ConflictError"):
                 raise
-        self._ask_how(token)  # it may have ended, or not have come that far
+        self._ask_how(token)  # it may have ended, or not have started yet
         return token in self._over or self._ids[token] is None
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's sandboxes that run, and ask for those of `wanted` by their names whose
-        ids are not known."""
+        """Lists the sweep's running sandboxes, and queries by name those of `wanted` whose ids are
+        not known."""
         if anew or self._freshness.is_over():
             with self._freshness.renewed():
                 self._app_id, self._going = self._listed()
@@ -226,7 +227,7 @@ class ModalBackend(Backend):
         for_each([token for token in wanted if token not in self._ids], self._ask_id, Refused)
 
     def _listed(self) -> tuple[str, set[str]]:
-        """The app's id, and the ids of what runs of the sweep."""
+        """Returns the app's id, and the ids of the sweep's running sandboxes."""
         tags = self._names.tags
 
         async def ask(client: "Client", app: "App") -> tuple[str, set[str]]:
@@ -236,7 +237,8 @@ class ModalBackend(Backend):
         return self._service.ask(ask)
 
     def _ask_id(self, token: str) -> None:
-        """Ask for the id of one that there is, or was, of no sweep before in the same folder."""
+        """Queries the id of a sandbox of the sweep, running or ended; None if there is none, or it
+        belongs to an earlier sweep in the same folder."""
 
         async def ask(client: "Client", app: "App") -> tuple[str, dict[str, str]]:
             del app

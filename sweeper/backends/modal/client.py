@@ -1,8 +1,8 @@
-"""Modal, by its official client: where it is and who asks are the client's affair, and what goes
-wrong is one line.
+"""Calls Modal by its official client, which finds the address and the credentials, and turns its
+errors into one-line messages.
 
-What is asked runs on a loop of ours, in a thread of its own: only so it can be given up. The client
-itself waits for ever for what does not answer.
+Calls run on our own event loop in a thread of its own, so that they can be given up. The client
+itself waits for missing answers without limit.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ __all__ = ["Method", "Refused", "Service", "official"]
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Question = Callable[["Client", "App"], Awaitable[T]]
-"""What asks by the client, for one app."""
+"""A function that makes a call with the client and an app."""
 _SECONDS = 20.0
 _AGAIN_SECONDS = 1.0, 15.0
-"""When one that did not answer is asked again: at first, and at most."""
+"""Backoff after Modal did not answer: first and longest wait."""
 _REFUSALS = (
     *("AuthError", "PermissionDeniedError", "NotFoundError", "AlreadyExistsError"),
     *("ConflictError", "InvalidError", "ResourceExhaustedError", "ImageBuildError"),
     *("RemoteError", "ExecutionError", "VersionError", "UnimplementedError"),
 )
-"""What the client raises where Modal has answered. All else may pass."""
+"""Errors of the client for answers of Modal. All others may pass."""
 _THEIRS = ("modal.", "grpclib.", "h2.", "asyncio.", "concurrent.")
-"""Modules of errors that are of the way to Modal."""
+"""Modules of errors in the connection to Modal."""
 _PASSING = ("AuthError", "ResourceExhaustedError")
 _UNKNOWN = (
     "the token is missing or not valid: `modal token new`, and start the launcher again, which "
@@ -49,27 +49,27 @@ _UNKNOWN = (
 
 
 class Method(Protocol[T_co]):
-    """A method of the client's objects, for those of which it does not say what they return."""
+    """A method of a client's object, for those whose return type the client does not declare."""
 
     def aio(self) -> Awaitable[T_co]: ...
 
 
 class Refused(Unreachable):
-    """Modal answered, and will not. `kind` is what its client calls that."""
+    """Modal answered with a refusal. `kind` is the name of the client's error."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
 
     def settled(self) -> EnvironmentFailure:
-        """What it is for who wants something made: the end, unless credentials can be renewed or
-        there is room later."""
+        """Returns the exception for a failed creation: permanent, unless credentials can be renewed
+        or there may be room later."""
         return self if self.kind in _PASSING else EnvironmentFailure(str(self))
 
 
 class Service:
-    """Modal for the user's configuration, and one app of an environment; None: the default one.
-    Raises `EnvironmentFailure` where the client is not installed."""
+    """Modal with the user's configuration, and one app of an environment (None: the default one).
+    Raises `EnvironmentFailure` if the client is not installed."""
 
     def __init__(self, app: str, environment: str | None) -> None:
         self._modal = official()
@@ -85,8 +85,8 @@ class Service:
         return str(self._modal.config.config["server_url"])
 
     def ask(self, question: "Question[T]", seconds: float = 0.0) -> T:
-        """The answer to a question, which is given the client and the app. Raises `Unreachable`
-        where there is none in so many seconds (0: as usual), or `Refused`."""
+        """Returns the answer to a question, which gets the client and the app. Raises `Unreachable`
+        without an answer in `seconds` (0: the default), or `Refused`."""
         self._backoff.check()
         seconds = seconds or _SECONDS
         client = self._client
@@ -103,7 +103,7 @@ class Service:
         return found
 
     def image(self, address: str, seconds: float = 0.0) -> "Image":
-        """An image of a registry, which Modal has fetched when this returns. Raises as `ask`."""
+        """Returns an image of a registry, after Modal has fetched it. Raises as `ask` does."""
         made = self._modal.Image.from_registry(address)
 
         async def build(client: "Client", app: "App") -> "Image":
@@ -125,8 +125,8 @@ class Service:
             return await question(client, app)
 
     async def _connected(self) -> "Client":
-        """A client of our own, where a token is in the configuration: others may be closed by
-        whoever has them. Else the one of this process, which says what is missing."""
+        """Returns a client of our own if the configuration has a token, since other users of a
+        shared client may close it. Else the process's client, which reports what is missing."""
         given = self._modal.config.config
         token = given["token_id"], given["token_secret"]
         if all(token):
@@ -134,7 +134,7 @@ class Service:
         return await self._modal.Client.from_env.aio()
 
     def _told(self, error: Exception, client: "Client | None") -> Unreachable:
-        """What a user is told, in one line. Raises what is no affair of Modal's."""
+        """Returns the exception with a one-line message. Re-raises errors unrelated to Modal."""
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next((name for name in names if name in _REFUSALS), None)
         said = line_of(error)
@@ -151,15 +151,15 @@ class Service:
         return Unreachable(f"modal: {self.server} does not answer: {said}")
 
     def _left_alone(self, failure: Unreachable, client: "Client | None") -> Unreachable:
-        """The same, which is raised: nobody is asked for a while, and then by a new connection."""
+        """Starts the backoff and drops the connection, and returns the failure."""
         with self._renewing:
             self._forget(client)
         self._backoff.failed(failure)
         return failure
 
     def _forget(self, client: "Client | None") -> None:
-        """Have the next question ask for a client anew; another thread may have done so already."""
-        if client is None:  # it was made for the question that has failed
+        """Makes the next question create a new client. Another thread may already have done so."""
+        if client is None:  # it was created for the question that failed
             client = self._client
         if client is None or self._client is not client:
             return
@@ -174,8 +174,8 @@ class Service:
 
 
 def official() -> ModuleType:
-    """The official client's module. Raises `EnvironmentFailure` where it is not installed, or its
-    configuration is not one that sweeper can do with."""
+    """Returns the official client's module. Raises `EnvironmentFailure` if it is not installed or
+    sweeper cannot use its configuration."""
     try:
         with redirect_stdout(io.StringIO()):  # it prints a box if it cannot be imported
             found = import_module("modal")
@@ -196,25 +196,25 @@ def official() -> ModuleType:
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Whether a line of asyncio's is not about an error of the client's: those of questions that we
-    have given up would come with a traceback, long after they were told."""
+    """Whether a log line of asyncio does not concern an error of the client. Errors of questions
+    that we gave up would be logged with a traceback, long after they were reported."""
     error = record.exc_info[1] if record.exc_info else None
     return not type(error).__module__.startswith("modal.")
 
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """One for all of this process, at work as long as that is."""
+    """Returns the event loop of this process, which runs until the process ends."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="modal", daemon=True).start()
-    # Before the client ends its own loop, as it was imported earlier: what then still asked it, a
-    # connection that is being closed, would have it complain to the user.
+    # This runs before the client ends its own loop, as the client was imported earlier. A call that
+    # still used it then, such as closing a connection, would print a complaint to the user.
     atexit.register(_end, loop)
     return loop
 
 
 def _end(loop: asyncio.AbstractEventLoop) -> None:
-    """Have nothing more asked on the loop."""
+    """Cancels all tasks on the loop."""
 
     async def cancel() -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

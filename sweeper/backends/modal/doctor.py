@@ -1,5 +1,5 @@
-"""Looks at Modal before the first job: who asks, the app, the image and the secrets. A launch has
-the image fetched by this."""
+"""Checks Modal before the first job: the account, the app, the image and the secrets. A launch uses
+it to have the image fetched."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["checks"]
 
 _BUILD_SECONDS = 900.0
-"""How long a launch waits until Modal has fetched an image that it did not have."""
+"""How long a launch waits while Modal fetches an image that it does not have yet."""
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
-    """What `sweeper doctor --backend modal` looks at, and a launch before it begins; `options` are
-    whole."""
+    """Returns the checks of `sweeper doctor --backend modal`, which a launch runs too. `options`
+    are complete."""
 
     @functools.cache
     def connected() -> Service:
@@ -48,7 +48,7 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
 
 
 class _Client(Protocol):
-    """A client, which can ask whether the server takes it."""
+    """A client with a call that checks whether the server accepts it."""
 
     @property
     def hello(self) -> Method[object]: ...
@@ -84,8 +84,8 @@ def _digest(service: Service, options: Options) -> str:
 
 
 def _secret(name: str, wanted: Sequence[str], service: Service, options: Options) -> str:
-    """What does not exist may be the secret itself, and is not repeated. `wanted` are the variables
-    that it has to hold."""
+    """Checks that the secret exists and has the variables `wanted`. A name without a secret may be
+    the secret's value itself, so it is not repeated."""
     del options
     variables = ", ".join(wanted)
 

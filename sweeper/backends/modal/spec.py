@@ -1,8 +1,8 @@
-"""A job of ours as a sandbox of Modal's: a command in an image, once.
+"""Describes a job as a Modal sandbox: a command in an image, executed once.
 
-Its name is made of the sweep's folder and the token: whoever creates it again while it runs is told
-that it is there, and it is found by its name when it has ended, too. Tags say which sweep that is,
-of those that were in the folder, and tell which of its sandboxes run.
+Its name is made of the sweep's folder and the token. So Modal refuses to create it again while it
+runs, and it can be found by name after it has ended. Tags identify the sweep among those that used
+the folder, and select its sandboxes in listings.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _IDENTITY = "sweeper-identity"
 
 
 class Sandbox(TypedDict, total=False):
-    """What `modal.Sandbox.create` takes; its image and its secrets by their names."""
+    """Arguments of `modal.Sandbox.create`, with image and secrets by name."""
 
     args: Required[list[str]]
     name: Required[str]
@@ -33,29 +33,30 @@ class Sandbox(TypedDict, total=False):
 
 
 class Names:
-    """What the sandboxes of the sweep in `folder` are called, and found by."""
+    """The names and tags of the sandboxes of the sweep in `folder`."""
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags that they have, and those of a sweep that was in the folder before have not. Of
-        a sweep without an identity yet nothing is there: the mark alone, for a tag has a value."""
+        """The tags of the sweep's sandboxes. They exclude those of earlier sweeps in the folder.
+        Without an identity yet, nothing was submitted, and only the mark is given, since a tag must
+        have a value."""
         known = self.identity.current()
         return {"sweeper": self.identity.mark, **({_IDENTITY: known} if known else {})}
 
     def is_ours(self, tags: Mapping[str, str]) -> bool:
-        """Whether a sandbox has these tags. One whose tags somebody took away may be ours."""
+        """Whether a sandbox has the sweep's identity. One whose tags were removed may be ours."""
         return tags.get(_IDENTITY, "") in ("", self.identity.current())
 
     def name(self, token: str) -> str:
-        """That of the sandbox with this token."""
+        """Returns the name of the sandbox with this token."""
         return f"sweeper-{self.identity.mark}-{token}"
 
 
 def spec(job: JobSpec, asked: Options, names: Names) -> Sandbox:
-    """What a sandbox is made of. `asked` are the options of this run."""
+    """Returns the arguments of a sandbox. `asked` are the options of this run."""
     made = {
         "args": list(job.argv),
         "name": names.name(job.token),
@@ -78,5 +79,5 @@ def _tag(text: str) -> str:
 
 
 def required(secrets: Mapping[str, str], name: str) -> list[str]:
-    """The variables that a secret of Modal's has to hold."""
+    """Returns the variables that a Modal secret must contain."""
     return sorted(variable for variable, secret in secrets.items() if secret == name)

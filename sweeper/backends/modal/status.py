@@ -1,4 +1,4 @@
-"""How a sandbox has ended: by its exit code, and by what Modal says of it."""
+"""Derives how a sandbox ended from its exit code and Modal's status."""
 
 from contextlib import suppress
 from types import ModuleType
@@ -25,12 +25,12 @@ _SAYS = {
     "INIT_FAILURE": _ENDED._replace(reason="Modal could not start it"),
     "IDLE_TIMEOUT": _ENDED._replace(reason="Modal stopped it, since it was idle"),
 }
-"""By the name of Modal's status; of all others the exit code tells."""
+"""By the name of Modal's status; with any other status the exit code decides."""
 _PREFIX = "GENERIC_STATUS_"
 
 
 class Sandbox(Protocol):
-    """A sandbox, as far as its end is asked for."""
+    """The methods of a sandbox that report its end."""
 
     @property
     def poll(self) -> Method[int | None]: ...
@@ -40,7 +40,7 @@ class Sandbox(Protocol):
 
 
 async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
-    """How this sandbox has ended, by the client `modal`; None: it has not."""
+    """Returns how this sandbox ended, by the client `modal`; None if it has not."""
     code = await sandbox.poll.aio()
     if code is None:
         return None
@@ -60,8 +60,8 @@ async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
 
 
 def _result(sandbox: Any) -> tuple[str, str]:
-    """The name of its status and what Modal says beside it, one line. The client has both, and no
-    public name for them: where they are not to be found, the exit code has to do."""
+    """Returns the name of its status and Modal's message as one line. The client has no public
+    names for them. If they cannot be found, the exit code must suffice."""
     with suppress(AttributeError, ValueError):
         inner = sandbox._sync_synchronizer._translate_in(sandbox)
         result = inner._impl.result if hasattr(inner, "_impl") else inner._result

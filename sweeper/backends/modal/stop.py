@@ -1,6 +1,6 @@
-"""Inside a sandbox: this text, by `python -c TEXT TOKEN FOLDER`, tells the worker of a job to stop,
-by SIGTERM. It is brought along, since the image may have no sweeper; standard library only. What a
-sandbox is told from outside is to die."""
+"""Runs inside a sandbox, by `python -c TEXT TOKEN FOLDER` with this text, and sends SIGTERM to the
+worker of a job. The text is passed along because the image may lack sweeper; standard library only.
+From outside, a sandbox can only be killed."""
 
 import os
 import signal
@@ -10,12 +10,12 @@ from contextlib import suppress
 __all__ = ["NOBODY", "main"]
 
 NOBODY = 3
-"""The exit code where no such worker is there, yet or any more."""
+"""The exit code if there is no such worker, not yet or no longer."""
 
 
 def main(token: str, folder: str) -> int:
-    """Tell it, and none of the processes below it. A worker's command line ends in its folder and
-    its token, and so does that of what it forks."""
+    """Signals the worker and none of the processes below it. A worker's command line ends in its
+    folder and its token; so do those of its forks."""
     told = [os.fsencode(folder), os.fsencode(token)]
     found = {int(n) for n in os.listdir("/proc") if n.isdecimal() and _words(n)[-2:] == told}
     first = [pid for pid in found if _parent(pid) not in found]
@@ -38,7 +38,7 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended meanwhile
         return b""
 
 

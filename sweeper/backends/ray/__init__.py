@@ -1,5 +1,6 @@
-"""Ray: what a grid may say to it, and what it says of itself. The rest is loaded when a sweep is
-launched there; Ray itself only by the driver, a process of its own, and on the nodes."""
+"""The description of the Ray backend and its section of a grid. The other code is loaded when a
+sweep is launched there. Ray itself is loaded only by the driver, a separate process, and on the
+nodes."""
 
 from collections.abc import Iterable, Mapping
 from typing import cast
@@ -74,12 +75,12 @@ SECTION = Section(
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.ray.backend import open_backend
 
-    del sweep  # the folder says it all
+    del sweep  # the folder suffices
     return open_backend(folder, options)
 
 
 def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    """Jobs run elsewhere, with this machine's folders or without. Raises `UsageError`."""
+    """Jobs run on other machines, with or without this machine's folders. Raises `UsageError`."""
     options = cast(Options, given)
     for override in options.get("overrides") or ():
         for key in _OF_ALL:

@@ -1,8 +1,8 @@
-"""A job on a node of a Ray cluster: an actor that starts the worker, and ends as it does.
+"""Runs a job on a node of a Ray cluster: an actor that starts the worker and ends with it.
 
-How the worker ended, and what it printed last, the actor leaves in the cluster's key-value store
-before it goes: of an actor that is gone Ray says little. The worker is a process of its own, which
-only this one signals; it is killed when this one is. Standard library only, and Ray.
+Before it ends, the actor stores the worker's exit code and last output in the cluster's key-value
+store, since Ray says little about an actor that is gone. The worker is a separate process, which
+only the actor signals; it is killed when the actor is. Uses the standard library and Ray only.
 """
 
 import json
@@ -20,13 +20,13 @@ from importlib import import_module
 __all__ = ["ENDS", "Job", "resolved"]
 
 ENDS = b"sweeper"
-"""The namespace of the store in which ends are kept."""
+"""The namespace of ends in the key-value store."""
 _LINES = 50
 _GIVEN = (
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     *("NEURON_RT_VISIBLE_CORES", "ONEAPI_DEVICE_SELECTOR", "TPU_VISIBLE_CHIPS"),
 )
-"""What Ray gives a job that its recipe is to see."""
+"""Variables that Ray sets for a job and that its recipe gets."""
 _TIED = (
     "import ctypes, os, sys\n"
     "getattr(ctypes.CDLL(None), 'prctl', lambda *_: 0)(1, 9)\n"  # die with who started you
@@ -38,7 +38,7 @@ _TIED = (
 
 
 class Job:
-    """The actor of one job, which Ray knows by its name. `key` is where its end is kept."""
+    """The actor of one job, which Ray knows by its name. Its end is stored under `key`."""
 
     def __init__(self, key: str, argv: Sequence[str], cwd: str, secrets: Mapping[str, str]) -> None:
         ray = import_module("ray")
@@ -46,7 +46,7 @@ class Job:
         self._me = ray.get_runtime_context().current_actor
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._process: subprocess.Popen[str] | None = None
-        with suppress(Exception):  # the end of another, submitted twice
+        with suppress(Exception):  # removes the end of another actor, if it was submitted twice
             import_module("ray.experimental.internal_kv")._internal_kv_del(
                 self._key, namespace=ENDS
             )
@@ -67,16 +67,16 @@ class Job:
         threading.Thread(target=self._attend, daemon=True).start()
 
     def stop(self) -> None:
-        """Tell the worker to stop."""
+        """Sends SIGTERM to the worker."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
     def tail(self) -> list[str]:
-        """What the worker printed last."""
+        """Returns the worker's last output."""
         return list(self._lines)
 
     def leave(self) -> None:
-        """End this process, and give back what the job has of its node."""
+        """Ends this process and releases the job's resources on the node."""
         import_module("ray.actor").exit_actor()
 
     def _read(self) -> None:
@@ -89,10 +89,10 @@ class Job:
             reading = threading.Thread(target=self._read, daemon=True)
             reading.start()
             code = self._process.wait()
-            reading.join(1.0)  # what it has left behind may hold its output open
+            reading.join(1.0)  # processes that it left behind may hold its output open
         end = json.dumps({"code": code, "tail": list(self._lines)}).encode()
         kept = import_module("ray.experimental.internal_kv")
-        while True:  # the head may be away
+        while True:  # the head may be unreachable
             with suppress(Exception):
                 kept._internal_kv_put(self._key, end, namespace=ENDS)
                 break
@@ -104,7 +104,7 @@ class Job:
 
 
 def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
-    """What the worker gets: the node's own variables, and of the launch's none of Ray's."""
+    """Returns the worker's environment: the node's own variables except Ray's, and the secrets."""
     found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     found |= {name: resolved(name, where) for name, where in secrets.items()}
     given = [name for name in (*_GIVEN, *secrets) if name in found]
@@ -112,7 +112,8 @@ def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolved(name: str, reference: str) -> str:
-    """What a secret holds: `env:NAME` or `file:/path` of this machine. Raises `LookupError`."""
+    """Returns a secret's value from `env:NAME` or `file:/path` of this machine. Raises
+    `LookupError`."""
     kind, _, where = reference.partition(":")
     if kind == "env":
         if where not in os.environ:

@@ -1,6 +1,6 @@
-"""Jobs of a Ray cluster: one detached actor each, called by the sweep's folder and identity and the
-token, which Ray's own table of actors has until long after its end. Nothing of Ray is imported
-here: `driver.py` is asked, a process that is started again when it has lost the head."""
+"""Runs jobs on a Ray cluster: one detached actor each, named by the sweep's folder and identity and
+the token. Ray's own table keeps actors until long after their end. This module does not import Ray.
+It asks `driver.py`, a process that is restarted when it has lost the head."""
 
 import importlib.util
 import os
@@ -22,8 +22,8 @@ _WAITS = {"DEPENDENCIES_UNREADY", "PENDING_CREATION"}
 
 
 def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
-    """The backend for the sweep at `folder`. Raises `EnvironmentFailure` where there is no Ray, or
-    its head does not answer."""
+    """Opens the backend for the sweep at `folder`. Raises `EnvironmentFailure` if Ray is not
+    installed."""
     if importlib.util.find_spec("ray") is None:
         raise EnvironmentFailure(
             "ray: Ray is not installed beside sweeper: `pip install 'sweeper[ray]'`, of the "
@@ -33,7 +33,7 @@ def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
 
 
 class Driver(Helper):
-    """The process of `driver.py`, and what it answers."""
+    """The process of `driver.py`, with the types of its answers."""
 
     @overload
     def ask(self, do: Literal["hello"]) -> dict[str, str]: ...
@@ -77,7 +77,7 @@ class RayBackend(Backend):
         return {"address": self.hello()["address"]}
 
     def hello(self) -> Mapping[str, str]:
-        """The head's `address` as its nodes know it, and its `version`."""
+        """Returns the head's `address` as its nodes know it, and its `version`."""
         return self.driver.ask("hello")
 
     def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
@@ -136,7 +136,7 @@ class RayBackend(Backend):
 
 
 def _asked(resources: Mapping[str, object]) -> Asked:
-    """What an actor asks for, as Ray takes it."""
+    """Returns an actor's options in Ray's format."""
     given = cast(Options, resources)
     found = Asked(num_cpus=given.get("num_cpus", 1))
     if gpus := given.get("num_gpus"):
@@ -153,7 +153,7 @@ def _asked(resources: Mapping[str, object]) -> Asked:
 
 
 def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | None:
-    """What of the amounts that a job asks for no node has; None where one has all."""
+    """Returns which amounts of a job exceed every node; None if one node has all of them."""
     asked = _asked(resources)
     wanted: dict[str, float] = {"CPU": asked["num_cpus"]}
     if "num_gpus" in asked:
@@ -174,16 +174,16 @@ def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | Non
 
 
 def status_of(about: About) -> JobStatus:
-    """What the driver tells of a job, as a launcher takes it."""
+    """Returns a job's status from the driver's description."""
     state, node = about["state"], about.get("node")
     end = about.get("end")
     death: Death = about.get("death") or {}
     gone = death.get("reason") == "NODE_DIED"
-    # A node that goes down kills a worker before its actor: which it was, the actor's end tells.
+    # A node that goes down kills the worker before the actor. The actor's end tells whether it did.
     killed = end is not None and end["code"] == -signal.SIGKILL and (gone or state != "DEAD")
     if end is not None and not killed:
         tail = [line for line in end["tail"] if line.strip()]
-        # A worker says how it ended; what ended before it began has its last line.
+        # A worker reports how it ended. If it never began, the last line of output is the reason.
         began = any(line.startswith("sweeper: ") for line in tail)
         told = tail[-1][:200] if tail and end["code"] != 0 and not began else None
         return JobStatus(JobState.ENDED, end["code"], told and f"start: {told}", node=node)

@@ -1,5 +1,5 @@
-"""Looks at a Ray cluster before the first job: the head, who is let in, the nodes, and whether one
-takes such jobs. Only asks; nothing is submitted."""
+"""Checks a Ray cluster before the first job: the head, authentication, the nodes, and whether one
+can take such jobs. It submits nothing."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +13,8 @@ __all__ = ["checks"]
 
 
 def checks(options: Mapping[str, object]) -> list[Check]:
-    """What `sweeper doctor --backend ray` looks at, with the options of a grid. Where the head does
-    not answer, nothing else is asked."""
+    """Returns the checks of `sweeper doctor --backend ray`, with a grid's options. If the head does
+    not answer, nothing else is queried."""
     met: list[RayBackend] = []
 
     def head() -> str:

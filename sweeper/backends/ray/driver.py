@@ -1,5 +1,5 @@
-"""The driver: `python -m sweeper.backends.ray.driver`. The one process of a launcher that has Ray
-(`backends/helper.py`): Ray ends a process that has lost the head, or leaves it waiting."""
+"""The driver process, `python -m sweeper.backends.ray.driver`: the only process of a launcher that
+loads Ray (`backends/helper.py`), since Ray ends or blocks a process that has lost the head."""
 
 import ipaddress
 import json
@@ -24,7 +24,7 @@ _PENDING = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 
 
 class _Address(TypedDict):
-    """Where an actor is, or was."""
+    """The current or last place of an actor."""
 
     NodeID: str
 
@@ -43,10 +43,10 @@ class Cluster:
 
     def __init__(self, address: str, namespace: str) -> None:
         host, _, port = address.rpartition(":")
-        if port.isdecimal():  # Ray would try for a minute
+        if port.isdecimal():  # without this check Ray would try for a minute
             with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as met:
                 if ipaddress.ip_address(met.getpeername()[0]).is_loopback:
-                    # Ray would take this machine's other address, where such a head is not.
+                    # Ray would use this machine's other address, where such a head does not listen.
                     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         self._ray = import_module("ray")
         self._state = import_module("ray._private.state")
@@ -56,14 +56,14 @@ class Cluster:
         self._job = self._ray.remote(Job)
 
     def hello(self) -> dict[str, str]:
-        """Where this is."""
+        """Returns the head's address and the version of Ray."""
         return {
             "address": self._ray.get_runtime_context().gcs_address,
             "version": self._ray.__version__,
         }
 
     def nodes(self) -> list[Node]:
-        """The nodes that live, and what each has in all."""
+        """Returns the live nodes with their total resources."""
         return [
             {"name": node["NodeManagerHostname"], "id": node["NodeID"], "has": node["Resources"],
              "labels": node.get("Labels") or {}}
@@ -72,8 +72,8 @@ class Cluster:
         ]  # fmt: skip
 
     def submit(self, jobs: Sequence[Described]) -> None:
-        """Make an actor of each, unless there is one of its name. It is on record when this
-        returns. Raises `RuntimeError` where one of a sweep that was in the same folder is at
+        """Creates an actor for each job, unless one of its name exists. Ray has recorded it on
+        return. Raises `RuntimeError` if an actor of an earlier sweep in the same folder is at
         work."""
         taken = self._at_work()
         waits = ""
@@ -101,7 +101,7 @@ class Cluster:
             raise RuntimeError(f"{told}: waits for its end")
 
     def _at_work(self) -> dict[str, str]:
-        """The jobs that have not ended of all sweeps in this folder: token -> name."""
+        """Returns the unfinished jobs of all sweeps in this folder: token -> name."""
         found = dict[str, str]()
         for actor in self._actors():
             name, ours = str(actor["Name"]), f"{self._namespace}-"
@@ -113,7 +113,7 @@ class Cluster:
         return self._state.actors().values()
 
     def poll(self, names: Sequence[str]) -> dict[str, About]:
-        """What is known of the jobs: of each that is known."""
+        """Returns the descriptions of the jobs that are known."""
         wanted = set(names)
         found: dict[str, About] = {}
         for actor in self._actors():
@@ -130,7 +130,7 @@ class Cluster:
         return found
 
     def cancel(self, names: Sequence[str]) -> list[str]:
-        """Withdraw what waits, tell the others to stop. Returns those that have not heard it."""
+        """Withdraws waiting jobs and signals the others. Returns those that got no signal."""
         known = self.poll(names)
         asked: dict[object, str] = {}
         not_yet: list[str] = []
@@ -140,7 +140,7 @@ class Cluster:
             try:
                 actor = self._ray.get_actor(name, namespace=self._namespace)
             except ValueError:
-                not_yet.append(name)  # it is just being made, or just gone
+                not_yet.append(name)  # it is just being created, or has just ended
                 continue
             if about["state"] in _PENDING:
                 self._ray.kill(actor)
@@ -152,8 +152,8 @@ class Cluster:
         return not_yet
 
     def forget(self, names: Sequence[str]) -> None:
-        """Remove what the actors of jobs that have ended left of their ends, once they are gone
-        themselves. Ray's table has those until it has no room."""
+        """Removes the stored ends of jobs, after waiting for their actors to end. Ray's table keeps
+        the actors until it is full."""
         until = time.monotonic() + _STOP_SECONDS
         known = self.poll(names)
         while any("end" in about and about["state"] != "DEAD" for about in known.values()):
@@ -166,7 +166,7 @@ class Cluster:
                 self._kept.internal_kv_del(name.encode(), False, ENDS)
 
     def logs(self, name: str) -> list[str]:
-        """What a job's worker printed last."""
+        """Returns the last output of a job's worker."""
         about = self.poll([name]).get(name)
         if about is not None and "end" in about:
             return about["end"]["tail"]
@@ -177,7 +177,7 @@ class Cluster:
 
 
 def _told(actor: _Actor) -> About:
-    """An actor as Ray's table has it, in plain words."""
+    """Converts an actor of Ray's table to a plain description."""
     about: About = {"state": actor["State"], "node": actor["Address"]["NodeID"]}
     cause = actor["DeathCause"]
     which = cause.WhichOneof("context") if actor["State"] == "DEAD" else None

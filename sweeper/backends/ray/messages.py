@@ -1,4 +1,4 @@
-"""What the launcher and the driver tell each other, and what a plan says of Ray."""
+"""Types of the messages between the launcher and the driver, and of a plan's options for Ray."""
 
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, Required, TypedDict
@@ -7,8 +7,8 @@ __all__ = ["About", "Asked", "Death", "Described", "End", "Node", "Options"]
 
 
 class Options(TypedDict, total=False):
-    """A plan's `launch.ray`, as the fields of its section read it; `memory` in MiB. `secrets` maps
-    variables to `env:NAME` or `file:/path` of a node."""
+    """A plan's `launch.ray`; `memory` in MiB. `secrets` maps variables to `env:NAME` or
+    `file:/path` of a node."""
 
     address: str
     python: str
@@ -25,7 +25,7 @@ class Options(TypedDict, total=False):
 
 
 class Asked(TypedDict, total=False):
-    """What an actor asks for, as Ray takes it; `memory` in bytes."""
+    """An actor's options in Ray's format; `memory` in bytes."""
 
     num_cpus: Required[float]
     num_gpus: float
@@ -47,7 +47,7 @@ class Described(TypedDict):
 
 
 class Node(TypedDict):
-    """A node that lives; `has` are its amounts in all, of memory in bytes."""
+    """A live node; `has` are its total resources, memory in bytes."""
 
     name: str
     id: str
@@ -56,14 +56,14 @@ class Node(TypedDict):
 
 
 class End(TypedDict):
-    """How a worker has ended (None: it never began), and what it printed last."""
+    """A worker's exit code (None: it never began) and its last output."""
 
     code: int | None
     tail: list[str]
 
 
 class Death(TypedDict, total=False):
-    """Why an actor is gone, in Ray's words."""
+    """Why an actor is gone, in Ray's terms."""
 
     kind: str
     message: str
@@ -71,8 +71,8 @@ class Death(TypedDict, total=False):
 
 
 class About(TypedDict):
-    """What is known of a job: Ray's word for its actor's state, the node that it is or was on, how
-    its worker ended, and why the actor is gone."""
+    """The state of a job: Ray's state of its actor, its current or last node, how its worker ended,
+    and why the actor is gone."""
 
     state: str
     node: NotRequired[str | None]

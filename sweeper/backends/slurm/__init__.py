@@ -1,4 +1,4 @@
-"""Slurm as a backend: what it says of itself. The rest is loaded when a sweep is launched there."""
+"""The description of the Slurm backend. Its code is loaded when a sweep is launched there."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
@@ -21,12 +21,12 @@ __all__ = ["BACKEND"]
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     from sweeper.backends.slurm.backend import open_backend
 
-    del options  # they come with each job
+    del options  # each job brings its own
     return open_backend(sweep, folder, configured(BACKEND))
 
 
 def _capabilities(options: Mapping[str, object]) -> Capabilities:
-    """Jobs run elsewhere, with the file system of this machine."""
+    """Jobs run on other machines, which share this machine's file system."""
     del options
     return Capabilities(
         here=False, restarts=Counter("SLURM_RESTART_COUNT"), credentials=("SLURM_JWT",)
@@ -40,7 +40,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover]:
-    """What was handed to Slurm; what the jobs of runs that have failed printed stays."""
+    """Yields the files handed to Slurm. Output of failed runs' jobs is kept."""
     from sweeper.backends.slurm.tables import Tables
 
     for paths in Tables(folder).spent(over, well):
@@ -52,7 +52,7 @@ def _manifests(
 ) -> Iterable[Manifest]:
     from sweeper.backends.slurm.submission import manifests
 
-    del options  # they come with each job
+    del options  # each job brings its own
     return manifests(sweep, folder, configured(BACKEND), batches)
 
 

@@ -1,4 +1,4 @@
-"""What Slurm's accounting database remembers of jobs that slurmctld has forgotten."""
+"""Reads the outcomes of old jobs from Slurm's accounting database."""
 
 import time
 from collections.abc import Callable, Set
@@ -11,12 +11,12 @@ from sweeper.errors import EnvironmentFailure, Unreachable
 __all__ = ["Accounting", "forgets"]
 
 _AGAIN_SECONDS = 60.0
-"""How long the database's word stands: it is asked for what is over."""
+"""How long an answer of the database stays valid: it is only asked about ended jobs."""
 _DAYS = 30
 
 
 def forgets(slurm: Slurm) -> str | None:
-    """Why there is nothing to be learned from accounting; None where there is."""
+    """Returns why accounting cannot be used; None if it can."""
     found = slurm.configuration()
     if found.get("AccountingStorageType", "none").endswith(("none", "(null)")):
         return "there is none"
@@ -27,7 +27,7 @@ def forgets(slurm: Slurm) -> str | None:
 
 
 class Accounting:
-    """The sweep's jobs that are over, by sacct."""
+    """The sweep's ended jobs, from sacct."""
 
     def __init__(
         self, slurm: Slurm, mark: str, clock: Callable[[], float] = time.monotonic
@@ -41,9 +41,9 @@ class Accounting:
         self._backoff = Backoff(5.0, 60.0, clock)
 
     def over(self, missed: Set[str]) -> list[Job]:
-        """What the database has; nothing where there is none. It is asked when one of these tokens
-        was not missed from the queue when it was asked last, and else now and then. Raises
-        `Unreachable` where it does not answer."""
+        """Returns the ended jobs in the database; none if there is no database. `missed` are tokens
+        missing from the queue. The database is queried if one of them was not missing at the last
+        query, or if that was long ago. Raises `Unreachable` if it does not answer."""
         now = self._clock()
         if missed <= self._missed and now - self._asked <= _AGAIN_SECONDS:
             return self._jobs
@@ -58,13 +58,13 @@ class Accounting:
         except EnvironmentFailure:
             return []  # no sacct on this machine
         self._backoff.succeeded()
-        # One that it takes to be at work, and slurmctld does not know, ended without its hearing.
+        # If the database has a job as running and slurmctld does not know it, its end was missed.
         self._jobs = [job for job in found if status_of(job).state is JobState.ENDED]
         self._asked = now
         self._missed |= missed
         return self._jobs
 
     def there(self, tokens: Set[str]) -> None:
-        """These are in the queue, or on their way there: when they are missed from it the database
-        may know more of them than it did."""
+        """Notes that these tokens are in the queue or on their way there. When they go missing from
+        it, the database is queried again."""
         self._missed.difference_update(tokens)

@@ -1,10 +1,10 @@
 """Jobs of a Slurm cluster, by sbatch, squeue, scancel and scontrol.
 
-Jobs that are submitted together and ask for the same become one array. A job is known by its
-comment, which names the sweep and the table of what it runs (`tables.py`); by its token where it
-is alone. One that Slurm starts again keeps its id and serves the next attempt: a job that was
-submitted for attempt 2 and was started again once is the job of attempt 3 as well. The nodes share
-this machine's file system, sweeper's Python included.
+Jobs that are submitted together with the same resources become one array. A job is identified by
+its comment, which names the sweep and the table of its tasks (`tables.py`), and the token for a
+single job. A job that Slurm restarts keeps its id and serves the next attempt: a job submitted for
+attempt 2 and restarted once is also the job of attempt 3. The nodes share this machine's file
+system, including sweeper's Python.
 """
 
 import re
@@ -25,27 +25,28 @@ from sweeper.storage.layout import attempt_of
 __all__ = ["SlurmBackend", "open_backend"]
 
 _ROOM_SECONDS = 30.0, 300.0
-"""When sbatch is called again that had no room, or did not answer: at first, and at most."""
+"""Backoff of sbatch after it had no room or did not answer: first and longest wait."""
 _LATER = re.compile("nodes are busy|Required node not available|eservation")
-"""Refusals of a trial of what a submission would have wait."""
+"""Refusals of a trial for reasons that only make a submitted job wait."""
 _OWN = ("--signal=", "--requeue", "--no-requeue")
-"""Options that say nothing of what a job asks for."""
+"""Options that do not concern a job's resources."""
 _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
-"""What is printed into a job without a control group: its state is FAILED then (OverMemoryKill)."""
+"""Output of a job without a control group that exceeded its memory. Its state is then FAILED
+(OverMemoryKill)."""
 
 
 def open_backend(
     sweep: str, folder: str, defaults: Mapping[str, object] = MappingProxyType({})
 ) -> "SlurmBackend":
-    """The Slurm backend for one sweep; what it asks for comes with each job, over `defaults`.
-    Raises `EnvironmentFailure` where there is no Slurm."""
+    """Opens the Slurm backend for one sweep. Each job brings its own options, which override
+    `defaults`. Raises `EnvironmentFailure` if there is no Slurm."""
     slurm = Slurm()
     slurm.configuration()
     return SlurmBackend(slurm, sweep, folder, defaults)
 
 
 class SlurmBackend(Backend):
-    """See `sweeper.backends.base.Backend`. `defaults` stand where a job's resources say nothing."""
+    """See `sweeper.backends.base.Backend`. `defaults` apply where a job's resources are silent."""
 
     name = "slurm"
 
@@ -60,17 +61,17 @@ class SlurmBackend(Backend):
         self._freshness = Freshness()
         self._accounting = Accounting(slurm, self._tables.mark)
         self._backoff = Backoff(*_ROOM_SECONDS)
-        self._rooms: dict[str, Backoff] = {}  # by what jobs ask for
-        self._doubted: set[str] = set()  # tokens of which sbatch did not say whether it took them
+        self._rooms: dict[str, Backoff] = {}  # by the jobs' resources
+        self._doubted: set[str] = set()  # tokens that sbatch accepted or not: no answer
 
     def location(self) -> dict[str, str]:
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """As arrays, of jobs that ask for the same. What has a job already is not submitted: one
-        that Slurm has started again, or that was accepted without an answer. Raises `Unreachable`
-        also where there is no room for some, once the others have gone in; they, or all where
-        sbatch does not answer, are then not tried again for a while."""
+        """Submits jobs with the same resources as arrays. Skips tokens that already have a job: one
+        that Slurm restarted, or one that was accepted without an answer. Also raises `Unreachable`
+        if there is no room for some jobs, after the others were submitted. Those jobs are then not
+        tried again for a while; if sbatch does not answer, no jobs are."""
         self._backoff.check()
         there = self._there([job.token for job in jobs])
         groups = alike(job for job in jobs if job.token not in there)
@@ -87,8 +88,8 @@ class SlurmBackend(Backend):
             raise refused
 
     def preflight(self, asked: Sequence[Mapping[str, object]]) -> None:
-        """See that Slurm would take jobs with these resources, if not now. Raises
-        `EnvironmentFailure` with its word where it does not, or does not answer."""
+        """Checks that Slurm would accept jobs with these resources, now or later. Raises
+        `EnvironmentFailure` with Slurm's message if it would not, or does not answer."""
         for one in asked:
             try:
                 self.trial(one)
@@ -103,8 +104,8 @@ class SlurmBackend(Backend):
                     raise
 
     def trial(self, asked: Mapping[str, object]) -> None:
-        """Have Slurm try a job with these resources, without submitting it. Raises
-        `EnvironmentFailure` for whatever it says against it, with what it was asked for."""
+        """Lets Slurm test a job with these resources without submitting it. Raises
+        `EnvironmentFailure` for any objection, with the options of the test."""
         given = options(asked_of(self._defaults, asked))
         try:
             self._slurm.submit(["--test-only", *given], script((), ""))
@@ -135,7 +136,7 @@ class SlurmBackend(Backend):
         return self._tables.printed(job) if job is not None else iter(())
 
     def _submit_alike(self, group: Sequence[JobSpec], room: Backoff) -> None:
-        """Jobs that ask for the same, in as few arrays as may be."""
+        """Submits jobs with the same resources, in as few arrays as possible."""
         asked = asked_of(self._defaults, group[0].resources)
         size = self._slurm.largest_array() if len(group) > 1 else 1
         size = min(size, asked.get("array") or size)
@@ -143,8 +144,8 @@ class SlurmBackend(Backend):
             self._hand_in(group[start : start + size], asked, room)
 
     def _hand_in(self, jobs: Sequence[JobSpec], asked: Asked, room: Backoff) -> None:
-        """In halves where there is no room for all at once: but each would have the whole of a
-        throttle."""
+        """Submits in halves if there is no room for all at once. Not with a throttle, which each
+        half would have in full."""
         tokens = {job.token for job in jobs}
         try:
             self._submit(jobs, asked)
@@ -177,7 +178,7 @@ class SlurmBackend(Backend):
             raise
 
     def _status(self, job: Job) -> JobStatus:
-        """What Slurm says of a job; and why it ended, where only what it printed tells."""
+        """Returns a job's status, with a reason from its output if Slurm gives none."""
         status = status_of(job)
         if status.state is not JobState.ENDED or status.reason is not None:
             return status
@@ -186,18 +187,19 @@ class SlurmBackend(Backend):
             return status._replace(reason="oom")
         if any(line.startswith(f"{self._tables.token(job)} on ") for line in lines):
             return status
-        # The script's path has the job's number: runs that fail alike are to say the same.
+        # The script's path contains the job's number. Without it, runs that fail alike report
+        # the same reason.
         told = lines[-1].rpartition("/slurm_script: ")[2][:200] if lines else "nothing printed"
         return status._replace(reason=f"start: its batch script ended before the worker: {told}")
 
     def _there(self, tokens: Sequence[str]) -> set[str]:
-        """Those of `tokens` that need no submission: for which a job is in the queue, or at work,
-        that was started again; or any at all, where the last try to submit them had no answer."""
+        """Returns those of `tokens` that need no submission: a restarted job for the token is
+        queued or running, or the last submission had no answer and a job is found."""
         doubted = self._doubted & set(tokens)
         again = {token for token in tokens if attempt_of(token)[1] > 1}
         if not doubted and not again:
             return set()
-        self._queue = None  # an answer from before that try would not show it
+        self._queue = None  # an answer from before that submission would not show it
         found = self._look()
         live = [job for job in found if status_of(job).state is not JobState.ENDED]
         there = self._pick(live, again).keys() | self._pick(found, doubted).keys()
@@ -205,7 +207,7 @@ class SlurmBackend(Backend):
         return there
 
     def _jobs(self, tokens: Sequence[str]) -> dict[str, Job]:
-        """Token -> its job, as slurmctld has it, or as the accounting database remembers."""
+        """Returns token -> its job, from slurmctld or the accounting database."""
         if not tokens:
             return {}
         wanted = set(tokens)
@@ -215,7 +217,7 @@ class SlurmBackend(Backend):
         return self._pick(self._accounting.over(missing), missing) | found if missing else found
 
     def _pick(self, jobs: Iterable[Job], wanted: set[str]) -> dict[str, Job]:
-        """Of the jobs that serve a token the one that is furthest: at work, waiting, over."""
+        """Picks the most advanced job that serves a token: running, then waiting, then ended."""
         found: dict[str, Job] = {}
         for job in jobs:
             for token in _served(self._tables.token(job), job.restarts):
@@ -224,7 +226,7 @@ class SlurmBackend(Backend):
         return found
 
     def _look(self) -> list[Job]:
-        """The sweep's jobs in the queue, by an answer of squeue's that is young enough."""
+        """Returns the sweep's jobs in the queue, from a recent enough answer of squeue."""
         if self._queue is None or self._freshness.is_over():
             with self._freshness.renewed():
                 self._queue = self._slurm.queue(self._tables.mark)
@@ -232,7 +234,7 @@ class SlurmBackend(Backend):
 
 
 def _served(token: str | None, restarts: int) -> list[str]:
-    """The tokens of the attempts that a job has been, or is, there for."""
+    """Returns the tokens of all attempts that a job has served or serves."""
     if token is None:
         return []
     run, first = attempt_of(token)

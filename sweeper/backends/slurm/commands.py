@@ -1,7 +1,6 @@
-"""Slurm's commands: how they are called, what their answers and their refusals mean.
+"""Runs Slurm's commands and interprets their answers and refusals.
 
-Text with fields of our own choosing is parsed, not `--json`, whose shapes change from one release
-to the next.
+It parses text with fields of our choice instead of `--json`, whose shapes change between releases.
 """
 
 import os
@@ -17,9 +16,9 @@ from sweeper.errors import EnvironmentFailure, Unreachable
 __all__ = ["Closed", "Full", "Job", "Slurm", "accounted_of", "queue_of", "status_of"]
 
 SECONDS = 60.0
-"""How long a command may take before it counts as not answered."""
+"""Timeout of a command, after which it counts as not answered."""
 
-# The reason last: it may hold anything.
+# The reason comes last because it may contain anything.
 _FIELDS = (
     "ArrayJobID,ArrayTaskID,JobID,State,exit_code,RestartCnt,Comment,NodeList,SubmitTime,Reason"
 )
@@ -27,28 +26,28 @@ _FORMAT = ",".join(f"{field}:|" for field in _FIELDS.split(","))
 _ACCOUNTED = "JobID,State,ExitCode,Comment"
 _COMMENT = re.compile(r"sweeper:([0-9a-f]{16}):([0-9a-f]{12}):([0-9a-f]+-a[0-9]+|array)")
 _KEPT = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
-"""Defaults of a user's that do no harm; others change what a command does, or how it answers."""
+"""Harmless defaults of a user. Others change what a command does or how it answers."""
 _REACHING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-"""What says which cluster; the rest is of the job that a launcher may run in, and would be handed
-on to its jobs."""
+"""Variables that select the cluster. The others belong to the job that a launcher may run in, and
+its jobs would inherit them."""
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_")
 
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
-"""`QOSMaxSubmitJobPerUserLimit`: below a limit on how many jobs there are is room later; one on
-what a job may ask for stays."""
+"""A limit such as `QOSMaxSubmitJobPerUserLimit`. A limit on the number of jobs passes; a limit on
+a job's resources is permanent."""
 _FULL = re.compile("submit limit|queue full|create job record|unable to accept")
 _PASSING = re.compile(
     r"unable to contact|connect failure|connection|timed? ?out|temporar|socket|slurmdbd|try again"
     r"|maximum|resource busy|communication|not respond|zero bytes"
     r"|munge|authenticat|in standby|draining|inactive or drain|failed to fetch config"
     r"|configuration source|configuration file"
-    # A controller that was just started says this of any job until its nodes have reported.
+    # A controller that was just started says this of any job until its nodes have registered.
     r"|configuration is not available",
     re.IGNORECASE,
 )
-"""Refusals that may be over later."""
+"""Refusals that may pass."""
 _CLOSED = re.compile("inactive or drain|configuration is not available")
-"""Of these the ones by which slurmctld has said that it did not take the job."""
+"""Those among them that mean that slurmctld did not accept the job."""
 
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _HALTED = {"STOPPED", "SUSPENDED"}
@@ -67,18 +66,18 @@ _ENDED = {"COMPLETED", "FAILED", *_REASONS}
 
 
 class Closed(Unreachable):
-    """Slurm has refused a submission, which may do later: none of it was accepted."""
+    """Slurm has refused a submission and accepted none of it, but may accept it later."""
 
 
 class Full(Closed):
-    """It has because there are as many jobs as there may be."""
+    """Slurm has refused because the number of jobs is at its limit."""
 
 
 class Job(NamedTuple):
-    """A job of ours as Slurm tells it: its id as `scancel` takes it, the task of its array (0 for
-    one that is alone), the state, wait status as code and signal, how often it was started again,
-    why it waits; the table that lists its tasks, and its first token where it is alone; its nodes,
-    and since when it is in the queue, in UTC."""
+    """One of our jobs as Slurm reports it: its id for `scancel`, its array task (0 for a single
+    job), its state, its exit code (negative for a signal), its number of restarts, why it waits,
+    the table that lists its tasks, its first token if it is a single job, its nodes, and its time
+    of submission in UTC."""
 
     id: str
     task: int
@@ -93,12 +92,12 @@ class Job(NamedTuple):
 
     @property
     def halted(self) -> bool:
-        """Whether it was suspended: it can be told nothing until it goes on."""
+        """Whether it is suspended. It cannot be signalled until it is resumed."""
         return self.state in _HALTED
 
 
 def status_of(job: Job) -> JobStatus:
-    """What a job's state means to a launcher. A word that is not known says nothing of an end."""
+    """Returns a job's status. An unknown state does not count as an end."""
     if job.state in _WAITING:
         return JobStatus(JobState.PENDING, None, _why(job.reason), since=job.queued)
     if job.state not in _ENDED:
@@ -110,19 +109,19 @@ def status_of(job: Job) -> JobStatus:
 
 
 def _why(reason: str) -> str | None:
-    """`JobArrayTaskLimit`: what a job waits for, where Slurm says so."""
+    """Returns why a job waits (`JobArrayTaskLimit`), if Slurm gives a reason."""
     return None if reason in ("", "None", "(null)") else reason[:80]
 
 
 def _utc(text: str) -> str | None:
-    """A time as Slurm was asked to tell it, in seconds since 1970; None for one that it was not."""
+    """Converts a time from seconds since 1970; None if it is not such a number."""
     if not text.isdecimal():
         return None
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(text)))
 
 
 def _code(text: str) -> int | None:
-    """An exit code, negative for a signal, from `3:0` or from a wait status (Slurm before 23)."""
+    """Parses an exit code, negative for a signal, from `3:0` or a wait status (before Slurm 23)."""
     first, _, second = text.partition(":")
     if not first.isdecimal() or (second and not second.isdecimal()):
         return None
@@ -133,8 +132,8 @@ def _code(text: str) -> int | None:
 
 
 def queue_of(text: str, mark: str) -> list[Job]:
-    """The jobs of the sweep with this mark in an answer of squeue's. Raises `Unreachable` for one
-    that cannot be read: it must not be taken to be absent."""
+    """Parses the jobs of the sweep with this mark from output of squeue. Raises `Unreachable` if a
+    job cannot be parsed, since it must not count as absent."""
     jobs: list[Job] = []
     for line in text.splitlines():
         if mark not in line:
@@ -147,7 +146,7 @@ def queue_of(text: str, mark: str) -> list[Job]:
             array, index, alone, state, code, restarts = fields[:6]
             name = f"{array}_{index}" if match[3] == "array" else alone
             if name.endswith("_N/A") and state in _ENDED:
-                continue  # the tasks that had not begun when the array was taken back
+                continue  # tasks that had not begun when the array was cancelled
             again = int(restarts) if restarts.isdecimal() else 0
             job = _job(name, match, state, code, again, fields[9].removesuffix("|"))
             jobs.append(job._replace(nodes=fields[7].strip() or None, queued=_utc(fields[8])))
@@ -155,7 +154,7 @@ def queue_of(text: str, mark: str) -> list[Job]:
 
 
 def accounted_of(text: str, mark: str) -> list[Job]:
-    """The same, of what sacct says with a line for each time that a job was started, in order."""
+    """Parses output of sacct in the same way: one line for each start of a job, in order."""
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
         fields = line.split("|", 3)
@@ -163,7 +162,7 @@ def accounted_of(text: str, mark: str) -> list[Job]:
         if match and match[1] == mark:
             name, state, code = fields[:3]
             if "[" in name:
-                continue  # tasks that have not begun: squeue has them
+                continue  # tasks that have not begun are in squeue
             again = jobs[name].restarts + 1 if name in jobs else 0
             state = state.split(" ")[0]  # CANCELLED by 1000
             jobs[name] = _job(name, match, state, code, again)
@@ -181,15 +180,15 @@ def _job(
 
 
 class Slurm:
-    """The commands. Every method raises `Unreachable` where Slurm does not answer, and
-    `EnvironmentFailure` where it refuses for good or is not installed."""
+    """Slurm's commands. Every method raises `Unreachable` if Slurm does not answer, and
+    `EnvironmentFailure` if it refuses permanently or is not installed."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
         self._configuration: Mapping[str, str] | None = None
 
     def call(self, *argv: str, text: str | None = None) -> str:
-        """What a command prints. `text` is its standard input."""
+        """Runs a command and returns its output. `text` is its standard input."""
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -223,10 +222,10 @@ class Slurm:
         return done.stdout
 
     def configuration(self) -> Mapping[str, str]:
-        """What `scontrol show config` says, asked for once."""
+        """Returns the settings in `scontrol show config`, which is called once."""
         if self._configuration is None:
             file = os.environ.get("SLURM_CONF")
-            if file and not os.path.exists(file):  # Slurm looks for it for a minute
+            if file and not os.path.exists(file):  # Slurm would look for it for a minute
                 raise EnvironmentFailure(f"SLURM_CONF names {file}, and there is no such file")
             lines = self.call("scontrol", "show", "config").splitlines()
             pairs = (line.partition("=") for line in lines)
@@ -234,8 +233,8 @@ class Slurm:
         return self._configuration
 
     def largest_array(self) -> int:
-        """How many tasks an array may have: an index is less than MaxArraySize, and there may be
-        `max_array_tasks` at most. 1 where there are no arrays."""
+        """Returns the most tasks of an array: indices are below MaxArraySize, and
+        `max_array_tasks` may set a lower limit. 1 if there are no arrays."""
         size = self.configuration().get("MaxArraySize", "")
         scheduler = self.configuration().get("SchedulerParameters", "")
         fewer = re.search(r"\bmax_array_tasks=(\d+)", scheduler)
@@ -243,14 +242,14 @@ class Slurm:
         return max(1, min(sizes, default=1))
 
     def submit(self, options: Sequence[str], script: str) -> str:
-        """Hand a batch script in; the job's id."""
+        """Submits a batch script and returns the job's id."""
         answer = self.call("sbatch", "--parsable", *options, text=script).strip()
         return answer.splitlines()[-1].partition(";")[0] if answer else ""
 
     def nodes_away(self, partition: str | None) -> bool:
-        """Whether nodes are down or drained of the partition that jobs go to which ask for this
-        one: they may be what a job asks for that the others are not. Who asks for none goes to the
-        one in $SBATCH_PARTITION, or the default. False also where Slurm does not say."""
+        """Whether nodes of a job's partition are down or drained. They may have the resources that
+        the other nodes lack. Without `partition`, jobs go to the one in $SBATCH_PARTITION or to the
+        default partition. False if Slurm does not tell."""
         partition = partition or os.environ.get("SBATCH_PARTITION")
         chosen = ("-p", partition) if partition else ()
         try:
@@ -263,19 +262,20 @@ class Slurm:
         return any(count.isdecimal() and int(count) for count in counts)
 
     def queue(self, mark: str) -> list[Job]:
-        """Every job of the sweep that slurmctld knows, those that ended lately too: one call."""
+        """Returns all jobs of the sweep that slurmctld knows, including recently ended ones, in one
+        call."""
         options = ("-a", "--me", "-h", "-r", "-t", "all", "-O", _FORMAT)
         return queue_of(self.call("squeue", *options), mark)
 
     def accounted(self, mark: str, days: int) -> list[Job]:
-        """What the accounting database knows of the sweep's jobs of the last `days`."""
+        """Returns the sweep's jobs of the last `days` in the accounting database."""
         options = ("-X", "-n", "-P", "-D", "-S", f"now-{days}days", "-o", _ACCOUNTED)
         return accounted_of(self.call("sacct", *options), mark)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Take back the jobs that wait; send SIGTERM to what runs, and to nothing below it: its
-        children are its own to tell. One that is suspended is left out: scancel would wait for it;
-        its worker looks for the request when it goes on."""
+        """Withdraws waiting jobs and sends SIGTERM to the batch script of running ones, whose
+        children are its own to signal. Suspended jobs are left out, since scancel would wait for
+        them; their workers look for the stop request when they are resumed."""
         awake = [job for job in jobs if not job.halted]
         waiting, working = ("--state=PENDING",), ("-b", "-s", "TERM")
         for state, options in ((JobState.PENDING, waiting), (JobState.RUNNING, working)):
@@ -288,15 +288,15 @@ class Slurm:
             self.call("scancel", *options, *ids)
         except Unreachable as error:
             if "Invalid job id" not in str(error) and "already complet" not in str(error):
-                raise  # else they ended by themselves
+                raise  # otherwise they ended by themselves
 
 
 def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> EnvironmentFailure:
-    """What follows from a command that has failed. Only sbatch can refuse for good: whatever keeps
-    the others from answering says nothing of any job."""
+    """Returns the exception for a failed command. Only sbatch can refuse permanently: failures of
+    the others say nothing about a job."""
     message = _message(done.stderr).removeprefix(f"{name}: ") or f"exit code {done.returncode}"
     told = f"slurm: {name}: {message}"
-    # One that was killed, or says nothing, has refused nothing.
+    # A command that was killed or printed nothing has refused nothing.
     if name != "sbatch" or done.returncode < 0 or not done.stderr.strip():
         return Unreachable(told)
     limit = _LIMIT.search(message)
@@ -308,7 +308,7 @@ def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> Environment
 
 
 def _message(errors: str) -> str:
-    """The one line that says why, of all that a command complains of; and which limit it is."""
+    """Returns the one line of a command's errors that gives the reason, and the limit's name."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith('Try "')] or lines  # sbatch --help
     told = [line.partition("rror:")[2].strip() for line in lines if "rror:" in line] or lines
@@ -318,7 +318,7 @@ def _message(errors: str) -> str:
 
 
 def _compact(ids: Sequence[str]) -> list[str]:
-    """`7_0 7_1 7_5` as `7_[0-1,5]`: one request for an array, not one for each of its tasks."""
+    """Compacts `7_0 7_1 7_5` to `7_[0-1,5]`: one request per array instead of one per task."""
     arrays: dict[str, list[int]] = {}
     found: list[str] = []
     for name in ids:
@@ -333,7 +333,7 @@ def _compact(ids: Sequence[str]) -> list[str]:
 
 
 def _ranges(indices: Sequence[int]) -> list[str]:
-    """Runs of consecutive numbers, joined by commas into texts of some length each."""
+    """Returns ranges of consecutive numbers, joined by commas into texts of limited length."""
     runs: list[list[int]] = []
     for number in indices:
         if runs and runs[-1][1] == number - 1:

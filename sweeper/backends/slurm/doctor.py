@@ -1,5 +1,5 @@
-"""Looks at a cluster before the first job: the controller, the partitions, whether it would take
-such jobs, and what it keeps of those that are over. Only asks; nothing is submitted."""
+"""Checks a cluster before the first job: the controller, the partitions, whether Slurm would accept
+such jobs, and whether it keeps records of ended jobs. It submits nothing."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,12 +12,13 @@ from sweeper.errors import EnvironmentFailure
 __all__ = ["checks"]
 
 _SECONDS = 20.0
-"""How long a command may take here."""
+"""Timeout of a command here."""
 
 
 def checks(asked: Mapping[str, object], configured: Callable[[], dict[str, object]]) -> list[Check]:
-    """What `sweeper doctor --backend slurm` looks at; `asked` is a grid's `launch.slurm`, if any,
-    `configured` gives the defaults. Where the controller does not answer, nothing else is asked."""
+    """Returns the checks of `sweeper doctor --backend slurm`. `asked` is a grid's `launch.slurm`,
+    if any; `configured` returns the defaults. If the controller does not answer, nothing else is
+    queried."""
     slurm = Slurm(_SECONDS)
     silent: list[EnvironmentFailure] = []
 

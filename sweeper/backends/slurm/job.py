@@ -1,8 +1,8 @@
-"""Inside a Slurm job: `python -E -s slurm/job.py TABLE`, by path; standard library only.
+"""Runs inside a Slurm job: `python -E -s slurm/job.py TABLE`, by path; standard library only.
 
-Starts what the table says for this task, hands SIGTERM on to it, and gives the job back to the
-queue when it was told to stop and the attempt can be resumed (exit code 75: the worker's word that
-it was preempted).
+It starts the command that the table lists for this task and forwards SIGTERM to it. If it got
+SIGTERM and the attempt can be resumed (exit code 75, by which the worker reports preemption), it
+requeues the job.
 """
 
 import base64
@@ -46,7 +46,7 @@ def main(path: str) -> int:
             env=environment(dict(os.environ)),
         )
     )
-    if stopped:  # while it was being started
+    if stopped:  # SIGTERM came during the start
         child[0].send_signal(signal.SIGTERM)
     code = child[0].wait()
     if code == RESUMABLE and stopped and table["requeue"]:
@@ -55,9 +55,9 @@ def main(path: str) -> int:
 
 
 def environment(ours: dict[str, str]) -> dict[str, str]:
-    """What the worker gets: all that there is here, and the names of what a recipe should see too,
-    over what `sweeper launch` was typed in: what Slurm gives a job, and what the lines of `setup`
-    have changed."""
+    """Returns the worker's environment: everything set here. The names in SWEEPER_KEEP override the
+    environment of `sweeper launch` for the recipe: variables that Slurm sets for a job, and those
+    that lines of `setup` have changed."""
     given = {name for name in ours if name.startswith(_GIVEN)}
     before = ours.get("SWEEPER_BEFORE")
     if before is not None:
@@ -72,18 +72,18 @@ def environment(ours: dict[str, str]) -> dict[str, str]:
 
 
 def requeue(folder: str, token: str) -> None:
-    """Give the job back to the queue, for the next attempt, unless a launcher has opened that one
-    meanwhile. Where Slurm refuses, a launcher does."""
+    """Requeues the job for the next attempt, unless a launcher has already opened that attempt. If
+    Slurm refuses, a launcher resubmits."""
     run, _, first = token.rpartition("-a")
     attempt = int(first) + int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     if os.path.exists(os.path.join(folder, "state", run, f"{attempt + 1}.intent.json")):
         return
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    # Never a task by SLURM_JOB_ID: that of one of them is the array's, and means all of it.
+    # Never name a task by SLURM_JOB_ID: one task has the array's id, which means the whole array.
     job = f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]
     shown = scontrol("show", "job", "--oneliner", job)
     if " JobState=RUNNING " not in shown.stdout:
-        return  # somebody's `scancel`, or Slurm has it in the queue already
+        return  # somebody ran `scancel`, or Slurm has already requeued it
     done = scontrol("requeue", job)
     if done.returncode:
         print(f"not requeued: {done.stderr.strip()}", flush=True)

@@ -1,8 +1,8 @@
-"""What a grid may say to Slurm: the section `launch.slurm`.
+"""Defines the section `launch.slurm` of a grid.
 
-Values are data. None becomes an option of its own, and `extra` may not say what sweeper itself says
-of a job (its name, its comment, its script). `setup` is the one exception: lines of the user's own
-shell.
+Values are data. No value can become an option of its own, and `extra` may not contain options that
+sweeper sets itself (a job's name, its comment, its script). `setup` is the one exception: lines of
+the user's own shell.
 """
 
 import re
@@ -20,7 +20,7 @@ _OURS = (
     *("quiet", "requeue", "signal", "test-only", "uid", "usage", "version", "wait", "wrap"),
 )
 TEXTS = ("partition", "account", "qos", "mem", "gres", "constraint")
-"""What is given to sbatch as it is, by its own names."""
+"""Keys that are passed to sbatch unchanged, under its own names."""
 _KEYED = {name: name for name in (*TEXTS, "time")} | {"cpus-per-task": "cpus"}
 
 
@@ -34,7 +34,7 @@ def _wrong_with_flag(flag: str) -> str | None:
         return _wrong_with_line(flag) or (
             f"{flag[:60]!r} is no option of sbatch's in one piece: --name or --name=value"
         )
-    # sbatch takes the beginning of an option's name for the whole of it.
+    # sbatch accepts abbreviated option names.
     if any(name.startswith(match[1]) for name in _OURS):
         return f"--{match[1]} is sweeper's to say"
     if key := _KEYED.get(match[1]):

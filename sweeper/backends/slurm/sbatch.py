@@ -1,9 +1,9 @@
-"""What a sweep asks Slurm for: from `launch.slurm`, and the defaults in the user's configuration
-file, to the options of sbatch and a batch script.
+"""Converts `launch.slurm` and the defaults in the user's configuration file to options of sbatch
+and a batch script.
 
-Every value is one argument of sbatch's, `--name=value`: no shell reads it, and none can become an
-option of its own. The script holds the lines of `setup`, which are the user's own shell, and paths
-of ours, quoted.
+Every value is one argument of sbatch, `--name=value`: no shell reads it, and none can become an
+option of its own. The script contains the lines of `setup`, which are the user's own shell, and
+quoted paths of ours.
 """
 
 import os
@@ -20,7 +20,7 @@ _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
 class Asked(TypedDict, total=False):
-    """The section, as its fields read it; times in seconds."""
+    """The parsed section; times in seconds."""
 
     partition: str
     account: str
@@ -39,12 +39,12 @@ class Asked(TypedDict, total=False):
 
 
 def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Asked:
-    """What is asked for: what is given, and the defaults where nothing is."""
+    """Merges a job's own options over the defaults."""
     return cast(Asked, {**defaults, **given})
 
 
 def options(asked: Mapping[str, object]) -> list[str]:
-    """The options of sbatch that say what a job gets."""
+    """Returns the options of sbatch for a job's resources."""
     said = cast(Asked, SECTION.with_defaults(asked))
     texts = {name: said.get(name) for name in TEXTS}
     given = [f"--{name}={text}" for name, text in texts.items() if text is not None]
@@ -53,7 +53,7 @@ def options(asked: Mapping[str, object]) -> list[str]:
     before, limit = said.get("signal_s", 0.0), said.get("time_s")
     if limit is not None:
         given.append(f"--time={_clock(limit)}")
-        # They may come from different places, of which none sees the other.
+        # The two may come from different places, so nothing has compared them before.
         before = min(before, limit / (2 if asked.get("signal_s") else 4))
     given.append(f"--signal=B:TERM@{max(1, round(before))}")
     given.append("--requeue" if requeues(asked) else "--no-requeue")
@@ -61,7 +61,7 @@ def options(asked: Mapping[str, object]) -> list[str]:
 
 
 def requeues(asked: Mapping[str, object]) -> bool:
-    """Whether a job is started again that was preempted, lost its node or ran out of time."""
+    """Whether Slurm restarts a job that was preempted, lost its node or ran out of time."""
     return SECTION.with_defaults(asked)["requeue"] is not False
 
 
@@ -71,10 +71,10 @@ def _clock(seconds: float) -> str:
 
 
 def script(setup: Sequence[str], table: str) -> str:
-    """The batch script of a job, or of every task of an array."""
+    """Returns the batch script of a job, or of every task of an array."""
     program = " ".join(shlex.quote(part) for part in (sys.executable, "-E", "-s", _JOB, table))
     before: list[str] = []
     if setup:
-        # What the lines change is for the recipe too: what was there before tells which it is.
+        # The recipe also gets the variables that these lines change; the old values tell which.
         before = ['export SWEEPER_BEFORE="$(base64 -w0 < "/proc/$$/environ")"', *setup, ""]
     return "\n".join(("#!/bin/bash", *before, f"exec {program}", ""))

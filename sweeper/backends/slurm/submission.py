@@ -1,4 +1,4 @@
-"""What sbatch is called with: jobs that ask for the same become one array, or one job."""
+"""Builds the calls of sbatch: jobs with the same resources become one array, or a single job."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ _END = "END-OF-SCRIPT"
 
 
 def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
-    """The jobs that ask for the same, by what they ask for."""
+    """Groups jobs by their resources."""
     groups: dict[str, list[JobSpec]] = {}
     for job in jobs:
         groups.setdefault(repr(sorted(job.resources.items())), []).append(job)
@@ -25,7 +25,7 @@ def alike(jobs: Iterable[JobSpec]) -> dict[str, list[JobSpec]]:
 def arguments(
     sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], asked: Asked
 ) -> list[str]:
-    """Those of sbatch, for jobs that all ask for the same and are listed in `table`."""
+    """Returns sbatch's arguments for jobs with the same resources that are listed in `table`."""
     given = [
         f"--job-name={jobs[0].token if len(jobs) == 1 else f'{sweep}.{table}'}",
         f"--comment={tables.comment(table, jobs)}",
@@ -43,8 +43,8 @@ def arguments(
 def manifests(
     sweep: str, folder: str, defaults: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Each call of sbatch, as a shell would make it. How many tasks an array may have at most, the
-    cluster alone knows: only `launch.slurm.array` counts here."""
+    """Yields each call of sbatch as a shell command. The cluster's own limit on the size of an
+    array is not known here, so only `launch.slurm.array` counts."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):
         asked = asked_of(defaults, group[0].resources)

@@ -1,10 +1,10 @@
-"""What was submitted, task by task: a file for each submission, on storage that the nodes share.
+"""Records each submission's tasks in a file, on storage that the nodes share.
 
     <sweep>/slurm/<table>.json       written before the submission; tokens, argvs, folders
-    <sweep>/slurm/<table>.out        what the job printed; `.<index>.out` for a task of an array
+    <sweep>/slurm/<table>.out        the job's output; `.<index>.out` for a task of an array
 
-A job's comment names its table and the sweep, so a job is found by what Slurm itself knows of it,
-whoever got, or did not get, the answer to its submission.
+A job's comment names its table and the sweep. So Slurm's own records suffice to find a job, even if
+the answer to its submission was lost.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 class Tables:
-    """The tables of the sweep at `folder`. Where that is elsewhere (S3) they lie below the user's
-    SWEEPER_HOME, which the nodes have to share then."""
+    """The tables of the sweep at `folder`. If that is remote (S3), they are in the user's
+    SWEEPER_HOME, which the nodes must then share."""
 
     def __init__(self, folder: str) -> None:
         self.mark = hashlib.sha256(folder.encode()).hexdigest()[:16]
@@ -40,8 +40,8 @@ class Tables:
         self._known: dict[str, list[str]] = {}
 
     def write(self, jobs: Sequence[JobSpec], *, requeue: bool) -> str:
-        """Put the jobs of one submission on record, durably; the table's name. Raises
-        `Unreachable` where there is no room, which there may be later."""
+        """Records the jobs of one submission durably and returns the table's name. Raises
+        `Unreachable` if the disk is full, which may pass."""
         name = os.urandom(6).hex()
         tasks = [{"token": job.token, "argv": list(job.argv), "cwd": job.cwd} for job in jobs]
         document = {"schema": 1, "requeue": requeue, "tasks": tasks}
@@ -58,33 +58,33 @@ class Tables:
         return name
 
     def discard(self, name: str) -> None:
-        """A table whose submission was refused."""
-        with contextlib.suppress(OSError):  # what remains is a file that nobody asks for
+        """Removes a table whose submission was refused."""
+        with contextlib.suppress(OSError):  # a file that remains does no harm
             os.unlink(self.path(name))
 
     def path(self, name: str) -> str:
-        """Where a table lies."""
+        """Returns the path of a table."""
         return os.path.join(self.place, f"{name}.json")
 
     def comment(self, name: str, jobs: Sequence[JobSpec]) -> str:
-        """What the job is known by."""
+        """Returns the comment that identifies the job."""
         return f"sweeper:{self.mark}:{name}:{jobs[0].token if len(jobs) == 1 else 'array'}"
 
     def output(self, name: str, jobs: Sequence[JobSpec]) -> str:
-        """Where the job is to print to, as sbatch takes it."""
+        """Returns the path of the job's output, in the syntax of sbatch."""
         index = ".%a" if len(jobs) > 1 else ""
         return f"{os.path.join(self.place, name).replace('%', '%%')}{index}.out"
 
     def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
-        """For each table whose runs are all `over`: its file, and those that the jobs of runs that
-        ended `well` have printed to."""
+        """Yields, for each table whose runs are all `over`, its file and the output files of the
+        runs that succeeded (`well`)."""
         there = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
         for name in sorted(name for name in there if name.endswith(".json")):
             table = name.removesuffix(".json")
             try:
                 runs = [attempt_of(token)[0] for token in self._tokens(table)]
             except _UNREADABLE:
-                continue  # nobody knows whose it is
+                continue  # nothing tells whose table it is
             if over >= set(runs):
                 outs = [f"{table}.{index}.out" for index in range(len(runs))]
                 pairs = zip([f"{table}.out"] if len(runs) == 1 else outs, runs, strict=True)
@@ -92,9 +92,9 @@ class Tables:
                 yield [os.path.join(self.place, each) for each in (name, *printed)]
 
     def token(self, job: Job) -> str | None:
-        """The token that a job was submitted for. Raises `Unreachable` when its table cannot be
-        read: then nobody knows. None where that is gone, and the job has ended or will not find
-        what to do."""
+        """Returns the token that a job was submitted for. Returns None if the table is gone and the
+        job has ended or waits; a waiting job could not start without it. Raises `Unreachable` if
+        the table of any other job cannot be read."""
         if job.token is not None:
             return job.token
         try:
@@ -111,7 +111,7 @@ class Tables:
         return tokens[job.task] if job.task < len(tokens) else None
 
     def _tokens(self, table: str) -> Sequence[str]:
-        """What a table lists. Raises one of `_UNREADABLE`."""
+        """Returns the tokens in a table. Raises one of `_UNREADABLE`."""
         if table not in self._known:
             with open(self.path(table), encoding="utf-8", opener=open_regular) as file:
                 tasks = json.load(file)["tasks"]
@@ -119,7 +119,7 @@ class Tables:
         return self._known[table]
 
     def printed(self, job: Job) -> Iterator[str]:
-        """The lines that a job printed, as far as they are here."""
+        """Yields the lines that a job printed, if its output is here."""
         index = f".{job.task}" if job.token is None else ""
         path = os.path.join(self.place, f"{job.table}{index}.out")
         try:

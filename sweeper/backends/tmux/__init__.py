@@ -1,4 +1,4 @@
-"""tmux: what it says of itself. The rest is loaded when a sweep is launched there."""
+"""The description of the tmux backend. Its code is loaded when a sweep is launched there."""
 
 from collections.abc import Iterable, Mapping
 

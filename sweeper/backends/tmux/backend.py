@@ -1,10 +1,10 @@
-"""Jobs as windows of a tmux server of sweeper's own, one session for each sweep.
+"""Runs jobs as windows of sweeper's own tmux server, one session for each sweep.
 
-A job is a pane: alone in a window named for its run, or beside the others of its group. It is
-known by its token, the last argument of its program, which tmux keeps with the pane: there is no
-moment at which a job runs and cannot be found. One whose window was closed, or that another server
-has, is found as on `local`. A finished pane stays, with its last screen. What tmux says of an exit
-code is never used: it loses some.
+A job is a pane: alone in a window named after its run, or in a window with others of its group. It
+is identified by its token, the last argument of its program, which tmux keeps with the pane. So a
+running job can always be found. A job whose window was closed, or that belongs to another server,
+is found as on `local`. A finished pane stays, with its last screen. tmux's exit codes are never
+used, because it loses some.
 """
 
 import hashlib
@@ -31,25 +31,25 @@ from sweeper.model.states import State
 __all__ = ["TmuxBackend", "TmuxServer", "ensure_view", "open_backend", "socket_name"]
 
 MOST_PANES = 12
-"""Panes of a group's window; the next ones get another. 12 are 50 x 16 characters each in a
-window of 200 x 50, and still fit a terminal of 80 x 24."""
+"""The most panes in a group's window; further ones get another window. 12 panes have 50 x 16
+characters each in a window of 200 x 50, and still fit a terminal of 80 x 24."""
 
 _LEAST_WIDTH, _LEAST_HEIGHT = 26, 5
-"""What a pane needs, its border included, to be worth a look: in a window of 40 x 12 there are two
-of them, and the others in the next."""
+"""The least size of a useful pane, including its border: a window of 40 x 12 holds two panes, and
+the others get the next window."""
 
 MOST_ENDED = 50
-"""Panes of jobs that are over that stay; what the others printed is in the runs' logs."""
+"""The most panes of ended jobs that stay open; the output of the others is in the runs' logs."""
 
 _OVER = re.compile("succeeded$|failed|cancelled$|preempted|lost|next attempt")
-"""What is shown beside a pane whose job's end is on record."""
+"""Labels of panes whose job's end is recorded."""
 _TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 
 
 def open_backend(
     sweep: str, folder: str, options: Mapping[str, object] = MappingProxyType({})
 ) -> "TmuxBackend":
-    """The tmux backend for one sweep. Raises `EnvironmentFailure` when there is no tmux."""
+    """Opens the tmux backend for one sweep. Raises `EnvironmentFailure` if there is no tmux."""
     del options  # it has none
     server = TmuxServer()
     server.check()
@@ -57,8 +57,8 @@ def open_backend(
 
 
 def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
-    """See that a window shows the sweep; the first one, when it is made before the others. Gives
-    the session's id."""
+    """Ensures that a window shows the sweep, and returns the session's id. It is the first window
+    if it is made before the others."""
     command = self_command("watch", sweep, "--root", os.path.dirname(folder), "--until-ended")
     return server.ensure_window(sweep, folder, "sweep", command)
 
@@ -86,7 +86,7 @@ class TmuxBackend(Backend):
         try:
             self._server.source(lines)
         except Refusal:
-            # A window had no room, or was closed meanwhile. What is not there gets one of its own.
+            # A window had no room or was closed meanwhile. Missing jobs get windows of their own.
             there = self._panes([job.token for job in jobs])
             missing = [job for job in jobs if job.token not in there]
             self._server.source([_own_window(session, job) for job in missing])
@@ -99,7 +99,8 @@ class TmuxBackend(Backend):
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         panes = self._panes(tokens)
         shown = {token for token, pane in panes.items() if not pane.dead}
-        # Windows are closed, and servers end, without their workers; or it is another server.
+        # A window may be closed, and a server may end, while the worker lives; or the job belongs
+        # to another server.
         alive = shown | self._workers.holding(set(tokens) - shown)
         return {token: _status(token in alive, panes.get(token)) for token in tokens}
 
@@ -116,7 +117,7 @@ class TmuxBackend(Backend):
         return iter(self._server.capture(pane.id) if pane else ())
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Close the panes of jobs that have ended, and the session where no other is in it."""
+        """Closes the panes of ended jobs, and the session if it contains no other job."""
         session = self._server.session(self._folder)
         if session is None:
             return
@@ -129,8 +130,8 @@ class TmuxBackend(Backend):
             self._server.source(lines)
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """See `sweeper.backends.base.Backend`. Kept as options of the session and of panes, which
-        tmux's own status line and borders show: nothing has to ask for it."""
+        """See `sweeper.backends.base.Backend`. The texts are options of the session and its panes,
+        which tmux's own status line and borders display, so nothing has to poll."""
         session = self._server.session(self._folder)
         if session is None:
             return
@@ -140,7 +141,7 @@ class TmuxBackend(Backend):
             word = argument(as_shown(words[job]))
             lines.append(f"set-option -p -t {pane.id} @sweeper_state {word}")
         lines += _closing(self._server.panes(session), MOST_ENDED)
-        with suppress(Refusal):  # somebody has closed a pane meanwhile; the others are set
+        with suppress(Refusal):  # somebody closed a pane meanwhile; the others are set
             self._server.source(lines)
 
     def _panes(self, tokens: Sequence[str]) -> dict[str, Pane]:
@@ -153,14 +154,14 @@ class TmuxBackend(Backend):
             match = _TOKEN.search(pane.command)
             if match and match.group(1) in wanted:
                 before = found.get(match.group(1))
-                if before is None or before.dead:  # of an earlier sweep at the same place, say
+                if before is None or before.dead:  # e.g. of an earlier sweep in the same folder
                     found[match.group(1)] = pane
         return found
 
 
 def _closing(panes: Sequence[Pane], most: int) -> list[str]:
-    """The tmux commands that close panes of jobs whose end is on record, beyond `most`: first the
-    oldest of those that succeeded. Not in the window that somebody may be looking at."""
+    """Returns the tmux commands that close panes of jobs whose end is recorded, beyond `most`, the
+    oldest successful ones first. Skips the session's current window, which somebody may look at."""
     over = [pane for pane in panes if pane.dead and _OVER.match(pane.word)]
     over.sort(key=lambda pane: (pane.word != State.SUCCEEDED.value, int(pane.id[1:])))
     surplus = over[: max(0, len(over) - most)]
@@ -174,7 +175,7 @@ def _status(alive: bool, pane: Pane | None) -> JobStatus:
 
 
 def _own_window(session: str, job: JobSpec, name: str | None = None) -> str:
-    """The tmux command that opens a window for a job, called by its title or by `name`."""
+    """Returns the tmux command that opens a window for a job, named by its title or `name`."""
     called = argument(as_shown(job.title) if name is None else name)
     return f"new-window -d -t {argument(session + ':')} -n {called} {_program(job)}"
 
@@ -184,8 +185,8 @@ def _program(job: JobSpec) -> str:
 
 
 def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> list[str]:
-    """The tmux commands that open a pane for each job, in windows of its group: first in those
-    that have room, then in new ones."""
+    """Returns the tmux commands that open a pane for each job in windows of its group: first in
+    windows with room, then in new ones."""
     lines: list[str] = []
     groups: dict[str, list[JobSpec]] = {}
     for job in jobs:
@@ -204,7 +205,7 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
             for job in left[:free]:
                 lines += _split(window, job)
             left = left[free:]
-        # A new window is as large as those that are there.
+        # A new window is as large as the existing ones.
         most = panes_in(panes[0].width, panes[0].height) if panes else MOST_PANES
         number = len(used)
         while left:
@@ -216,13 +217,13 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
 
 
 def panes_in(width: int, height: int) -> int:
-    """How many panes a window of so many characters is to have at most."""
+    """Returns the most panes for a window of this size in characters."""
     return max(1, min(MOST_PANES, (width // _LEAST_WIDTH) * (height // _LEAST_HEIGHT)))
 
 
 def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
-    """A window with a pane for each job. It is called by the first one's token until it is whole:
-    tmux would take a name with a dot or a colon in it for something else."""
+    """Returns the commands for a window with a pane for each job. The window is named by the first
+    token until it is complete, since tmux would misread a name with a dot or a colon."""
     target = f"{session}:={jobs[0].token}"
     lines = [
         _own_window(session, jobs[0], jobs[0].token),
@@ -236,8 +237,9 @@ def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> l
 
 
 def _split(target: str, job: JobSpec) -> list[str]:
-    """Another pane for a window. It becomes the active one, which is how it gets its title; on one
-    line, of which nothing is done any more once there was no room for it."""
+    """Returns the command line for another pane of a window. The pane becomes the active one, which
+    is how it gets its title. All steps are on one line, so that tmux skips the rest if there is no
+    room for the pane."""
     window = argument(target)
     steps = [
         f"split-window -t {window} {_program(job)}",

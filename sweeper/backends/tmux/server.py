@@ -1,8 +1,8 @@
-"""The tmux server that sweeper keeps: the few things it asks of it.
+"""Controls sweeper's own tmux server.
 
-It listens on a private socket (`tmux -L sweeper`, or the name in $SWEEPER_TMUX_SOCKET) and reads a
-configuration of its own, so that nobody's `destroy-unattached` ends a sweep. It works from inside
-another tmux.
+It listens on a private socket (`tmux -L sweeper`, or the name in $SWEEPER_TMUX_SOCKET) and reads
+its own configuration, so that a user's `destroy-unattached` does not end a sweep. It also works
+from inside another tmux.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _INHERITED = {
     *("SWEEPER_HOME", "SWEEPER_TMUX_SOCKET"),
 }
 _NO_MORE: Mapping[str, str] = MappingProxyType({})
-_NO_SOCKET = "(No such file or directory)"  # error connecting to a socket that is not there
+_NO_SOCKET = "(No such file or directory)"  # error on connecting to a missing socket
 _NO_FORK = "fork failed"
 _NOTHING_THERE = ("no server running", "can't find session", _NO_SOCKET, "(Connection refused)")
 _REVIVAL_SECONDS = 30.0
@@ -42,19 +42,19 @@ _SOCKET_SECONDS = 3.0
 
 
 def socket_name() -> str:
-    """The socket that sweeper's tmux server listens on, for `tmux -L`. Raises `EnvironmentFailure`
-    for what cannot be the name of one."""
+    """Returns the socket name of sweeper's tmux server, for `tmux -L`. Raises `EnvironmentFailure`
+    for an impossible name."""
     name = os.environ.get("SWEEPER_TMUX_SOCKET") or "sweeper"
-    if "/" in name:  # tmux would look for a folder, and never find a server there
+    if "/" in name:  # tmux would look for a folder and never find a server there
         raise EnvironmentFailure(f"$SWEEPER_TMUX_SOCKET is {name!r}: give a name without a slash")
     return name
 
 
 class Pane(NamedTuple):
-    """A pane of a session: tmux's ids of it and its window, whether its program has ended, the pid
-    it had, the group of jobs that its window shows (or empty), the mark of a window of sweeper's
-    own (or empty), how wide and high that window is, whether it is the one that the session shows,
-    the word shown beside it (or empty), and the end of the command that it was opened with."""
+    """A pane of a session: tmux's ids of the pane and its window, whether its program has ended,
+    the program's pid, the group of jobs that the window shows (or empty), the title of a window of
+    sweeper's own (or empty), the window's width and height, whether the session shows this window,
+    the label of the pane (or empty), and the end of the command that it was opened with."""
 
     id: str
     window: str
@@ -87,8 +87,8 @@ class Refusal(Unreachable):
 
 
 class TmuxServer:
-    """Every method raises `Unreachable` when tmux does not answer, and `EnvironmentFailure` when
-    there is no tmux."""
+    """Sends commands to the server. Every method raises `Unreachable` if tmux does not answer, and
+    `EnvironmentFailure` if there is no tmux."""
 
     def __init__(self) -> None:
         self._socket = socket_name()
@@ -112,12 +112,12 @@ class TmuxServer:
             if _NO_FORK in message:
                 raise NoRoom(f"tmux: {message}: the next job is started when there is room")
             raise Refusal(message)
-        self._looked = -_REVIVAL_SECONDS  # it answers: when it does not next time, look at once
+        self._looked = -_REVIVAL_SECONDS  # it answers, so look at once at the next failure
         return result.stdout
 
     def _revive(self, message: str) -> bool:
-        """When somebody has removed the socket (a cleaner of /tmp, say) of a server that lives:
-        have it made again. Whether it was."""
+        """Lets a live server recreate its socket if something (a cleaner of /tmp, say) has removed
+        it. Returns whether it did."""
         if time.monotonic() - self._looked < _REVIVAL_SECONDS:
             return False
         self._looked = time.monotonic()
@@ -126,7 +126,7 @@ class TmuxServer:
         servers: dict[int, psutil.Process] = {}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                # The server keeps the arguments of the client that it was.
+                # The server keeps the arguments of the client that started it.
                 if process.name() != "tmux: server" or process.uids().real != os.getuid():
                     continue
                 if process.cmdline()[1:3] == ["-L", self._socket]:
@@ -134,21 +134,21 @@ class TmuxServer:
         found = False
         for process in servers.values():
             with suppress(psutil.Error):
-                # A pane's process looks like its server until it has become its program, which the
-                # signal would be the end of.
+                # A pane's process looks like its server until it executes its program, and the
+                # signal would kill it.
                 if process.ppid() not in servers:
                     process.send_signal(signal.SIGUSR1)  # makes it open its socket again
                     found = True
         path = message.removeprefix("error connecting to ").removesuffix(f" {_NO_SOCKET}")
         while found and time.monotonic() < self._looked + _SOCKET_SECONDS:
             there = os.path.exists(path)
-            time.sleep(0.02)  # between its making and its listening, too
+            time.sleep(0.02)  # the server listens a moment after it made the socket
             if there:
                 return True
         return False
 
     def check(self) -> None:
-        """Raise `EnvironmentFailure` when there is no tmux."""
+        """Raises `EnvironmentFailure` if there is no tmux."""
         self._run("-V")
 
     def is_around_us(self) -> bool:
@@ -160,8 +160,8 @@ class TmuxServer:
         return bool(found) and os.path.realpath(found[0]) == os.path.realpath(socket)
 
     def session(self, folder: str) -> str | None:
-        """The id of the session that belongs to the sweep at `folder`, by this name or, where its
-        folder is mounted twice, by another; None without one."""
+        """Returns the id of the session of the sweep at `folder`, None without one. It is found by
+        this path, or by another path of the same folder, if that is mounted twice."""
         form = "#{session_id} #{@sweeper_folder} #{@sweeper_place}"
         name, place = _mark(folder), _place(folder)
         other = None
@@ -181,11 +181,10 @@ class TmuxServer:
         argv: Sequence[str],
         environment: Mapping[str, str] = _NO_MORE,
     ) -> str:
-        """See that a window of sweeper's own runs in the session of `folder`, which is made when
-        there is none; gives the session's id. A window whose program has ended is replaced.
-
-        The program has our home, and `environment`: the server, and so what runs in it, has that of
-        whoever started it, and users of several homes share the server."""
+        """Ensures that a window of sweeper's own runs in the session of `folder`, which is created
+        if needed, and returns the session's id. A window whose program has ended is restarted. The
+        program gets our SWEEPER_HOME and `environment`: the server has the environment of whoever
+        started it, and users with several homes share the server."""
         given = {"SWEEPER_HOME": home(), **environment}
         variables = (part for item in given.items() for part in ("-e", "=".join(item)))
         argv = (*variables, *argv)
@@ -195,7 +194,7 @@ class TmuxServer:
         for pane in self.panes(session):
             if pane.own == title:
                 if pane.dead:
-                    # Not closed and opened again: it may be the session's last window.
+                    # Not closed and reopened: it may be the session's last window.
                     self._run("respawn-pane", "-k", "-t", pane.id, *argv)
                 return session
         form = ("-d", "-P", "-F", "#{window_id}")
@@ -204,7 +203,7 @@ class TmuxServer:
         return session
 
     def _new_session(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
-        # tmux turns these into underscores by itself; a name of another folder's gets a suffix.
+        # tmux itself replaces these by underscores. A name taken by another folder gets a suffix.
         name = name.replace(".", "_").replace(":", "_")
         if name in self._listing("list-sessions", "-F", "#{session_name}"):
             name = f"{name}-{_mark(folder)[:4]}"
@@ -212,7 +211,7 @@ class TmuxServer:
         command += ["-s", as_shown(name), "-n", as_shown(title), "-x", "200", "-y", "50"]
         command += ["-P", "-F", "#{session_id}", *map(_whole, argv)]
         # The server keeps the environment of the client that starts it and shows it to anyone who
-        # asks: it gets none of ours but what programs need to run at all. Runs get theirs by file.
+        # asks. So it gets only what programs need to run at all. Runs get theirs from a file.
         environment = {k: v for k, v in os.environ.items() if k in _INHERITED}
         try:
             result = subprocess.run(
@@ -223,14 +222,14 @@ class TmuxServer:
         if result.returncode:
             raise Refusal(result.stderr.strip())
         made = result.stdout.strip()
-        # Marked before anything else: only a marked session is found again.
+        # Marked before anything else: only a marked session can be found again.
         self._run("set-option", "-t", made, "@sweeper_folder", _mark(folder))
         self._run("set-option", "-t", made, "@sweeper_place", _place(folder))
         self._run("set-option", "-w", "-t", f"{made}:", "@sweeper_token", title)
         return made
 
     def panes(self, session: str) -> list[Pane]:
-        """Every pane of a session, by window and place in it."""
+        """Returns every pane of a session, by window and position."""
         found: list[Pane] = []
         for line in self._listing("list-panes", "-s", "-t", session, "-F", _PANE):
             fields = line.split("\t", 10)
@@ -244,8 +243,8 @@ class TmuxServer:
         return found
 
     def source(self, commands: Sequence[str]) -> None:
-        """Run many tmux commands at once, however many. Each is run whatever the others do; raises
-        `Refusal` when one has failed."""
+        """Runs any number of tmux commands in one call. A failure does not stop the others; raises
+        `Refusal` if one has failed."""
         try:
             with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
                 file.writelines(f"{command}\n" for command in commands)
@@ -255,11 +254,11 @@ class TmuxServer:
             raise _unreachable(error) from error
 
     def capture(self, pane: str) -> list[str]:
-        """What a pane shows, and its history, as plain lines."""
+        """Returns the text of a pane with its history, as plain lines."""
         return self._run("capture-pane", "-p", "-J", "-S", "-", "-t", pane)
 
     def _listing(self, *arguments: str) -> list[str]:
-        """Output of a listing; nothing when no server runs, since then there is nothing to list."""
+        """Returns the output of a listing; nothing if no server runs."""
         try:
             return self._run(*arguments)
         except Refusal as error:
@@ -270,20 +269,20 @@ class TmuxServer:
 
 
 def _unreachable(error: Exception) -> Unreachable:
-    """tmux could not be asked."""
+    """Returns the exception for a call that could not be made."""
     lack = lacking(error)
     return Unreachable(f"tmux: {error}") if lack is None else NoRoom(f"tmux: {lack}")
 
 
 def _mark(folder: str) -> str:
-    """How a session is known to be a folder's: not by its path, of which tmux shows no more than
-    its locale has characters for."""
+    """Returns the mark of a folder's session. It is a hash because tmux shows only the characters
+    of a path that its locale has."""
     return hashlib.sha256(folder.encode()).hexdigest()
 
 
 def _place(folder: str) -> str:
-    """What the folder is, whatever path leads to it; empty where it is none of this machine's. With
-    its name: the number of one that was removed may be another's soon."""
+    """Returns the identity of a folder, the same for every path to it; empty if it is not on this
+    machine. It includes the name, since the inode of a removed folder may soon be reused."""
     try:
         found = os.stat(folder)
     except OSError:
@@ -292,17 +291,17 @@ def _place(folder: str) -> str:
 
 
 def _whole(argument: str) -> str:
-    """An argument on tmux's own command line, where a semicolon at the end parts commands."""
+    """Escapes an argument on tmux's own command line, where a final `;` separates commands."""
     return f"{argument[:-1]}\\;" if argument.endswith(";") else argument
 
 
 def as_shown(title: str) -> str:
-    """A text that tmux shows, or uses, as it is: `#` would start a format, or a shell's command."""
+    """Escapes a text for tmux, where `#` would start a format or a shell command."""
     return sanitize(title).replace("#", "##")
 
 
 def argument(text: str) -> str:
-    """An argument for tmux's command parser. Nothing within single quotes is special but a
-    newline: it continues a line after a backslash, and swallows the blanks that follow it."""
+    """Quotes an argument for tmux's command parser. In single quotes only a newline is special:
+    after a backslash it continues the line, and it swallows the blanks that follow."""
     lines = ["'" + line.replace("'", "'\\''") + "'" for line in text.split("\n")]
     return '"\\n"'.join(lines)
