@@ -380,7 +380,7 @@ class BackendContract:
         self, site: Site, token: str, take: Callable[[str], AbstractContextManager[object]]
     ) -> None:
         backend = site.open()
-        # The worker must not end by itself at SIGTERM; then the backend could not tell.
+        # The worker must not end and report by itself: then the backend would not be asked.
         backend.submit([site.job(token, saves=3600.0, resources=site.fragile)])
         site.await_start(token)
         with take(backend.find([token])[token]):

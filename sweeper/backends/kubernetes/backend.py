@@ -159,8 +159,8 @@ class KubernetesBackend(Backend):
                 self._cluster.call("POST", JOBS.path, made)
 
     def _is_in_the_way(self, name: str, submission: str) -> bool:
-        """Returns whether the Job with this name was a finished one and is deleted now, so that it
-        can be created. Returns False if it is our own. Raises `Unreachable` while it is being
+        """Returns True if the Job with this name is gone, or had ended and is deleted now, so that
+        it can be created. Returns False if it is our own. Raises `Unreachable` while it is being
         deleted, and `Refused` if it belongs to an earlier sweep in the same folder and has not
         ended."""
         there = self._get(name)
