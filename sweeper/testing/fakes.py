@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from sweeper.backends.base import Backend, BackendType, JobSpec, JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
 
-__all__ = ["FakeBackend", "FakeClock"]
+__all__ = ["FAKE", "FakeBackend", "FakeClock"]
 
 
 class FakeClock:

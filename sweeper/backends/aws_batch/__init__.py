@@ -68,7 +68,7 @@ SECTION = Section(
     Field(
         "execution_role",
         _ROLE,
-        "The role with which the image, the logs and the secrets are fetched.",
+        "The role that pulls the image, writes the logs and reads the secrets.",
         examples=("sweeper-execution",),
     ),
     Field(
