@@ -108,8 +108,8 @@ def _changes(
     store: Store, layout: Layout, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
     """The differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If git
-    does not answer in time, `diff` is None and `dirty` is not False, so that this is not mistaken
-    for no difference."""
+    does not answer in time, `dirty` is never False, so that this is not mistaken for no
+    difference."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
     differs = git(root, "diff", *options, "HEAD") if commit else b""
     listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")
