@@ -1,5 +1,5 @@
-"""Notes, tags and stars of sweeps and runs; and sweeps that are put away, renamed, or deleted. The
-command line, agents and Python come here."""
+"""Adds notes, tags and stars to sweeps and runs; archives, renames and deletes sweeps. Used by the
+command line, agents and the Python API."""
 
 import os
 import shutil
@@ -30,14 +30,15 @@ __all__ = [
 ]
 
 _MOST = 100_000
-"""Characters of a note."""
+"""Maximum number of characters of a note."""
 _LAST = ("state", "sweep.json", "launcher")
-"""What is deleted last, in this order: until then a sweep that is half gone shows what it was, and
-`delete` goes on with it."""
+"""Parts that are deleted last, in this order. Until then a partly deleted sweep is still readable,
+and `delete` can continue."""
 
 
 class Subject(NamedTuple):
-    """What a note is about: a sweep, or one of its runs (`run`: its id, `name` for people)."""
+    """The subject of a note: a sweep, or one of its runs. `run` is the run's id, `name` is for
+    people."""
 
     store: Store
     sweep: str
@@ -46,8 +47,7 @@ class Subject(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What is written about a subject: a note, tags that it gets and loses, a star (None: as it
-    was)."""
+    """Changes to a subject: a note, tags to add and remove, a star (None: unchanged)."""
 
     text: str | None = None
     tag: Sequence[str] = ()
@@ -56,8 +56,8 @@ class Noted(NamedTuple):
 
 
 def find_subject(target: str, root: str | None = None) -> Subject:
-    """The sweep of that name, else the one run that a selector means. Raises `NotFound`,
-    `UsageError` where more than one fits, and for a run that is in no sweep."""
+    """Find the sweep named `target`, or else the one run that it selects. Raises `NotFound`, and
+    `UsageError` if several runs match or the run is in no sweep."""
     from sweeper.results.registry import Registry
     from sweeper.results.sweeps import SweepRun
 
@@ -79,14 +79,14 @@ def note(
     untag: Sequence[str] = (),
     star: bool | None = None,
 ) -> Marks:
-    """Write a note about a sweep or a run, give it tags, take some away, star it (`star=False`: no
-    more); with none of these, nothing is written. Gives what holds of it then. Raises `NotFound`,
-    and `UsageError` for a text or a tag that is none."""
+    """Write a note about a sweep or a run, add and remove tags, star it (`star=False` removes the
+    star). Without any of these, nothing is written. Returns the resulting marks. Raises `NotFound`,
+    and `UsageError` for an invalid text or tag."""
     return mark(target, Noted(text, tag, untag, star), root=root)
 
 
 def mark(target: str, noted: Noted, *, root: str | None = None, by: str = "") -> Marks:
-    """Do what `note` does in somebody's name: `by`, by default this user."""
+    """Do the same as `note`, in the name of `by` (default: this user)."""
     _check(noted.text, [*noted.tag, *noted.untag])
     store, sweep, run, _ = find_subject(target, root)
     if noted.text is not None:
@@ -113,8 +113,8 @@ def _check(text: str | None, tags: Sequence[str]) -> None:
 
 
 def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
-    """Put a sweep away: it is left out wherever no sweep is named. With `on=False` take it back.
-    Returns whether that changed anything. Raises `NotFound`, `StoreError`."""
+    """Archive a sweep: it is left out wherever no sweep is named. `on=False` restores it. Returns
+    whether that changed anything. Raises `NotFound`, `StoreError`."""
     store = _store(sweep, root)
     if fold(mark for mark in read_marks(store, sweep) if mark.run is None).archived == on:
         return False
@@ -123,10 +123,9 @@ def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
 
 
 def rename(sweep: str, name: str, *, root: str | None = None) -> None:
-    """Give a sweep that nothing is at work on another name, under which it is found from then on;
-    a grid that is to go on with it must have the new name. Raises `NotFound`, `UsageError` for a
-    name that is none or that another sweep has, `EnvironmentFailure` where something is at work or
-    the store cannot move folders."""
+    """Rename a sweep that has no launcher and no jobs at work. A grid that continues it must have
+    the new name. Raises `NotFound`, `UsageError` for an invalid name or one that another sweep has,
+    `EnvironmentFailure` if something is at work or the store cannot move folders."""
     from sweeper.model.names import is_sweep_name
 
     store = _store(sweep, root)
@@ -141,7 +140,7 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
     with holding_sweep(store, sweep):
         _require_rest(store, sweep)
         try:
-            os.mkdir(to)  # of two who want the name one gets it; an empty folder is replaced
+            os.mkdir(to)  # only one of two processes gets the name; `rename` replaces the folder
         except FileExistsError:
             raise UsageError(f"{name}: is there already in {store.root}") from None
         try:
@@ -153,16 +152,16 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
 
 
 def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
-    """How many runs of a sweep have begun, and how many bytes it has. Raises `NotFound`,
+    """The number of runs of a sweep that have begun, and its size in bytes. Raises `NotFound`,
     `StoreError`."""
     store = _store(sweep, root)
     return len(read_events(store, sweep)), sum(entry.size for entry in store.list(sweep))
 
 
 def delete(sweep: str, *, root: str | None = None) -> None:
-    """Delete a sweep that nothing is at work on, with all that its runs recorded. What a service
-    keeps of it (checkpoints) stays there. Whoever is killed meanwhile deletes it again. Raises
-    `NotFound`, `EnvironmentFailure`."""
+    """Delete a sweep that has no launcher and no jobs at work, with everything that its runs
+    recorded. Checkpoints at a service stay there. If the process is killed, the deletion can be
+    repeated. Raises `NotFound`, `EnvironmentFailure`."""
     store = _store(sweep, root)
     with holding_sweep(store, sweep):
         _require_rest(store, sweep)
@@ -174,12 +173,11 @@ def delete(sweep: str, *, root: str | None = None) -> None:
             last.get(below, first).append(path)
         for several in (first, *last.values()):
             store.remove(several)
-    clear(store, sweep)  # what told that we are at work on it
+    clear(store, sweep)  # the rest: the files of our lock
 
 
 def clear(store: Store, sweep: str) -> None:
-    """Remove what lies in the folder of a sweep that is none any more, or not yet, and the folder.
-    Raises `StoreError`."""
+    """Remove the folder of a deleted or incomplete sweep, with its files. Raises `StoreError`."""
     store.remove([entry.path for entry in store.list(sweep)])
     top = store.local_path(sweep)
     if top is not None:
@@ -187,10 +185,10 @@ def clear(store: Store, sweep: str) -> None:
 
 
 def _store(sweep: str, root: str | None) -> Store:
-    """The store of a sweep that is there. Raises `NotFound`."""
+    """The store of an existing sweep. Raises `NotFound`."""
     store = open_store(root or default_root())
     if sweep not in find_sweeps(store):
-        read_plan(store, sweep)  # says which there are
+        read_plan(store, sweep)  # its error lists the existing sweeps
         raise NotFound(f"no sweep {sweep!r} in {store.root}")
     return store
 
@@ -205,8 +203,7 @@ def _require_rest(store: Store, sweep: str) -> None:
 
 
 def _remove_folder(top: str) -> None:
-    """Remove what is left, which are folders; a link to a folder elsewhere goes, not what is
-    there."""
+    """Remove the remaining folders. Of a link to a folder elsewhere, only the link is removed."""
     if os.path.islink(top):
         with suppress(OSError):
             os.unlink(top)

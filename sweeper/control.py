@@ -1,9 +1,9 @@
-"""What is done to sweeps that were launched: cancel, retry, wait, pause, resume, stop, and more or
-fewer jobs at once. The command line, the view and Python come here.
+"""Controls launched sweeps: cancel, retry, wait, pause, resume, stop, and the number of parallel
+jobs. Used by the command line, the view and the Python API.
 
-Cancel and retry put a request on record for every run that is meant, and then see that it is done:
-by the launcher that is at work on the sweep, else by one of their own. A request is a file that is
-created once, so who was killed while asking simply asks again.
+Cancel and retry record a request for every selected run. The launcher at work on the sweep carries
+it out, or else one that they start. A request is a file that is created once, so a killed command
+can simply be repeated.
 """
 
 import time
@@ -65,11 +65,11 @@ __all__ = [
 _FAILED = (State.FAILED, State.LOST, State.PREEMPTED)
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 75.0
-"""What a launcher takes to notice, at most, which may wait a minute for sbatch; and a worker beyond
-its grace."""
+"""Time allowed in addition to a run's grace: for the launcher to notice the request, which may wait
+a minute for sbatch, and for the worker to end."""
 _TAKE_OVER_SECONDS = 3.0
 _HELD_SECONDS = 15.0
-"""How long a launcher that is held back may take to see that it was asked to go on."""
+"""Time limit for a launcher that is held back to notice the request to continue."""
 
 
 def cancel(
@@ -81,11 +81,12 @@ def cancel(
     where: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Stop runs of a sweep and start them no more; returns when none of them is at work.
+    """Stop runs of a sweep for good. Returns when none of them is at work, with the request for
+    each run.
 
-    `runs` are selectors (all runs without one), of which `state` and `where` leave some. `tell`
-    hears what is waited for. Gives what was asked of each run. Raises `NotFound`, `UsageError` for
-    a state or a condition that is none, and what `cancel_runs` raises.
+    `runs` are selectors (default: all runs); `state` and `where` filter them. Progress is reported
+    to `tell`. Raises `NotFound`, `UsageError` for an invalid state or condition, and as
+    `cancel_runs` does.
     """
     found = find_sweep(sweep, root)
     ids = [run.id for run in pick(found.runs, runs, state, where)]
@@ -102,10 +103,10 @@ def retry(
     where: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Start runs of a sweep again: those that are named, or in one of the states `state`, else all
-    that failed; of them those for which `where` holds. A launcher does it, the one at work or one
-    that is started and left to itself: `wait` waits for it. Raises as `launch` does, and
-    `UsageError` for a run that is named and has succeeded."""
+    """Start runs of a sweep again: the selected `runs`, or those in one of the states `state`, or
+    else all that failed; filtered by `where`. The launcher at work starts them, or a new detached
+    one: use `wait` to wait for it. Raises as `launch` does, and `UsageError` for a selected run
+    that has succeeded."""
     found = find_sweep(sweep, root)
     chosen = to_retry(found, runs, state, where)
     return retry_runs(found, [run.id for run in chosen], tell=tell)
@@ -119,10 +120,10 @@ def cancel_runs(
     whole: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Cancel these runs (ids), and wait until none is at work; with `whole`, which they are, also
-    the runs that would come of them: nothing is chosen of the sweep's stages until a launch or a
-    retry. Raises `EnvironmentFailure` when some still are at work after the time that their `grace`
-    gives them and a little more: the requests stay on record."""
+    """Cancel these runs (ids), and wait until none is at work. `whole` says that they are the whole
+    sweep: then no runs are chosen for later stages either, until a launch or a retry. Raises
+    `EnvironmentFailure` if some are still at work some time after their `grace`; the requests stay
+    on record."""
     from sweeper.storage.lock import holding_sweep, is_held
 
     plan = read_plan(store, sweep)
@@ -133,7 +134,7 @@ def cancel_runs(
         plan = read_plan(store, sweep)
         retries = _retries(plan)
         now = (run.id for run in plan.runs if not run.retired)
-        runs = list(dict.fromkeys([*runs, *now]))  # some came to be since they were listed
+        runs = list(dict.fromkeys([*runs, *now]))  # add runs that are new since they were listed
     events = read_events(store, sweep)
     requests = {
         run: request_cancel(store, sweep, run, events.get(run, set()), retries[run]) for run in runs
@@ -162,7 +163,7 @@ def cancel_runs(
 
 
 def _tell_damaged(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
-    """Say what of the last launch's record is damaged: runs are stopped without it."""
+    """Report a damaged record of the last launch, which is not needed to stop runs."""
     try:
         service_of(store, sweep)
     except Damaged as error:
@@ -172,7 +173,7 @@ def _tell_damaged(store: Store, sweep: str, tell: Callable[[str], None]) -> None
 
 
 def _retries(plan: Plan) -> dict[str, int]:
-    """How many failures of each run are made good for."""
+    """The number of automatic retries of each run."""
     return {run.id: plan.retries_of(run.stage) for run in plan.runs}
 
 
@@ -184,7 +185,7 @@ def _stop(
     deadline: float,
     tell: Callable[[str], None],
 ) -> None:
-    """Be the launcher that stops runs and starts none."""
+    """Act as a launcher that stops runs and starts none."""
     from sweeper.backends import open_places
     from sweeper.launcher.placement_guard import located, moved_from
     from sweeper.scheduler.context import Context
@@ -208,8 +209,8 @@ def _stop(
 
 
 def _forget_environment(store: Store, sweep: str) -> None:
-    """Remove the environment of runs when no run needs it any more: none is at work, and none is
-    to be started by a launcher, which may just be on its way."""
+    """Remove the environment of runs if none needs it any more: no run is at work, and no launcher
+    will start one, including a launcher that is just starting."""
     from sweeper.scheduler import environment
 
     events = read_events(store, sweep)
@@ -220,15 +221,15 @@ def _forget_environment(store: Store, sweep: str) -> None:
             return
     if environment.is_needed_later(store, sweep):
         return
-    with suppress(NotFound, StoreError):  # `gc` finds it
+    with suppress(NotFound, StoreError):  # `gc` removes it
         environment.forget(service_of(store, sweep).env_file, f"{store.root}/{sweep}")
 
 
 def _at_work(
     store: Store, sweep: str, runs: Iterable[str], retries: Mapping[str, int]
 ) -> list[str]:
-    """Those of `runs` that may be at work. Asks again for what was taken back meanwhile: a launcher
-    may have granted another attempt in the moment in which we asked that there be none."""
+    """Those of `runs` that may be at work. Repeats the cancel requests, since a launcher may have
+    granted another attempt just when the request was made."""
     events = read_events(store, sweep)
     left: list[str] = []
     for run in runs:
@@ -256,9 +257,9 @@ def to_retry(
     *,
     failed: bool = False,
 ) -> "list[RecordedRun]":
-    """The runs that somebody means who wants them started again: without a name or a state, or
-    with `failed`, those that did not get to their end. Raises `UsageError` for one that is named
-    and has succeeded: it is never trained again."""
+    """Select runs to retry. Without selectors and states, or with `failed`, only runs that failed,
+    were lost or were preempted. Raises `UsageError` for a selected run that has succeeded, since it
+    is never trained again."""
     chosen = pick(sweep.runs, runs, state, where)
     if failed or not (runs or state):
         chosen = [run for run in chosen if run.state in _FAILED]
@@ -274,8 +275,8 @@ def to_retry(
 def retry_runs(
     sweep: "Sweep", runs: Sequence[str], *, tell: Callable[[str], None] = lambda _: None
 ) -> list[Requested]:
-    """Ask for another attempt of these runs (ids), and see that a launcher takes them up: the one
-    at work, else one that is started and left to itself. Raises as `launch` does."""
+    """Request another attempt of these runs (ids). The launcher at work takes them up, or else a
+    new detached one. Raises as `launch` does."""
     from sweeper.launcher.launching import resume
 
     asked = request_retries(sweep, runs)
@@ -285,22 +286,22 @@ def retry_runs(
 
 
 class RetryRequests(NamedTuple):
-    """What was asked of runs; `ready` where no launcher was at work that could take it up."""
+    """Recorded retry requests; `ready` is set if no launcher was at work to take them up."""
 
     done: list[Requested]
     ready: "Ready | None"
 
     @property
     def again(self) -> int:
-        """Runs that are to be started again."""
+        """The number of runs that will start again."""
         return sum(request.asked for request in self.done)
 
 
 def request_retries(
     sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None
 ) -> RetryRequests:
-    """Put on record that these runs are to be started again, once that is known to be possible: a
-    backend that will not have their jobs says so before. Raises as `launch` does."""
+    """Record requests to start these runs again. If no launcher is at work, first checks that one
+    could work, e.g. that the backends accept the jobs. Raises as `launch` does."""
     from sweeper.launcher.launching import ready
     from sweeper.launcher.trust import refuse
     from sweeper.storage.lock import is_held
@@ -310,7 +311,7 @@ def request_retries(
     wanted = any(asked_again(run, found).asked for run, found in happened.items())
     checked: Ready | None = None
     if wanted:
-        forget(store, sweep.name, "cancel")  # first: who goes by the retry is to find it gone
+        forget(store, sweep.name, "cancel")  # first, so that readers of the retry find it gone
     if wanted and not is_held(store, sweep.name):
         checked = ready(store, sweep.name, agree or refuse)
     return RetryRequests(
@@ -319,21 +320,22 @@ def request_retries(
 
 
 def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> bool:
-    """Whether a launcher at work on the sweep takes up what was asked for; where none does, it is
-    for the caller to start one. `tell` hears of code that has changed, and of what is waited for.
-    Raises `EnvironmentFailure` for a launcher that stays held back."""
+    """Whether a launcher at work on the sweep takes up the requests. If not, the caller must start
+    one. Reports to `tell` if the code has changed, and what it waits for. Raises
+    `EnvironmentFailure` for a launcher that stays held back."""
     _tell_code(sweep, tell)
     return _taken_up(sweep.store, sweep.name, tell)
 
 
 def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
-    """What is retried runs the code of the launch, which may not be what the user has in mind."""
+    """Tell the user if the code has changed since the launch, since retries run the launched
+    code."""
     from sweeper.launcher.manifest import hidden_values, secret_names
     from sweeper.launcher.trust import is_ours
     from sweeper.provenance import snapshot
 
     kept = sweep.plan.snapshot
-    # Git is not let loose on any folder that a plan names.
+    # Do not run git in a folder that another user's plan names.
     if not kept or not is_ours(sweep.plan.recorded):
         return
     values = hidden_values(secret_names(sweep.plan.secrets, sweep.plan.service))
@@ -347,10 +349,10 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
 
 
 def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: None) -> bool:
-    """Whether a launcher is at work that will see the requests, which are on record: one that is
-    just about to end may have looked before. Where the store is elsewhere it may also be dead, and
-    take its time to end: only a beat shows that it is at work. One that starts nothing, a `cancel`,
-    is waited for. Raises `EnvironmentFailure` for one that stays held back."""
+    """Whether a launcher is at work that will see the recorded requests. A launcher that is about
+    to end may have looked before them. With a remote store the launcher may also be dead while its
+    lease lasts, so only a heartbeat shows that it is at work. Waits for a launcher that starts
+    nothing, i.e. a `cancel`. Raises `EnvironmentFailure` for one that stays held back."""
     from sweeper.storage.lock import is_alive, is_held
 
     began, is_told = time.monotonic(), False
@@ -363,7 +365,7 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
                     tell("waiting for a `sweeper cancel` that is at work on the sweep")
                 is_told = True
             elif observed.held is None or observed.paused:
-                return True  # who has paused it may go on
+                return True  # the user who paused it can resume it
             elif waited > _HELD_SECONDS:
                 raise EnvironmentFailure(
                     f"the launcher at work on {sweep!r} starts nothing ({held_of(observed)}): "

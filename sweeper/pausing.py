@@ -1,6 +1,6 @@
-"""Pauses a sweep and goes on with it, changes how many jobs it has at once, ends its launcher.
+"""Pauses and resumes a sweep, changes its number of parallel jobs, and stops its launcher.
 
-These are requests to the launcher at work, or to the next. Who was killed while asking asks again.
+These are requests to the launcher at work, or to the next. A killed command can be repeated.
 """
 
 import time
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["Steered", "parallel", "pause", "resume", "stop"]
 
 _STOP_SECONDS = 75.0
-"""How long a launcher may take for a round: it may wait for its backend."""
+"""Time limit for a launcher's round, in which it may wait for its backend."""
 _POLL_SECONDS = 0.2
 _REMOTE_POLL_SECONDS = 1.0
 _MOST = 1_000_000
 
 
 class Steered(NamedTuple):
-    """What came of a request. `launcher`: one is at work, which sees it within a round; `started`:
-    it was started for this; `changed`: the request was no repetition."""
+    """The result of a request. `launcher`: a launcher is at work and sees the request within a
+    round. `started`: it was started for this request. `changed`: the request is not a
+    repetition."""
 
     sweep: str
     launcher: bool
@@ -38,17 +39,17 @@ class Steered(NamedTuple):
 
 
 def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered:
-    """Start nothing new of a sweep, until `resume`. What runs goes on; with `runs` it is told to
-    stop, with a checkpoint if it can, and goes on from there later. A pause outlives its launcher.
-    With `runs` a launcher is started if none is at work that could stop them. Raises `NotFound`,
-    `StoreError`, and then as `launch` does."""
+    """Start no new runs of a sweep until `resume`. Running runs continue; with `runs` they are
+    asked to stop, with a checkpoint if they can, and continue from it later. A pause outlives its
+    launcher. With `runs`, a launcher is started if none is at work to stop them. Raises `NotFound`,
+    `StoreError`, and, if it starts a launcher, as `launch` does."""
     store = _store(sweep, root)
     before = sweep_requests.asked_pause(store, sweep)
     sweep_requests.ask_pause(store, sweep, on=True, runs=runs)
     changed = before is None or before.runs != runs
     at_work = any(fold(events).at_work for events in read_events(store, sweep).values())
     if runs and at_work and not _has_launcher(store, sweep):
-        with suppress(AnotherLauncher):  # somebody was quicker
+        with suppress(AnotherLauncher):  # another process was faster
             return _start_launcher(store, sweep)._replace(changed=changed)
     return Steered(sweep, _has_launcher(store, sweep), changed=changed)
 
@@ -60,16 +61,16 @@ def resume(
     agree: "Agree | None" = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Steered:
-    """Go on with a sweep that was paused, or whose launcher has gone: where none is at work, one is
-    started and left to itself, if anything is left to do. `tell` hears of a record of its last
-    launch that is damaged. Raises as `launch` does."""
+    """Continue a sweep that was paused, or whose launcher has ended. If no launcher is at work and
+    anything is left to do, starts a detached one. `tell` is informed if the record of the last
+    launch is damaged. Raises as `launch` does."""
     store = _store(sweep, root)
     was_paused = sweep_requests.asked_pause(store, sweep) is not None
     if not _has_launcher(store, sweep):
         if _is_over(store, sweep):
             sweep_requests.forget(store, sweep, "pause")
             return Steered(sweep, False, changed=False)
-        with suppress(AnotherLauncher):  # somebody was quicker
+        with suppress(AnotherLauncher):  # another process was faster
             return _start_launcher(store, sweep, agree, tell, goes_on=True)
     if was_paused:
         sweep_requests.ask_pause(store, sweep, on=False)
@@ -77,8 +78,8 @@ def resume(
 
 
 def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
-    """Have so many jobs of a sweep at once from now on, until it is launched again. Of more that
-    are at work none is stopped. Raises `UsageError` for a number that is none, `NotFound`,
+    """Set the number of parallel jobs of a sweep, until it is launched again. Does not stop jobs at
+    work, even if there are more. Raises `UsageError` for an invalid number, `NotFound`,
     `StoreError`."""
     if not 1 <= jobs <= _MOST:
         raise UsageError(f"{jobs} jobs at once: write a number from 1 to {_MOST}")
@@ -92,9 +93,9 @@ def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
 def stop(
     sweep: str, *, root: str | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> Steered:
-    """End the launcher of a sweep, and wait until it has. What runs goes on, and nothing new is
-    started until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure` for a
-    launcher that does not end."""
+    """Stop the launcher of a sweep, and wait until it has ended. Running runs continue, and no new
+    ones start until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure` if
+    the launcher does not end."""
     store = _store(sweep, root)
     if not _has_launcher(store, sweep):
         return Steered(sweep, False, changed=False)
@@ -109,14 +110,14 @@ def stop(
             )
         if tell_at < time.monotonic():
             tell("waiting for the launcher to end")
-            tell_at = deadline  # once is enough
+            tell_at = deadline  # report only once
         time.sleep(_REMOTE_POLL_SECONDS if store.is_remote else _POLL_SECONDS)
     sweep_requests.forget(store, sweep, "stop")
     return Steered(sweep, False)
 
 
 def _store(sweep: str, root: str | None) -> Store:
-    """The store of a sweep that is there. Raises `NotFound`."""
+    """The store of an existing sweep. Raises `NotFound`."""
     store = open_store(root or default_root())
     read_plan(store, sweep)
     return store
@@ -129,7 +130,7 @@ def _has_launcher(store: Store, sweep: str) -> bool:
 
 
 def _is_over(store: Store, sweep: str) -> bool:
-    """Whether nothing of a sweep is at work or left to start."""
+    """Whether no run of a sweep is at work or left to start."""
     plan, events = read_plan(store, sweep), read_events(store, sweep)
     return all(
         is_finished(events.get(run.id, set()), plan.retries_of(run.stage), retired=run.retired)
@@ -145,7 +146,7 @@ def _start_launcher(
     *,
     goes_on: bool = False,
 ) -> Steered:
-    """Start a launcher, once it is known that it can work. `goes_on`: a pause is over."""
+    """Check that a launcher can work, and start it. `goes_on` ends a pause."""
     from sweeper.launcher import launching
     from sweeper.launcher.trust import refuse
 

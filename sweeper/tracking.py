@@ -1,10 +1,10 @@
-"""Weights & Biases, as a sweep whose grid has `wandb:` deals with it: which W&B run each of its
-runs is, the variables by which any `wandb.init` takes that up, and where W&B shows it. Pure: never
-loads W&B.
+"""Connects runs to Weights & Biases if the grid has `wandb:`: the id of each run's W&B run, the
+variables with which any `wandb.init` joins it, and its address. Pure functions that never import
+W&B.
 
-A run has one W&B run through all its attempts. Its id is made of the sweep, the time when that was
-first launched, and the run: the same for every attempt and every launch, and another one for a
-sweep that was removed and made again.
+All attempts of a run share one W&B run. Its id is made of the sweep's name, the time of the sweep's
+first launch, and the run's id: it is the same for every attempt and launch, and differs for a sweep
+that was removed and made again.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ NAMES = (
     *("WANDB_CONFIG", "WANDB_DIR", "WANDB_LAUNCH", "WANDB_NAME", "WANDB_PROJECT", "WANDB_RESUME"),
     *("WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_SYMLINK"),
 )
-"""Variables that every run of such a sweep gets."""
+"""Variables that every run of a sweep with `wandb:` gets."""
 
 SECTION = {
     "WANDB_PROJECT": "project",
@@ -28,17 +28,17 @@ SECTION = {
     "WANDB_RUN_GROUP": "group",
     "WANDB_TAGS": "tags",
 }
-"""Variables that a key of `wandb:` stands for."""
+"""Variables that are set from a key of `wandb:`."""
 
 _HERE_ONLY = ("offline", "disabled", "dryrun")
 _API, _APP = "https://api.wandb.ai", "https://wandb.ai"
 _LONGEST = 100_000
-"""Bytes of configuration that go into a variable: of one, Linux takes 128 KiB."""
+"""Maximum size of the configuration in a variable: Linux limits a variable to 128 KiB."""
 
 
 def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
-    """The section as `sweep.json` keeps it: with what the runs' environment says of the rest, so
-    that others can tell later where W&B shows them (`app`, an address)."""
+    """The section as recorded in `sweep.json`: missing values come from the runs' environment, and
+    `app` is the address of W&B's pages, so that others can find the runs later."""
     api = (environment.get("WANDB_BASE_URL") or _API).rstrip("/")
     return section._replace(
         entity=section.entity or environment.get("WANDB_ENTITY") or None,
@@ -54,8 +54,8 @@ def run_id(plan: Plan, run: str) -> str:
 
 
 def variables(plan: Plan, run: Run) -> dict[str, str]:
-    """What makes `wandb.init` in a run take up its W&B run; empty for a grid without `wandb:`.
-    WANDB_DIR is for the worker to add."""
+    """The variables with which `wandb.init` in a run joins its W&B run; empty for a grid without
+    `wandb:`. The worker adds WANDB_DIR."""
     section = plan.wandb
     if section is None:
         return {}
@@ -65,7 +65,7 @@ def variables(plan: Plan, run: Run) -> dict[str, str]:
         "WANDB_NAME": run.name,
         "WANDB_RUN_ID": run_id(plan, run.id),
         "WANDB_RESUME": "allow",
-        # What is copied or synced with a run would be there twice.
+        # A link would make copies and syncs of a run include its files twice.
         "WANDB_SYMLINK": "false",
     }
     if section.entity:
@@ -78,15 +78,15 @@ def variables(plan: Plan, run: Run) -> dict[str, str]:
     config = run.config | {"sweeper": about}
     text = json.dumps(config)
     if len(text) <= _LONGEST:
-        # How W&B's own jobs are told their configuration; the only way from outside a program.
+        # W&B's own jobs get their configuration so; it is the only way from outside a program.
         found |= {"WANDB_LAUNCH": "true", "WANDB_CONFIG": text}
     return found
 
 
 def fields(plan: Plan, run: Run) -> dict[str, str]:
-    """What a recipe gets in its configuration: tinker-cookbook's, and ours, log to W&B only when
-    their `wandb_project` says so, and some make up a `wandb_name`. Those that the grid does not
-    give, where the recipe has them and they take a text."""
+    """The W&B fields to add to a recipe's configuration: recipes of tinker-cookbook, and ours, log
+    to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Only fields that the
+    recipe has as strings and the grid does not set."""
     if plan.wandb is None:
         return {}
     takes = plan.recipe.takes
@@ -99,8 +99,8 @@ def fields(plan: Plan, run: Run) -> dict[str, str]:
 
 
 def link(plan: Plan, run: str) -> str | None:
-    """Where W&B shows the run with the id `run`; None where it does not (no `wandb:`, or what is
-    recorded stays on this machine), and where nobody said whose project it is (`entity`)."""
+    """The W&B address of the run with the id `run`. None if there is none (no `wandb:`, or an
+    offline mode), or if the project's owner (`entity`) is unknown."""
     section = plan.wandb
     if section is None or section.mode in _HERE_ONLY or not section.entity:
         return None
@@ -113,8 +113,8 @@ def link(plan: Plan, run: str) -> str | None:
 
 
 def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
-    """A sentence for a user whose runs would find no key for W&B in this environment; None where
-    they need none, or where there is one."""
+    """A warning if runs would find no W&B key in this environment; None if they need none or there
+    is one."""
     if section.mode in _HERE_ONLY or environment.get("WANDB_API_KEY"):
         return None
     import netrc
@@ -128,7 +128,7 @@ def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
             if netrc.netrc(path).authenticators(host) is not None:
                 return None
         except (OSError, netrc.NetrcParseError):
-            continue  # W&B will not find it there either
+            continue  # W&B cannot read it either
     return (
         f"W&B has no key here for {host}: `export WANDB_API_KEY=...` (and name it in secrets), "
         "`wandb login`, or `wandb: {mode: offline}`"

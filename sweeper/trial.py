@@ -1,6 +1,6 @@
-"""Tries the whole way that runs go to a backend, with a job of a second: from the launch to what it
-wrote, in a sweep of its own that is removed again. Nothing here knows of any backend: it is
-launched, cancelled and deleted as every sweep."""
+"""Tests a backend end to end with a one-second job: from the launch to the files that the job
+wrote. The job is in its own sweep, which is removed afterwards. Nothing here depends on a specific
+backend: the sweep is launched, cancelled and deleted like any other."""
 
 import fcntl
 import gzip
@@ -55,12 +55,12 @@ with open(os.path.join(log_path, "trial.json"), "w") as file:
     json.dump(told, file)
 """
 _STOP_SECONDS = 90.0
-"""How long a job that has had its time may take to be withdrawn or to stop."""
+"""Time limit for a job past its timeout to be withdrawn or to stop."""
 
 
 class TrialRequest(NamedTuple):
-    """What to try: how a grid executes its runs, at one of its places, and which secrets they need,
-    by name."""
+    """The settings to test: a grid's launch options, one of its places, and the names of the
+    secrets that its runs need."""
 
     place: str
     launch: Launch
@@ -69,7 +69,7 @@ class TrialRequest(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What was done, how many seconds it took (None: that says nothing), and what was found."""
+    """A finished step, its duration in seconds (None: not meaningful), and its result."""
 
     name: str
     seconds: float | None
@@ -77,10 +77,10 @@ class Step(NamedTuple):
 
 
 def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[Step], None]) -> None:
-    """Try a backend: `tell` hears each step when it has been done. The job has `timeout` seconds to
-    end, from its launch on; then it is cancelled. However this ends, what it made is removed,
-    unless the job cannot be stopped; what a killed one of this home left is removed first. SIGTERM
-    and SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with what is wrong, in one line."""
+    """Test a backend, and report each finished step to `tell`. The job is cancelled if it has not
+    ended `timeout` seconds after its launch. The trial's sweep is always removed, unless the job
+    cannot be stopped; the remains of killed trials of this home are removed first. SIGTERM and
+    SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with the problem in one line."""
     with _Interrupts() as interrupts:
         _remove_old(tell)
         trial = _Trial(open_store(root), _plan(request), timeout, tell)
@@ -104,7 +104,7 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
 
 
 class _Told(TypedDict):
-    """What the job has written: its Python, the files of its folder, the secrets that it has."""
+    """The job's report: its Python version, the files in its folder, the secrets that are set."""
 
     version: str
     there: list[str]
@@ -112,12 +112,12 @@ class _Told(TypedDict):
 
 
 _Handler = Callable[[int, FrameType | None], object] | int | None
-"""What answers a signal."""
+"""A signal handler."""
 
 
 class _Interrupts:
-    """While it is entered, SIGTERM and SIGHUP interrupt as Ctrl-C does, once: from then on, and
-    from `hold` on, further signals wait for the exit."""
+    """A context manager in which SIGTERM and SIGHUP interrupt as Ctrl-C does, once. Further signals
+    are held back until the exit; so are all signals after `hold`."""
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
@@ -131,7 +131,7 @@ class _Interrupts:
         return self
 
     def hold(self) -> None:
-        """Interrupt nothing until the exit."""
+        """Hold back all signals until the exit."""
         self._held = True
 
     def _on(self, number: int, frame: FrameType | None) -> None:
@@ -155,8 +155,8 @@ class _Interrupts:
 
 
 def _remove_old(tell: Callable[[Step], None]) -> None:
-    """Remove what trials of this home left that were killed: the kernel has let go of the lock on
-    their notes."""
+    """Remove the remains of killed trials of this home. The kernel has released the locks on their
+    note files."""
     try:
         names = sorted(os.listdir(paths.trials()))
     except OSError:
@@ -178,8 +178,8 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
 
 
 def _remove(store: Store, name: str) -> None:
-    """Remove a trial's sweep, and what the backend keeps of its job, which is stopped first. Raises
-    `EnvironmentFailure` where it cannot be."""
+    """Stop a trial's job, and remove its sweep and the backend's records of it. Raises
+    `EnvironmentFailure` if the job cannot be stopped."""
     from sweeper.annotations import clear, delete
     from sweeper.control import cancel_runs
     from sweeper.scheduler.environment import env_file, forget
@@ -195,13 +195,13 @@ def _remove(store: Store, name: str) -> None:
     cancel_runs(store, name, [run])
     attempts = max(1, read_states(store, name)[run].opened)
     place = open_places(plan.launch, name, folder)[plan.launch.backend]
-    with suppress(EnvironmentFailure):  # it forgets by itself, later
+    with suppress(EnvironmentFailure):  # the backend forgets it later by itself
         place.forget([token(run, number + 1) for number in range(attempts)])
     delete(name, root=store.root)
 
 
 def _plan(request: TrialRequest) -> Plan:
-    """A sweep with one run, executed as those of the grid."""
+    """The plan of a sweep with one run that is executed like those of the grid."""
     launch = request.launch._replace(
         backend=request.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
         resume="never", metrics_dir=None, log_path_field=None, warm=False, priority=1.0,
@@ -246,7 +246,7 @@ class _Trial:
         self._note: IO[str] | None = None
 
     def note(self) -> None:
-        """Keep on record, for as long as this process lives, that it is at work. Raises
+        """Write a note file for this trial, locked for as long as this process lives. Raises
         `EnvironmentFailure`."""
         path = os.path.join(paths.trials(), self._plan.name)
         try:
@@ -259,7 +259,8 @@ class _Trial:
             raise EnvironmentFailure(f"{path}: {error.strerror}") from error
 
     def launch(self) -> None:
-        """Launch it, and wait for its end. Raises `EnvironmentFailure` where that is none."""
+        """Launch the job, and wait for its end. Raises `EnvironmentFailure` if it does not
+        succeed."""
         self._begun = time.monotonic()
         limit = threading.Thread(target=self._limit, daemon=True)
         limit.start()
@@ -288,7 +289,8 @@ class _Trial:
         self._tell(Step("known", max(0.0, ended - running - ran), "its end, to the launcher"))
 
     def check(self) -> None:
-        """See what the job says. Raises `EnvironmentFailure` for what did not reach it."""
+        """Check the job's report. Raises `EnvironmentFailure` if the report is missing, or if code
+        or a secret did not reach the job."""
         layout = Layout(self._plan.name)
         path = f"{layout.log_path(self._run, self._attempt)}/{_FILE}"
         try:
@@ -312,10 +314,10 @@ class _Trial:
             self._tell(Step("secrets", None, f"set: {', '.join(self._plan.secrets)}"))
 
     def remove(self) -> None:
-        """Remove what was made. Raises `EnvironmentFailure` where that cannot be."""
+        """Remove the trial's sweep and note file. Raises `EnvironmentFailure` if it cannot."""
         begun = time.monotonic()
         made = self._store.exists(Layout(self._plan.name).plan)
-        with self._note or nullcontext():  # one that stays is the next one's to remove
+        with self._note or nullcontext():  # if removal fails, the next trial tries again
             _remove(self._store, self._plan.name)
             if self._note is not None:
                 with suppress(OSError):
@@ -334,8 +336,8 @@ class _Trial:
             self._tell(Step("submitted", now - self._begun, f"to {self._place}"))
 
     def _limit(self) -> None:
-        """Wait for the end of the job's time, and then for the launcher's, which is asked to cancel
-        it, and later to leave it alone."""
+        """Wait for the job's timeout. Then ask the launcher to cancel the job, and later to end
+        without it."""
         if self._over.wait(self._timeout):
             return
         store, name = self._store, self._plan.name
@@ -351,7 +353,7 @@ class _Trial:
                     ask_stop(store, name)
 
     def _waits_for(self) -> str:
-        """What keeps the job, as far as somebody says."""
+        """The reason why the job waits, if the launcher knows one."""
         why = self._unreachable
         with suppress(NotFound, StoreError):
             seen = read_observations(self._store, self._plan.name).observed.get(self._run)
@@ -359,7 +361,7 @@ class _Trial:
         return f": {why}" if why else ""
 
     def _last_line(self) -> str:
-        """What the job printed last, as far as there is anything."""
+        """The last line that the job printed; empty if there is none."""
         layout = Layout(self._plan.name)
         with suppress(NotFound, StoreError):
             return last_line(self._store.read(layout.log(self._run, self._attempt)))
@@ -371,7 +373,7 @@ class _Trial:
 
 
 def _names(archive: bytes, cwd: str) -> set[str]:
-    """What a copy of the code has right in the folder `cwd`."""
+    """The top-level names in the folder `cwd` of a copy of the code."""
     top = "" if cwd == "." or os.path.isabs(cwd) else f"{cwd}/"
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
         below = (n.removeprefix(top) for n in tar.getnames() if n.startswith(top))

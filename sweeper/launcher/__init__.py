@@ -1,1 +1,1 @@
-"""Turns a plan into a sweep on record, and starts its launcher."""
+"""Records the sweep of a plan and starts its launcher."""

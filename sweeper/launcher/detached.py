@@ -1,7 +1,8 @@
-"""A launcher that outlives the command which starts it: in a tmux window, or by itself with a log.
+"""Starts a launcher that outlives the command that starts it: in a tmux window, or as a process of
+its own with a log file.
 
-It is `launching.py` run as a module. Who starts it waits until it has published something, which
-says that it has the sweep, or why it gave up.
+The launcher is `launching.py` run as a module. The caller waits until the launcher has published
+its first observations: they say that it holds the sweep, or why it gave up.
 """
 
 import os
@@ -24,17 +25,17 @@ from sweeper.storage.sweeps import read_observations
 __all__ = ["start_detached"]
 
 _START_SECONDS = 60.0
-"""How long a detached launcher has until it holds its sweep: on a busy machine that takes a while.
-One that fails before is told at once."""
+"""Time limit for a detached launcher to take its sweep's lock, which is slow on a busy machine. A
+launcher that fails earlier is reported at once."""
 _FIRST_SECONDS = 3.0
-"""How long a detached launcher has for its first step, in which a backend may refuse the sweep."""
+"""Time limit for the first step of a detached launcher. A backend may refuse the sweep in it."""
 _ENDS = (0, 3, 4)
-"""The exit codes of a launcher that has done its work."""
+"""Exit codes of a launcher that did its work."""
 
 
 def start_detached(store: Store, sweep: str, places: Collection[str], smoke: bool = False) -> None:
-    """Start the launcher where it outlives this process, and wait until it has taken over. Raises
-    `EnvironmentFailure` where it failed or gave up, `StoreError` where it did not start."""
+    """Start a launcher that outlives this process, and wait until it has taken over. Raises
+    `EnvironmentFailure` if it failed or gave up, `StoreError` if it did not start."""
     layout = Layout(sweep)
     before = _published(store, layout)
     command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", f"{store.root}/{sweep}"]
@@ -68,8 +69,8 @@ def start_detached(store: Store, sweep: str, places: Collection[str], smoke: boo
 
 
 def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[], object]:
-    """Start the launcher in a tmux window. Returns a function that starts it again: the window may
-    have held the launcher before, about to exit."""
+    """Start the launcher in a tmux window. Returns a function that starts it again, since an
+    earlier launcher that was about to exit may have been in the window."""
     from sweeper.backends.tmux.backend import TmuxServer, ensure_view
 
     server, folder = TmuxServer(), f"{store.root}/{sweep}"
@@ -81,8 +82,8 @@ def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[
 
 
 def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
-    """Start the launcher with a log. Returns a function that raises `EnvironmentFailure`, with the
-    log's last line, once the launcher has failed."""
+    """Start the launcher with a log file. Returns a function that raises `EnvironmentFailure` with
+    the log's last line if the launcher has failed."""
     with open(where, "ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
@@ -103,15 +104,15 @@ def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
 
 
 def _published(store: Store, layout: Layout) -> object:
-    """What the last launcher published, which changes when another has begun."""
+    """The last launcher's observations, which change when another launcher begins."""
     with suppress(NotFound):
         return store.read(layout.observations)
     return None
 
 
 def _has_begun(store: Store, layout: Layout, before: object) -> bool:
-    """Whether a launcher has published something since `before`. Raises `EnvironmentFailure` if it
-    has published why it gave up."""
+    """Whether the published observations differ from `before`. Raises `EnvironmentFailure` if they
+    say why the launcher gave up."""
     if _published(store, layout) == before:
         return False
     seen = read_observations(store, layout.sweep)

@@ -1,4 +1,4 @@
-"""The engine that a launch gives its runs: the one that is at work, or one that it starts."""
+"""Finds or starts the engine that a launch gives its runs."""
 
 import subprocess
 from collections.abc import Callable, Collection
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["engine_for", "ensure_engine"]
 
 _ENGINE_SECONDS = 60.0
-_MODEL_KEYS = ("model_name", "base_model")  # what tinker-cookbook and the SDK call it
+_MODEL_KEYS = ("model_name", "base_model")  # the names in tinker-cookbook and in the SDK
 
 
 def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
-    """Find or start the engine for a plan, and return its address. `tell` hears which of the plan's
-    models it replaces by others, or does not have. Raises as `ensure_engine` does."""
+    """Find or start the engine for a plan, and return its address. Reports to `tell` the plan's
+    models that the engine replaces by others or does not have. Raises as `ensure_engine` does."""
     url = preflight.engine_url(capabilities)
     if url is not None:
         return url
@@ -45,8 +45,8 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
 
 
 def ensure_engine(places: Collection[str]) -> "EngineInfo":
-    """Find this user's engine, or start one: in a tmux window where jobs execute in tmux. Raises
-    `EngineError` where none starts, `EnvironmentFailure` where its home cannot be written."""
+    """Find this user's engine, or start one, in a tmux window if jobs execute in tmux. Raises
+    `EngineError` if it does not start, `EnvironmentFailure` if its home cannot be written."""
     from sweeper import paths
     from sweeper.engine import lifecycle
 
@@ -57,11 +57,11 @@ def ensure_engine(places: Collection[str]) -> "EngineInfo":
     if "tmux" in places:
         from sweeper.backends.tmux.backend import TmuxServer
 
-        # Another home's engine on the same server has a session of its own.
+        # The engine of another home on the same tmux server has its own session.
         command = lifecycle.command(paths.home())
         TmuxServer().ensure_window("engine", paths.engine(), "engine", command)
     else:
-        null = subprocess.DEVNULL  # it keeps a log of its own
+        null = subprocess.DEVNULL  # it writes its own log
         subprocess.Popen(
             lifecycle.command(paths.home()),
             stdin=null, stdout=null, stderr=null, start_new_session=True,

@@ -1,5 +1,5 @@
-"""Cleans up after a launcher that lost its sweep to another one, on a store that is elsewhere: the
-secrets that it kept for its jobs must not stay on this machine."""
+"""Cleans up after a launcher that lost its sweep on a remote store to another launcher: the secrets
+that it kept for its jobs must not stay on this machine."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -16,8 +16,8 @@ from sweeper.storage.sweeps import read_events
 __all__ = ["remove_unneeded_environment"]
 
 _WAIT_SECONDS = 60.0
-"""How long jobs may take to begin. If one takes longer, the file is left to `gc`, or to the next
-launch from here."""
+"""Time limit for jobs to begin. If one takes longer, `gc` or the next launch from here removes the
+file."""
 _LOOK_SECONDS = 1.0
 _AT_WORK = (JobState.PENDING, JobState.RUNNING, JobState.STOPPING)
 
@@ -31,10 +31,10 @@ def remove_unneeded_environment(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Remove the environment that is kept here for the runs of `sweep`, once no job that was
-    started from here needs it any more: each has beaten, or has ended. It stays if the new launcher
-    is on this machine, and may use it, or has written its own (`mark` is that of ours: see
-    `environment.mark_of`)."""
+    """Remove the environment file of the runs of `sweep` on this machine once no job started from
+    here needs it: each has sent a heartbeat or has ended. The file stays if the new launcher is on
+    this machine, since it may use the file, or if the file is no longer ours (`mark` identifies
+    ours: see `environment.mark_of`)."""
     folder = f"{store.root}/{sweep}"
     path = environment.env_file(folder)
     deadline = clock() + _WAIT_SECONDS
@@ -43,19 +43,19 @@ def remove_unneeded_environment(
             if not lease.is_elsewhere(store, sweep):
                 return
             if not _is_needed(store, sweep, backends):
-                if environment.mark_of(path) == mark:  # asking took its time
+                if environment.mark_of(path) == mark:  # the check took some time
                     environment.forget(path, folder)
                 return
         except (NotFound, StoreError, Unreachable):
-            pass  # it cannot be known now
+            pass  # unknown for now: try again
         if clock() > deadline:
             return
         sleep(_LOOK_SECONDS)
 
 
 def _is_needed(store: Store, sweep: str, backends: Iterable[Backend]) -> bool:
-    """Whether a job that a backend from here knows has not beaten yet: a worker reads its
-    environment before its first beat."""
+    """Whether a job that the backends here know has not sent a heartbeat yet. A worker reads its
+    environment before its first heartbeat."""
     layout, jobs = Layout(sweep), dict[str, str]()
     for run, happened in read_events(store, sweep).items():
         state = fold(happened)

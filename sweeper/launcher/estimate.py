@@ -1,5 +1,5 @@
-"""What a launch will use and cost, by what earlier runs of the same recipe used (see
-`sweeper.results.forecast`); of runs that are like none of them, by what the recipe itself says."""
+"""Estimates the tokens, dollars and hours of a launch from earlier runs of the same recipe (see
+`sweeper.results.forecast`), or from the recipe's own estimate for runs that resemble none."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["Estimate", "estimate", "sentence"]
 
 _MOST = 200
-"""Outcomes that are read, at most."""
+"""Maximum number of outcomes to read."""
 
 
 class Estimate(NamedTuple):
-    """For `runs` of the `wanted` that are to start, of the others nothing is known. `by_recipe` of
-    them are told by the recipe itself, the others by `examples`. `least` and `most`: of the
-    dollars, if each run were like the cheapest or dearest of its examples; None where there is one
-    example each. `hours` by the clock, at `abreast` runs at once; None where no example tells of
-    some. `prices` says which those are, for people."""
+    """An estimate for `runs` of the `wanted` runs that are to start; nothing is known about the
+    others. `by_recipe` of them use the recipe's own estimate, the others use `examples` earlier
+    runs. `least` and `most` are the dollars if each run were like the cheapest or dearest of its
+    examples; None if there is only one example each. `hours` is wall-clock time at `abreast` runs
+    at once; None if some run has no example. `prices` describes the price table for people."""
 
     runs: int
     wanted: int
@@ -44,7 +44,7 @@ class Estimate(NamedTuple):
     prices: str
 
     def document(self) -> dict[str, object]:
-        """As `plan --json` has it; `usd` is None where a model has no price."""
+        """The estimate as in `plan --json`; `usd` is None if a model has no price."""
         usd = None if self.amount.unpriced else self.amount.usd
         known = {
             key: value for key, value in self._asdict().items() if key not in ("amount", "prices")
@@ -53,8 +53,8 @@ class Estimate(NamedTuple):
 
 
 def sentence(found: Estimate) -> str:
-    """`about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m at 8 at once`, and by what that
-    is known."""
+    """Returns, for example, `about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m at 8 at
+    once`, followed by the source of the estimate."""
     from sweeper.prices import money
 
     parts = [f"{found.tokens:,} tokens"]
@@ -70,7 +70,7 @@ def sentence(found: Estimate) -> str:
 
 
 def _known(found: Estimate) -> str:
-    """By what it is known."""
+    """The source of the estimate, in words."""
     if found.by_recipe == found.runs:
         return "as the recipe reckons"
     runs = f"; {plural(found.by_recipe, 'run')} as the recipe reckons" if found.by_recipe else ""
@@ -78,8 +78,9 @@ def _known(found: Estimate) -> str:
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:
-    """What the runs `wanted` of the plan will use; None where neither earlier runs nor the recipe
-    tell. In a store that is elsewhere no earlier runs are looked for: it would take too long."""
+    """Estimates the usage of the runs `wanted` of the plan; None if neither earlier runs nor the
+    recipe allow an estimate. A remote store is not searched for earlier runs, which would take too
+    long."""
     if not wanted:
         return None
     examples = [] if store.is_remote else list(_examples(plan, store))
@@ -116,7 +117,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
 
 
 def _reckoned(plan: Plan, known: Guesses, asked: Sequence[Settings]) -> list[Guess]:
-    """What the recipes themselves say of the runs that no earlier one tells of."""
+    """The recipes' own estimates of the runs that have no earlier example."""
     said = [
         Example(settings_of(one.config, plan.recipe_of(one.stage)), one.usage)
         for one in plan.expected
@@ -127,7 +128,7 @@ def _reckoned(plan: Plan, known: Guesses, asked: Sequence[Settings]) -> list[Gue
 
 
 def _schedule(hours: Sequence[float], abreast: int) -> float:
-    """How long runs of so many hours take, each started when another has ended."""
+    """The total time of runs that take `hours` each, if `abreast` of them run at once."""
     import heapq
 
     slots = [0.0] * abreast
@@ -137,14 +138,14 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
 
 
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
-    """Succeeded runs of the recipe in the sweeps that were launched last, done in one attempt."""
+    """Runs of the recipe in the newest sweeps that succeeded in their first attempt."""
     found = 0
     for sweep in newest_sweeps(store):
         try:
             old = read_plan(store, sweep)
             events = read_events(store, sweep) if _same(old, plan) else {}
         except (NotFound, StoreError):
-            continue  # other verbs tell of it
+            continue  # other verbs report it
         for run in old.runs:
             if found >= _MOST:
                 return
@@ -164,6 +165,6 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
 
 
 def _same(old: Plan, plan: Plan) -> bool:
-    """Whether they have a recipe in common, and run it against the same service."""
+    """Whether the plans have a recipe in common and use the same service."""
     ours, theirs = ({part.recipe.reference for part in one.parts} for one in (plan, old))
     return not ours.isdisjoint(theirs) and old.service == plan.service

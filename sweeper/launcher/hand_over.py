@@ -1,8 +1,9 @@
-"""A grid that is launched while its sweep has a launcher at work, which goes on with the new plan.
+"""Hands a new plan to the launcher that is already at work on the sweep.
 
-Who launches checks everything, keeps the environment and the code, and puts the plan beside the
-sweep's. The launcher finds it there within a round, makes it the sweep's plan, and begins anew with
-it, as after a restart. Whoever is killed: a plan that lies there is taken up by the next launcher.
+The launching process checks everything, saves the environment and the code, and stores the plan
+next to the sweep's. The launcher finds it within a round, makes it the sweep's plan, and starts
+over with it, as after a restart. If either process is killed, the next launcher takes up the stored
+plan.
 """
 
 import time
@@ -28,15 +29,16 @@ from sweeper.storage.sweeps import read_observations, read_plan, service_of, wit
 __all__ = ["Offer", "offer", "take_up"]
 
 _WAIT_SECONDS = 60.0
-"""How long a launcher may take for a round: it may wait for its backend, or its store."""
+"""Time limit for a launcher's round, in which it may wait for its backend or its store."""
 _POLL_SECONDS = 0.2
 _REMOTE_POLL_SECONDS = 2.0
 _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_path")
-"""What is different with each launch, though the grid is the same."""
+"""Fields that differ between launches of the same grid."""
 
 
 class Offer(NamedTuple):
-    """What a launch has found: the address of its engine, and where its jobs go."""
+    """What a launch determined: its engine's address, the capabilities and locations of its places,
+    and whether it is `--live`."""
 
     url: str | None
     capabilities: Capabilities
@@ -45,9 +47,9 @@ class Offer(NamedTuple):
 
 
 def offer(store: Store, plan: Plan, found: Offer, tell: Callable[[str], None]) -> bool:
-    """Give a plan to the launcher at work, and wait until it has taken it up. Returns False if it
-    has ended instead: then the sweep is free. Raises `AnotherLauncher` if it has that plan already,
-    or cannot go on with it."""
+    """Give a plan to the launcher at work, and wait until it takes the plan up. Returns False if
+    the launcher ended instead, so that the sweep is free. Raises `AnotherLauncher` if the launcher
+    already has the same plan or cannot continue with it."""
     try:
         before = read_plan(store, plan.name)
     except NotFound as error:  # another launch is about to write it
@@ -80,7 +82,8 @@ def _essence(plan: Plan) -> dict[str, object]:
 
 
 def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
-    """Refuse what a launcher cannot change while it is at work."""
+    """Raise `AnotherLauncher` if the plan changes something that a launcher at work cannot
+    change."""
     folder = f"{store.root}/{plan.name}"
     try:
         service = service_of(store, plan.name)
@@ -109,12 +112,12 @@ def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
 
 
 def take_up(store: Store, sweep: str) -> None:
-    """Make the plan that lies beside the sweep's its own, if this user has put it there. The caller
-    holds the sweep's lock. Raises `StoreError`."""
+    """Replace the sweep's plan by the proposed plan, if this user proposed one. The caller holds
+    the sweep's lock. Raises `StoreError`."""
     proposed = asked_plan(store, sweep)
     if proposed is not None and proposed.name == sweep and is_ours(proposed.recorded):
         before = read_plan(store, sweep)
-        if before.provenance != proposed.provenance:  # else it was taken up, and we were killed
+        if before.provenance != proposed.provenance:  # else a killed launcher already took it up
             now = merge(before, with_chosen(store, sweep, proposed))
             store.replace(Layout(sweep).plan, encode(sealed(now.document())))
         forget(store, sweep, "parallel", "cancel")

@@ -1,4 +1,4 @@
-"""Previews a launch: what it would submit, and what the store has already. Nothing is written."""
+"""Previews a launch: the jobs it would submit, and the results already stored. Writes nothing."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ GIVEN = (
     *("PYTHONUNBUFFERED", "SWEEPER_ATTEMPT", "SWEEPER_FOLDER", "SWEEPER_KEPT", "SWEEPER_ROOT"),
     *("SWEEPER_RUN", "SWEEPER_RUN_DIR", "SWEEPER_SEED", "SWEEPER_SWEEP", "TINKER_TAGS"),
 )
-"""Variables that every run gets besides the environment that `launch` is typed in."""
+"""Variables that every run gets in addition to the environment of `launch`."""
 
 _SERVICE = {
     "local": ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "TINKER_API_KEY", "TINKER_BASE_URL"),
@@ -49,8 +49,8 @@ _SERVICE = {
 class RunPreview(NamedTuple):
     """What a launch would do with a run.
 
-    `run` has the name that it is known by, or would be; `attempt` is the one that would be
-    submitted, 0 where the run is left alone.
+    `run` has its name on record, or the name it would get; `attempt` is the number of the attempt
+    that would be submitted, 0 if the run is left alone.
     """
 
     run: Run
@@ -60,8 +60,8 @@ class RunPreview(NamedTuple):
 
 class LaunchPreview(NamedTuple):
     """A plan, and what a launch of it would do with each of its runs in the store at `root`.
-    `retired` counts the runs on record that the grid no longer has; `estimate` is what those that
-    start will use, where earlier runs tell."""
+    `retired` counts the runs on record that the grid no longer has; `estimate` is the expected
+    usage of the runs that start, if it can be estimated."""
 
     plan: Plan
     root: str
@@ -71,8 +71,8 @@ class LaunchPreview(NamedTuple):
 
 
 def survey(planned: Plan, store: Store) -> LaunchPreview:
-    """Compare a plan with the store. Doubts about the plan that follow from what is on record are
-    added to its warnings."""
+    """Compare a plan with the store. Adds warnings to the plan that follow from earlier
+    records."""
     planned = with_chosen(store, planned.name, planned)
     events: Events = {}
     with suppress(NotFound):
@@ -81,7 +81,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     retired = 0
     with suppress(NotFound):  # it was never launched
         old = read_plan(store, planned.name)
-        from sweeper.launcher.manifest import merge  # which loads much
+        from sweeper.launcher.manifest import merge  # slow to import
 
         runs = merge(old, planned).runs
         warnings = (*planned.warnings, *repeats_by_default(planned, old))
@@ -103,14 +103,13 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         previews.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
     starting = [preview.run for preview in previews if preview.attempt]
     expected = None
-    with suppress(UsageError):  # a price table that cannot be read: `sweeper prices` tells of it
+    with suppress(UsageError):  # an unreadable price table: `sweeper prices` reports it
         expected = estimate(planned, starting, store)
     return LaunchPreview(planned, store.root, tuple(previews), retired, expected)
 
 
 def gone_baselines(planned: Plan, store: Store) -> list[str]:
-    """Make a warning for each sweep or stage that the best is to be compared with, and that is not
-    there."""
+    """Make a warning for each baseline sweep or stage that does not exist."""
     asked = (part.baseline.sweep for part in planned.parts if part.baseline is not None)
     told: list[str] = []
     for other in dict.fromkeys(one for one in asked if one is not None):
@@ -123,17 +122,17 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
             told.append(f"baseline: there is no sweep {sweep!r} in {store.root} to compare with")
             continue
         except StoreError:
-            continue  # the report tells of it
+            continue  # the report says so
         if stage and found.stage(stage) is None:
             told.append(f"baseline: {sweep} has no stage {stage!r} to compare with")
     return told
 
 
 def document(found: LaunchPreview, store: Store) -> dict[str, object]:
-    """The preview as a JSON object: the plan as `sweep.json` will have it; each run with its state,
-    and as `job` what a launch would hand to the backend, were it to the first place, null where it
-    would hand nothing. `bare` is what the command lines of those jobs begin with that say so: it is
-    long, and the same for all."""
+    """The preview as a JSON object: the plan as in `sweep.json`; each run with its state and its
+    `job`, the job that a launch would submit if it went to the first place, or null if none. `bare`
+    is the common start of the command lines of the jobs that are marked `bare`; it is given once
+    because it is long."""
     runs: list[dict[str, object]] = []
     place, builder = found.plan.launch.places[0], job_builder(found, store)
     specs = jobs(found, builder, place)
@@ -167,7 +166,7 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
 
 
 def environment(planned: Plan) -> list[str]:
-    """The names of the variables that sweeper or the grid sets for a run."""
+    """Names of the variables that sweeper or the grid sets for a run."""
     given = {*GIVEN, *_SERVICE[planned.service], *planned.secrets}
     given |= {name for part in planned.parts for name in part.launch.env}
     if any(part.recipe.kind != "command" for part in planned.parts):
@@ -178,7 +177,7 @@ def environment(planned: Plan) -> list[str]:
 
 
 def log_path(name: str, run: str, attempt: int, store: Store) -> str:
-    """The folder that an attempt is told to write into."""
+    """The folder that an attempt writes into."""
     path = Layout(name).log_path(run, attempt)
     found = store.local_path(path)
     if found is None:
@@ -190,8 +189,8 @@ def log_path(name: str, run: str, attempt: int, store: Store) -> str:
 
 
 def job_builder(found: LaunchPreview, store: Store) -> "JobBuilder | None":
-    """What builds the jobs that a launch would submit; None where it would submit none. Raises
-    `UsageError` for options that lack something."""
+    """The builder of the jobs that a launch would submit; None if it would submit none. Raises
+    `UsageError` for incomplete options."""
     if not any(preview.attempt for preview in found.previews):
         return None
     plan, name = found.plan, found.plan.name
@@ -207,7 +206,7 @@ def job_builder(found: LaunchPreview, store: Store) -> "JobBuilder | None":
 
 
 def jobs(found: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict[str, JobSpec]:
-    """The jobs that a launch would submit, by the ids of their runs, were they all to `place`."""
+    """The jobs that a launch would submit if all went to `place`, by run id."""
     if builder is None:
         return {}
     starting = (preview for preview in found.previews if preview.attempt)
@@ -217,9 +216,9 @@ def jobs(found: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict
 def _job(
     found: LaunchPreview, preview: RunPreview, store: Store, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
-    """What would be submitted for a run: the backend's job, whose command line is its `argv` (after
-    what is `bare`, where it says so), and the folder and (for a recipe that is a command) the argv
-    that the worker gives to the recipe."""
+    """The job that would be submitted for a run: `argv` is its command line (without the common
+    start if `bare` is true), `log_path` the folder and `command` the argv that the worker gives to
+    a recipe that is a command."""
     folder = log_path(found.plan.name, preview.run.id, preview.attempt, store)
     is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
     return {
@@ -251,7 +250,7 @@ def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | N
 
 
 def counts(found: LaunchPreview) -> str:
-    """Summarise a preview in words: `12 to start, 6 succeeded, 2 failed and left alone`."""
+    """Summarise a preview, e.g. `12 to start, 6 succeeded, 2 failed and left alone`."""
     starting = [preview for preview in found.previews if preview.attempt]
     again = sum(preview.state.opened > 0 for preview in starting)
     parts = [f"{len(starting)} to start" + (f" ({again} of them again)" if again else "")]

@@ -1,10 +1,10 @@
-"""Launches a plan: what `sweeper launch` and `sweeper.launch` do.
+"""Launches a plan, for `sweeper launch` and `sweeper.launch`.
 
-The order is such that a launch which cannot work leaves nothing behind: first everything that can
-be missing is checked, then the engine is started, then the plan is written, then the launcher runs;
-in this process, in a tmux window, or detached with a log file (`detached.py`).
+A launch that cannot work leaves nothing behind. It first checks all requirements, then starts the
+engine, then writes the plan, then runs the launcher: in this process, in a tmux window, or detached
+with a log file (`detached.py`).
 
-Run as a module with the sweep's folder it is that launcher.
+Run as a module with the sweep's folder as its argument, this file is the detached launcher.
 """
 
 import os
@@ -65,11 +65,11 @@ _TAKE_OVER_SECONDS = 120.0
 
 
 class LaunchRequest(NamedTuple):
-    """What to launch, below which root, and how.
+    """The plan to launch, the root of its store, and options.
 
-    With `wait` this process is the launcher until the sweep has ended. With `smoke` one run goes
-    first, and the others only when it has succeeded. Runs execute a copy of the checkout as it is
-    now (see `snapshot.py`); with `live` the checkout itself, as it is when each starts.
+    With `wait` this process is the launcher until the sweep ends. With `smoke` one run goes first,
+    and the others start only if it succeeds. Runs execute a copy of the current checkout (see
+    `snapshot.py`); with `live` they execute the checkout itself, as it is when each starts.
     """
 
     plan: Plan
@@ -80,11 +80,11 @@ class LaunchRequest(NamedTuple):
 
 
 class User(NamedTuple):
-    """How a launch reaches whoever asked for it.
+    """Callbacks to the user of a launch.
 
-    `agree` is asked before a sweep is gone on with that was not launched by this user from here
-    (see `trust.py`); `notify` gets the summary whenever it has changed, `tell` a sentence about
-    what this launch does to an earlier one.
+    `agree` is asked before continuing a sweep that this user did not launch from here (see
+    `trust.py`). `notify` gets each changed summary. `tell` gets sentences for the user, such as
+    what this launch changes about an earlier one.
     """
 
     agree: Agree = refuse
@@ -93,8 +93,8 @@ class User(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """A launched sweep. `summary` is None when the launcher was left to itself. `taken_up`: one was
-    at work already, and goes on with the new plan."""
+    """A launched sweep. `summary` is None if the launcher is detached. `taken_up` is true if a
+    launcher was already at work and continues with the new plan."""
 
     name: str
     root: str
@@ -102,8 +102,8 @@ class Launched(NamedTuple):
     taken_up: bool = False
 
     def __await__(self) -> "Generator[object, None, Status]":
-        """`await sweeper.launch(..., wait=False)`: how the sweep stands when nothing is at work on
-        it any more."""
+        """`await sweeper.launch(..., wait=False)` waits until nothing is at work on the sweep, and
+        gives its status."""
         from sweeper.results.waiting import wait_async
 
         return wait_async(self.name, root=self.root).__await__()
@@ -118,13 +118,13 @@ def launch(
     smoke: bool = False,
     live: bool = False,
 ) -> Launched:
-    """Launch a grid, or go on with it: runs that are done are skipped, running ones adopted, new
-    ones added, failed ones left alone unless `launch.retries` has some left.
+    """Launch a grid, or continue its sweep: finished runs are skipped, running ones adopted, new
+    ones added, and failed ones left alone unless `launch.retries` allows more attempts.
 
-    `source` is a grid's path, its mapping, or a plan; for the others see `LaunchRequest`. Raises
-    `GridError` for a grid that cannot run, `UsageError` for a sweep of somebody else's (see
-    `launch_plan`), `EnvironmentFailure` when something it needs is missing, `AnotherLauncher` when
-    the sweep has one.
+    `source` is a grid's path, its mapping, or a plan; for the other arguments see `LaunchRequest`.
+    Raises `GridError` for a grid that cannot run, `UsageError` for another user's sweep (see
+    `launch_plan`), `EnvironmentFailure` if something it needs is missing, `AnotherLauncher` if the
+    sweep already has a launcher.
     """
     from sweeper.planner.plan import plan
 
@@ -133,14 +133,14 @@ def launch(
 
 
 def launch_plan(request: LaunchRequest, user: User) -> Launched:
-    """Launch a plan, or go on with its sweep; `user` is asked and told. Raises as `launch` does,
-    and `UsageError` where the sweep is somebody else's and nobody agrees."""
+    """Launch a plan, or continue its sweep; `user` has the callbacks. Raises as `launch` does, and
+    `UsageError` if the sweep is another user's and `user.agree` refuses."""
     planned, root, wait, smoke, live = request
     store = open_store(root or default_root())
     check_root(store)
     if store.is_remote:
         remote_recovery.check(store, planned.name)
-    with suppress(NotFound):  # which is the case at the first launch
+    with suppress(NotFound):  # at the first launch
         require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", user.agree)
     if planned.budget is not None and planned.budget.usd is not None:
         prices.load()  # which the launcher needs
@@ -174,8 +174,8 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
 
 
 def _check_account(plan: Plan) -> None:
-    """See that the quota and the budget of the plan's account can be used, and that the ways in
-    which people are told have what they need. Raises `EnvironmentFailure`, `UsageError`."""
+    """Check that the quota and the budget of the plan's account can be used, and that the variables
+    for notifications are set. Raises `EnvironmentFailure`, `UsageError`."""
     notify = notify_of(plan)
     if notify is not None:
         require_variables(notify)
@@ -186,13 +186,13 @@ def _check_account(plan: Plan) -> None:
 
 
 def _tell_pause(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
-    """A pause outlives the launcher that was at work when it was asked for."""
+    """Tell the user if the sweep is paused: a pause outlives its launcher."""
     if asked_pause(store, sweep) is not None:
         tell(f"the sweep is paused: nothing is started until `sweeper resume {sweep}`")
 
 
 class Ready(NamedTuple):
-    """A recorded sweep that can be launched, as far as one can see: see `ready`."""
+    """A recorded sweep that passed the checks of `ready`."""
 
     plan: Plan
     capabilities: Capabilities
@@ -200,8 +200,8 @@ class Ready(NamedTuple):
 
 
 def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
-    """Check that the rest of a sweep can be launched from its recorded plan, with the environment
-    of this process, before anything is recorded or started. Raises as `launch` does."""
+    """Check that the rest of a sweep can be launched from its recorded plan with this process's
+    environment. Records and starts nothing. Raises as `launch` does."""
     plan = read_plan(store, sweep)
     _check_account(plan)
     recorded = Part(plan.recorded, file_of(store, Layout(sweep).plan))
@@ -222,9 +222,9 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
 def _open(
     store: Store, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[dict[str, Backend], Located]:
-    """Open the places of a plan that is launched, and give what is on record of those of its sweep.
-    Of several one may be silent, which `tell` hears: it is tried again later. Raises
-    `EnvironmentFailure` where one cannot be used, or none answers."""
+    """Open the places of a plan to launch. Returns them with the recorded places of its sweep. If
+    one of several places does not answer, `tell` gets a sentence, and the place is tried again
+    later. Raises `EnvironmentFailure` if a place cannot be used or none answers."""
     folder = f"{store.root}/{plan.name}"
     opened = open_places(plan.launch, plan.name, folder, silent=True)
     for place, backend in opened.items():
@@ -234,15 +234,14 @@ def _open(
 
 
 def _places_on_record(store: Store, sweep: str) -> Located:
-    with suppress(NotFound, StoreError):  # what is damaged is judged where it is written anew
+    with suppress(NotFound, StoreError):  # the code that rewrites a damaged record handles it
         return service_of(store, sweep).places
     return ()
 
 
 def _open_again(store: Store, sweep: str, plan: Plan) -> tuple[dict[str, Backend], Located]:
-    """Open the places of a sweep that was launched before, and give what is on record of them. Of
-    several one may be away, which is tried again later. Raises `EnvironmentFailure` where all
-    are."""
+    """Open the places of a sweep that was launched before. Returns them with their records. Places
+    that are away are tried again later. Raises `EnvironmentFailure` if all are away."""
     before = _places_on_record(store, sweep)
     accept = partial(refuse_another, before)
     opened = open_places(plan.launch, sweep, f"{store.root}/{sweep}", some=True, accept=accept)
@@ -261,9 +260,9 @@ def resume(
     known: Ready | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
-    """Launch the rest of a sweep; `known` is what `ready` has found of it, `tell` hears of a record
-    of its last launch that is damaged. Raises as `launch` does, `AnotherLauncher` when one is at
-    work on it already."""
+    """Launch the rest of a sweep. `known` is the result of `ready`; `tell` is informed if the
+    record of the last launch is damaged. Raises as `launch` does, and `AnotherLauncher` if a
+    launcher is already at work."""
     plan, capabilities, places = known or ready(store, sweep)
     url = None
     if plan.service == "local":
@@ -284,11 +283,11 @@ def drive(
     smoke: bool = False,
     patience: float = lock.PATIENCE_SECONDS,
 ) -> Summary:
-    """Be the launcher of the sweep at `folder` until it has ended. `patience` is how many seconds
-    to wait for the lock."""
+    """Run as the launcher of the sweep at `folder` until the sweep ends. `patience` is the number
+    of seconds to wait for the lock."""
     root, _, sweep = folder.rpartition("/")
     store = open_store(root)
-    read_plan(store, sweep)  # else the lock would make a folder for a sweep that is not there
+    read_plan(store, sweep)  # else the lock would make a folder for a sweep that does not exist
     with lock.holding_sweep(store, sweep, patience) as check:
         return _drive(store, sweep, notify, smoke, check)
 
@@ -314,7 +313,7 @@ def _drive_plan(
     smoke: bool,
     check: Callable[[], None],
 ) -> Summary:
-    """Drive the plan that is on record, until all is over or the launcher is to end."""
+    """Drive the recorded plan until all runs are over or the launcher is to end."""
     folder = f"{store.root}/{sweep}"
     plan = read_plan(store, sweep)
     launched = plan.launch
@@ -339,7 +338,7 @@ def _drive_plan(
         with suppress(StoreError):
             forget(store, sweep, "stop")
         return summary
-    with suppress(StoreError, NotFound):  # `gc` finds what is left behind here
+    with suppress(StoreError, NotFound):  # `gc` removes what is left here
         if not environment.is_needed_later(store, sweep):
             environment.forget(env_file, folder)
             environment.forget(environment.env_file(folder))
@@ -347,14 +346,14 @@ def _drive_plan(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be a detached launcher, which prints a line at every change."""
+    """Run as a detached launcher, which prints a line at every change."""
     from sweeper.sanitize import guarded
     from sweeper.terminal import complain
 
     with guarded():
         try:
             smoke = "--smoke" in arguments[1:]
-            if "--env" in arguments:  # a store that is elsewhere is reached as by who launched
+            if "--env" in arguments:  # reach a remote store with the environment of the launch
                 os.environ.update(read_environment(arguments[arguments.index("--env") + 1]))
             # A `cancel` may hold the lock for a moment.
             summary = drive(

@@ -1,5 +1,5 @@
-"""Records a launch: the environment that its runs get, the code that they run, the plan; and says
-what differs from the launch before."""
+"""Records a launch: its runs' environment, their code, and the plan. Reports what differs from the
+previous launch."""
 
 import json
 import os
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _SHORTEST = 8
-"""The fewest characters of a secret: shorter ones may stand in any text by chance."""
+"""Minimum length of a secret's value: shorter ones may occur in any text by chance."""
 
 
 def record(
@@ -50,16 +50,16 @@ def record(
     live: bool,
     tell: Callable[[str], None],
 ) -> None:
-    """Keep the environment and the code, and write the plan, with the runs that follow from what
-    was chosen at an earlier launch. The caller holds the sweep's lock.
-    Raises `UsageError` for a plan that contains a secret's value, and where jobs of the sweep may
-    be elsewhere than at `places`."""
+    """Save the environment and the code, and write the plan, including the runs that follow from
+    choices made in earlier launches. The caller holds the sweep's lock. Raises `UsageError` for a
+    plan that contains a secret's value, and if the sweep may have jobs elsewhere than at
+    `places`."""
     plan = with_chosen(store, plan.name, plan)
     capabilities = capabilities_together(plan.launch)
     _refuse_secrets(plan, secret_names(plan.secrets, plan.service))
     write_environment(store, plan, url, capabilities, places, tell)
     now = with_code(store, plan, live=live, tell=tell)
-    with suppress(NotFound):  # which is the case at the first launch
+    with suppress(NotFound):  # at the first launch
         before = read_plan(store, plan.name)
         now = merge(before, now)
         tell_changes(store, before, now, tell)
@@ -72,9 +72,9 @@ def record(
 
 
 def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], None]) -> Plan:
-    """Keep the code that the plan's runs are to execute. Returns the plan with what is known only
-    at a launch. Raises `UsageError` for a plan that contains a secret's value, or whose jobs do not
-    get their code."""
+    """Save the code that the plan's runs will execute. Returns the plan with the fields that are
+    known only at launch. Raises `UsageError` for a plan that contains a secret's value, or whose
+    jobs do not get their code."""
     names = secret_names(plan.secrets, plan.service)
     _refuse_secrets(plan, names)
     capabilities = capabilities_together(plan.launch)
@@ -110,7 +110,7 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
 
 
 def _code_record(code: snapshot.CodeCopy) -> dict[str, object]:
-    """What provenance records of the copy of the code, or of why there is none."""
+    """The provenance fields about the copy of the code, or why there is none."""
     return {
         "code": code.kept and code.kept.hash,
         "code_why": code.why,
@@ -126,22 +126,23 @@ def write_environment(
     places: Located,
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Keep this process's environment for the workers of a sweep, and record where it is, the
-    engine's `url`, and the `places` of its jobs from now on. `tell` hears of an earlier record that
-    is damaged. Raises `UsageError` where some jobs may be elsewhere."""
+    """Save this process's environment for the workers of a sweep. Records its path, the engine's
+    `url`, and the `places` of the sweep's jobs from now on. `tell` is informed if an earlier record
+    is damaged. Raises `UsageError` if some jobs may be elsewhere."""
     refuse_moved_sweep(store, plan.name, places, tell)
     path = keep_environment(store, plan, url, capabilities)
     document: dict[str, object] = {"schema": SCHEMA, "env_file": path, "engine": url}
     document |= {"place": dict(places[0]), "home": home()}
     if len(places) > 1:
-        # An older version, which knows of one place, is to think that the sweep is elsewhere.
+        # An older version, which supports one place only, must conclude that the sweep is
+        # elsewhere.
         document["place"] = {"backend": plan.launch.backend}
         document["places"] = [dict(place) for place in places]
     store.replace(Layout(plan.name).service, encode(document))
 
 
 def keep_environment(store: Store, plan: Plan, url: str | None, capabilities: Capabilities) -> str:
-    """Keep this process's environment for the workers of a sweep. Returns where."""
+    """Save this process's environment for the workers of a sweep. Returns the file's path."""
     key = preflight.engine_key(capabilities)
     extra = environment.service_environment(plan.service, url, key, plan.launch.env)
     shared = preflight.shared_environment(capabilities, store, plan.name)
@@ -151,19 +152,20 @@ def keep_environment(store: Store, plan: Plan, url: str | None, capabilities: Ca
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:
-    """The variables that a sweep needs and nobody may see."""
+    """Names of the variables with the secrets that a sweep needs."""
     return [*secrets, *(["TINKER_API_KEY"] if service == "tinker" else [])]
 
 
 def secret_values(names: Sequence[str]) -> list[str]:
-    """The values of secrets here, without those too short to be told from other text."""
+    """Values of the secrets in this environment, without those too short to distinguish from other
+    text."""
     found = (os.environ.get(name, "") for name in names)
     return [value for value in found if len(value) >= _SHORTEST]
 
 
 def hidden_values(names: Sequence[str]) -> list[str]:
-    """The values that must not get into a copy of the code: the secrets', and whatever else looks
-    like one here."""
+    """Values that must not get into a copy of the code: the secrets, and variables of this
+    environment that look like secrets."""
     return redaction.secret_values(os.environ, names)
 
 
@@ -180,15 +182,15 @@ def _refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
 
 
 def merge(old: Plan, new: Plan) -> Plan:
-    """Make the plan of a sweep that is launched again. Runs are matched by id and keep the name
-    they are known by; those that the grid no longer has stay on record, retired."""
+    """Make the plan of a sweep that is launched again. Runs are matched by id and keep their
+    recorded names; runs that the grid no longer has stay on record as retired."""
     names = {run.id: run.name for run in old.runs}
     taken = set(names.values())
     runs: list[Run] = []
     for run in new.runs:
         name = names.get(run.id)
         if name is None:
-            # A name that an earlier grid gave to another run gets a suffix.
+            # If an earlier grid gave the name to another run, it gets a suffix.
             name = run.name if run.name not in taken else f"{run.name}~{run.id[:6]}"
         runs.append(run._replace(name=name))
     kept = {run.id for run in runs}
@@ -198,7 +200,7 @@ def merge(old: Plan, new: Plan) -> Plan:
 
 
 def tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
-    """Tell what differs from the launch before, and what becomes of what it started."""
+    """Report what differs from the previous launch, and what happens to its runs."""
     states = read_states(store, new.name)
     at_work = sum(state.state in OPEN for state in states.values())
     known = [states[run.id] for run in new.runs if run.retired and run.id in states]
@@ -222,7 +224,7 @@ def tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]
 
 
 def changes(old: Plan, new: Plan) -> list[str]:
-    """Say, a line each, what is different for attempts from now on."""
+    """One line for each change that affects future attempts."""
     before, after = _options(old), _options(new)
     changed = [
         key
@@ -249,8 +251,8 @@ def _budget(plan: Plan) -> str:
 
 
 def _options(plan: Plan) -> dict[str, object]:
-    """The options of a launch, without empty sections of backends; those of a stage's own by its
-    name and theirs."""
+    """Launch options without empty backend sections. A stage's own options are named
+    `<stage>.<option>`."""
     own = {f"{stage.name}.{k}": v for stage in plan.stages for k, v in stage.launch.items()}
     return {k: v for k, v in (plan.launch.document() | own).items() if v != {}}
 

@@ -1,5 +1,5 @@
-"""Warns of a metric that earlier runs of the same recipe did not record: it is probably misspelt,
-and without it a sweep has no report."""
+"""Warns about a metric that earlier runs of the same recipe did not record. It is probably
+misspelt, and a sweep without its metric has no report."""
 
 import os
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ _SHOWN = 6
 
 
 def unrecorded_metric(planned: Plan, store: Store) -> str | None:
-    """Make a warning if the newest succeeded run of the same recipe in this store did not record
-    the plan's metric. None if it did, if there is no such run, or if the store is elsewhere, where
-    looking would take too long."""
+    """Make a warning if a recent succeeded run of the same recipe in this store did not record the
+    plan's metric. None if it did, if there is no such run, or if the store is remote, where the
+    search would take too long."""
     if planned.stages:
         told = (unrecorded_metric(part, store) for part in planned.parts)
         return next(filter(None, told), None)
@@ -34,7 +34,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
         try:
             found = _recorded(store, sweep, planned.recipe.reference)
         except (NotFound, StoreError):
-            continue  # other verbs tell of it
+            continue  # other verbs report it
         if found is None:
             continue
         if wanted in found:
@@ -50,7 +50,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
 
 
 def newest_sweeps(store: Store) -> Iterator[str]:
-    """The sweeps that were launched last, the newest first."""
+    """The most recently launched sweeps, newest first."""
 
     def launched(sweep: str) -> float:
         path = store.local_path(Layout(sweep).plan)
@@ -63,8 +63,9 @@ def newest_sweeps(store: Store) -> Iterator[str]:
 
 
 def _recorded(store: Store, sweep: str, recipe: str) -> set[str] | None:
-    """The keys that a succeeded run of the sweep recorded; None if it has no such run, or another
-    recipe. Of a long file only the beginning and the end are read: some keys come late."""
+    """The keys that a succeeded run of the sweep recorded; None if the sweep has no such run or
+    another recipe. Only the beginning and the end of a long file are read; the end, because some
+    keys appear late."""
     plan = read_plan(store, sweep)
     if plan.stages or plan.recipe.reference != recipe:
         return None

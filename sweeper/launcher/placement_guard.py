@@ -1,5 +1,6 @@
-"""Keeps a sweep where its jobs are. A launcher that looked for them in another queue, or on another
-cluster, would find none, take those that wait for lost, and start each a second time."""
+"""Refuses to launch a sweep away from the place of its jobs. A launcher that looked in another
+queue or on another cluster would find no jobs, consider the waiting ones lost, and start each a
+second time."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,23 +42,22 @@ __all__ = [
 ]
 
 Located: TypeAlias = Sequence[Mapping[str, str]]
-"""The places of a sweep, in their order, each with what distinguishes it from others."""
+"""The places of a sweep, in order, each with the fields that identify it."""
 
 _NAMED = 3
 _ANSWER_SECONDS = 20.0
-"""How long a backend may take to answer: some look for 15 s before they believe that a job is
-gone."""
+"""Time limit for a backend's answer: some check for 15 s before they report a job as gone."""
 _CANCEL = "`sweeper cancel` them, launch, and `sweeper retry` them"
 
 
 def place_of(backend: Backend) -> dict[str, str]:
-    """What distinguishes the place where a backend's jobs wait from others."""
+    """The fields that identify the place of a backend's jobs."""
     return {"backend": backend.name, **backend.location()}
 
 
 def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[str, str]]:
-    """The same of all backends of a sweep. One that could not be opened is where it was `before`,
-    if that is known."""
+    """The places of all backends of a sweep. A backend that could not be opened keeps its place
+    from `before`, if that is known."""
     known = {place["backend"]: dict(place) for place in before}
     return [
         known.get(name, place_of(backend)) if isinstance(backend, Away) else place_of(backend)
@@ -66,8 +66,7 @@ def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[
 
 
 def refuse_another(before: Located, name: str, backend: Backend) -> None:
-    """Refuse a backend of the place `name` that leads to another place than `before`. Raises
-    `EnvironmentFailure`."""
+    """Raise `EnvironmentFailure` if the backend `name` leads to another place than in `before`."""
     here = place_of(backend) | {"backend": name}
     for place in before:
         if place["backend"] == name and not _is_part(place, here):
@@ -81,9 +80,10 @@ def refuse_moved_sweep(
 ) -> None:
     """Refuse a launch to `places` while jobs of the sweep may be elsewhere.
 
-    A job that a user has cancelled may be: if it starts, its worker finds the request. For runs
-    that may or may not have been submitted the earlier place is asked. `tell` hears of a record
-    that is damaged where none of it is needed. Raises `UsageError`, and `StoreError` where it is.
+    Cancelled jobs may be elsewhere: if one starts, its worker finds the request. If it is unknown
+    whether runs were submitted, the earlier place is queried. Raises `UsageError` to refuse, and
+    `StoreError` if the record of the earlier places is needed and damaged. `tell` is informed if it
+    is damaged but not needed.
     """
     try:
         plan = read_plan(store, sweep)
@@ -100,7 +100,7 @@ def refuse_moved_sweep(
 
 
 class _Left(NamedTuple):
-    """An attempt that is not over; one that is not `submitted` may have been, or not."""
+    """An attempt that is not over. If `submitted` is false, it is unknown whether it was."""
 
     run: str
     attempt: int
@@ -111,17 +111,17 @@ class _Left(NamedTuple):
 def _was_at(
     store: Store, sweep: str, one: _Left, before: Located, places: Located
 ) -> Mapping[str, str] | None:
-    """The place of an attempt, of those `before`, where a launch to `places` would not find it;
-    None where it would."""
+    """The place among `before` that has the attempt, if a launch to `places` would not find it
+    there; None if it would."""
     at = None
     if len(before) > 1 or len(places) > 1:
         try:
             at = submitted_to(store, sweep, one.run, one.attempt)
-        except Damaged:  # it may be at any of them
+        except Damaged:  # it may be at any of the places
             kept = [there for there in before if any(_is_part(there, place) for place in places)]
             return next((there for there in before if there not in kept), None)
     there = next((place for place in before if place["backend"] == at), before[0])
-    # Of an attempt from before there could be several places the launcher takes the first for its.
+    # Attempts recorded by a version without several places belong to the first place.
     here = places if at is not None or len(places) == 1 else places[:1]
     return None if any(_is_part(there, place) for place in here) else there
 
@@ -129,7 +129,8 @@ def _was_at(
 def _refuse_unless_none(
     store: Store, plan: Plan, left: Sequence[_Left], before: Mapping[str, str], places: Located
 ) -> None:
-    """Refuse to leave these attempts behind at a place, unless it says that it has none of them."""
+    """Refuse to leave these attempts behind at a place, unless the place reports that it has none
+    of them. Raises `UsageError`."""
     sweep, there, here = plan.name, _shown(before), " and ".join(map(_shown, places))
     submitted = [one.name for one in left if one.submitted]
     opened = {token(one.run, one.attempt): one.name for one in left if not one.submitted}
@@ -155,7 +156,7 @@ def _refuse_unless_none(
 
 
 def moved_from(store: Store, sweep: str, plan: Plan, places: Located) -> str | None:
-    """Where the sweep was submitted to, in words, if that is not among `places`; else None."""
+    """The place the sweep was submitted to, in words, if it is not among `places`; else None."""
     for before in _places_before(store, sweep, plan):
         if not any(_is_part(before, place) for place in places):
             return _shown(before)
@@ -170,8 +171,9 @@ def _places_before(
     needed: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Located:
-    """Where the sweep was submitted to. If that cannot be read, it raises `StoreError` where it is
-    `needed`, since there may be jobs; else it is going to be written anew, of which `tell` hears.
+    """The places the sweep was submitted to. If the record cannot be read, raises `StoreError` if
+    it is `needed`, since there may be jobs; otherwise informs `tell` that the record will be
+    rewritten, and returns the plan's places.
     """
     before = [{"backend": place} for place in plan.launch.places]
     try:
@@ -189,8 +191,8 @@ def _places_before(
 
 
 def is_same(before: Located, places: Located) -> bool:
-    """Whether these are the places from before, in their order. Of one that was away then it was
-    not known where it is."""
+    """Whether `places` are the earlier places in the same order. A place that was away earlier has
+    no location on record, and matches by name."""
     pairs = zip(before, places, strict=False)
     return len(before) == len(places) and all(_is_part(*pair) for pair in pairs)
 
@@ -201,7 +203,7 @@ def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:
 
 def _backend_before(store: Store, sweep: str, plan: Plan, before: Mapping[str, str]) -> Backend:
     """Open the backend that the sweep was submitted to. Raises `EnvironmentFailure` if its name
-    means another place from here."""
+    refers to another place on this machine."""
     name = before["backend"]
     folder = f"{store.root}/{sweep}"
     backend = open_backend(name, sweep, folder, options_of(plan.launch, name))
@@ -211,8 +213,7 @@ def _backend_before(store: Store, sweep: str, plan: Plan, before: Mapping[str, s
 
 
 def _asked(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
-    """Ask a backend which jobs it finds. One that does not believe its own answer yet is given
-    time."""
+    """Ask a backend which jobs it has. Waits while the backend is not sure of its answer yet."""
     deadline = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
@@ -224,9 +225,9 @@ def _asked(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
 
 
 def _left(store: Store, sweep: str, plan: Plan) -> list[_Left]:
-    """The attempts that are not over, of runs that are not to be stopped."""
+    """The attempts that are not over, except those of runs that are being cancelled."""
     launch = plan.launch
-    # Where the backend restarts jobs by itself, preempted ones wait in its queue again.
+    # If the backend restarts jobs by itself, preempted ones are in its queue again.
     restarted = may_restart(launch)
     events = read_events(store, sweep)
     found: list[_Left] = []
@@ -244,8 +245,8 @@ def _left(store: Store, sweep: str, plan: Plan) -> list[_Left]:
 
 
 def _is_requeued(store: Store, plan: Plan, run: str, state: RunState) -> bool:
-    """Whether the job of a preempted attempt may wait where it was, to be started again. None is
-    left of one that was withdrawn: should its job begin all the same, it finds that and ends."""
+    """Whether the job of a preempted attempt may be queued again at its place. A withdrawn attempt
+    has no job left: if its job still begins, it finds the withdrawal and ends."""
     launch = plan.launch
     try:
         if read_outcome(store, plan.name, run, state).reason == WITHDRAWN:
@@ -258,6 +259,6 @@ def _is_requeued(store: Store, plan: Plan, run: str, state: RunState) -> bool:
 
 
 def _shown(place: Mapping[str, str]) -> str:
-    """`slurm (cluster a)`."""
+    """A place for people: `slurm (cluster a)`."""
     about = ", ".join(f"{key} {value}" for key, value in place.items() if key != "backend")
     return f"{place.get('backend')} ({about})" if about else str(place.get("backend"))

@@ -1,4 +1,4 @@
-"""The plan that a command line asks for: the grid's, with what flags say in place of it."""
+"""Makes the plan of a grid, with overrides from command-line flags."""
 
 import argparse
 
@@ -15,8 +15,8 @@ __all__ = ["planned_by"]
 
 
 def planned_by(arguments: argparse.Namespace) -> Plan:
-    """Make the plan that a command line asks for. Raises `GridError`, and `StoreError` for a root
-    where no sweep can be kept."""
+    """Make the plan for the arguments of a command line. Raises `GridError`, and `StoreError` for a
+    root that cannot hold sweeps."""
     overrides = list(arguments.overrides)
     if arguments.backend:
         overrides.append(f"launch.backend={arguments.backend}")
@@ -28,7 +28,7 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
     except GridError as error:
         try:
             check_root(store)
-        except StoreError as other:  # all that is wrong is told at once
+        except StoreError as other:  # report all problems at once
             raise GridError([*error.problems, str(other)]) from error
         raise
     check_root(store)
@@ -36,7 +36,7 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
 
 
 def _with_budget(planned: Plan, text: str) -> Plan:
-    """The plan with what `--budget` says in place of the grid's. Raises `GridError`."""
+    """Replace limits of the plan's budget by those of `--budget`. Raises `GridError`."""
     problems = Problems()
     given = {key.strip(): value for key, _, value in (p.partition("=") for p in text.split(","))}
     before = {} if planned.budget is None else planned.budget.document()

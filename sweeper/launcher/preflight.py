@@ -1,5 +1,5 @@
-"""Checks a launch before anything is recorded: that jobs of its backend can do what they must, and
-reach the engine, their secrets and their code."""
+"""Checks before a launch is recorded that jobs at its backends can reach the store, the engine,
+their secrets and their code."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 ENGINE_URL = "SWEEPER_ENGINE_URL"
-"""The variable with the address at which jobs reach the engine, if that is not on their machine."""
+"""The variable with the engine's address for jobs that run on other machines."""
 _SERVICE_KEY = "TINKER_API_KEY"
 _TRIALS = 20
 
@@ -42,8 +42,9 @@ _TRIALS = 20
 def admit(
     launch: Launch, store: Store, service: str, secrets: Sequence[str], *, live: bool
 ) -> Capabilities:
-    """Check that jobs at each place can do what they must, and return what all can. `secrets` are
-    the names of those that runs need. Raises `UsageError`, a line for each place that cannot."""
+    """Check that jobs at each place can work, and return the capabilities that all places share.
+    `secrets` are the names of the secrets that runs need. Raises `UsageError`, or `GridError` with
+    a line for each place if several have problems."""
     wrong: list[str] = []
     for place in launch.places:
         try:
@@ -59,7 +60,7 @@ def admit(
 def _admit(
     launch: Launch, backend: str, store: Store, service: str, secrets: Sequence[str], *, live: bool
 ) -> None:
-    """The same for one place."""
+    """Check one place. Raises `UsageError`."""
     capabilities = capabilities_at(launch, backend)
     if not capabilities.here and service == "local":
         engine_url(capabilities)
@@ -82,8 +83,9 @@ def _admit(
 
 
 def engine_url(capabilities: Capabilities) -> str | None:
-    """The address of the engine that somebody has started for the jobs; None where jobs run on this
-    machine, and one is found or started here. Raises `UsageError` when no address is given."""
+    """The address of the engine that the user started for the jobs; None if jobs run on this
+    machine, where the launch finds or starts one. Raises `UsageError` if the address or the token
+    is missing."""
     if capabilities.here:
         return None
     url, token = os.environ.get(ENGINE_URL, ""), os.environ.get(TOKEN, "")
@@ -97,12 +99,12 @@ def engine_url(capabilities: Capabilities) -> str | None:
 
 
 def engine_key(capabilities: Capabilities) -> str:
-    """The key that jobs give the engine: of the one at `engine_url`, or of ours."""
+    """The key that jobs give the engine at `engine_url`, or the engine of this machine."""
     return client_key() if capabilities.here else os.environ.get(TOKEN, "")
 
 
 def kept_here(capabilities: Capabilities, secrets: Sequence[str]) -> list[str]:
-    """The secrets that jobs get from this process's environment."""
+    """Names of the secrets that jobs get from this process's environment."""
     return [name for name in secrets if name not in capabilities.secrets]
 
 
@@ -113,8 +115,8 @@ def has_code(
     code: CodeCopy,
     tell: Callable[[str], None],
 ) -> None:
-    """Check that jobs which do not see this machine's folders get the recipe, and tell what they do
-    not get. `kind` and `file` are the recipe's. Raises `UsageError`."""
+    """Check that jobs without access to this machine's folders get the recipe, and report to `tell`
+    what they do not get. `kind` and `file` are the recipe's. Raises `UsageError`."""
     if capabilities.files:
         return
     if code.kept is None:
@@ -131,8 +133,9 @@ def has_code(
 def try_out(
     backends: Mapping[str, Backend], plan: Plan, runs: Iterable[Run], *, some: bool = False
 ) -> None:
-    """Ask each backend whether it would take the jobs of a plan's runs. Raises `EnvironmentFailure`
-    if one never will, or if none answers; with `some` only if all say so, or do not answer."""
+    """Ask each backend whether it would accept the jobs of a plan's runs. Raises
+    `EnvironmentFailure` if one refuses or none answers; with `some`, only if every backend refuses
+    or does not answer."""
     launches = {name: plan.launch_of(name) for name in (None, *(s.name for s in plan.stages))}
     known = [(launches.get(run.stage, plan.launch), run.config) for run in runs]
     wrong: list[EnvironmentFailure] = []
@@ -148,13 +151,13 @@ def try_out(
 
 
 def shared_environment(capabilities: Capabilities, store: Store, sweep: str) -> str | None:
-    """Where the runs' environment is kept if jobs on other machines, which see the sweep's folder,
-    need it: beside the sweep. None for this machine's private place."""
+    """The path of the runs' environment file in the sweep's folder, for jobs on other machines that
+    see this folder. None if the file belongs in this machine's private folder."""
     if capabilities.here or not capabilities.files:
         return None
     return environment_in_store(store, sweep)
 
 
 def environment_in_store(store: Store, sweep: str) -> str | None:
-    """The file beside the sweep for its runs' environment; None where the store has no folders."""
+    """The runs' environment file in the sweep's folder; None if the store has no local folders."""
     return store.local_path(f"{sweep}/launcher/environment.json")

@@ -1,5 +1,5 @@
-"""The launcher's part where the store is elsewhere: it checks that the store can be used, and
-brings into it what dead workers left on this machine."""
+"""Supports launchers of sweeps in remote stores: checks the store, and uploads what dead workers
+left on this machine."""
 
 import hashlib
 import os
@@ -14,8 +14,8 @@ __all__ = ["check", "launcher_log", "recover"]
 
 
 def check(store: Store, sweep: str) -> None:
-    """Check that a sweep can be launched there. Raises `UsageError` for a store that only this
-    process has, `StoreError` for one that does not answer or cannot create exclusively."""
+    """Check that a sweep can be launched in a store. Raises `UsageError` for a store in this
+    process's memory, `StoreError` for one that does not answer or lacks exclusive creation."""
     from sweeper.storage.remote import RemoteStore
 
     if store.root.startswith("memory://"):
@@ -27,9 +27,8 @@ def check(store: Store, sweep: str) -> None:
 
 
 def recover(store: Store, sweep: str, *, over: bool) -> None:
-    """Sync what dead workers of the sweep left on this machine; when the sweep is `over`, remove
-    the copies of what is in the store. If the store does not answer, it is left for the next
-    time."""
+    """Upload what dead workers of the sweep left on this machine. If the sweep is `over`, remove
+    local copies of stored files. If the store does not answer, this is left for the next call."""
     from sweeper.worker import spool
 
     found, layout = spool.place(store.root, home()), Layout(sweep)
@@ -40,7 +39,7 @@ def recover(store: Store, sweep: str, *, over: bool) -> None:
 
 
 def launcher_log(store: Store, sweep: str) -> str:
-    """The file on this machine for the log of a detached launcher."""
+    """The path of a detached launcher's log on this machine."""
     folder = os.path.join(home(), "launchers")
     os.makedirs(folder, exist_ok=True)
     name = hashlib.sha256(f"{store.root}/{sweep}".encode()).hexdigest()[:16]

@@ -1,5 +1,5 @@
-"""What a launch would hand to a backend, in the backend's own format: YAML, or a text of its own.
-The backend is not asked for anything."""
+"""Shows the jobs that a launch would submit, in the backend's own format: YAML or plain text. The
+backend is not contacted."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +25,10 @@ _PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z
 
 
 def manifests(found: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
-    """Of every run that a launch would start: what is submitted at once goes together. Of several
-    places each is told apart, after a line that says so, as if all runs went there: which run goes
-    where is known when it starts. Raises `UsageError` where no place has a format of its own, and
-    where a launch would be refused, as far as that can be known without asking anybody."""
+    """Manifests of all runs that a launch would start, in the batches in which they would be
+    submitted. If there are several places, each is shown after a remark, as if all runs went there,
+    because the place of a run is chosen only when it starts. Raises `UsageError` if no place has a
+    format of its own, or if offline checks would refuse the launch."""
     plan = found.plan
     launch = plan.launch
     if all(backend_type(place).manifests is None for place in launch.places):
@@ -52,7 +52,7 @@ def manifests(found: LaunchPreview, store: Store) -> Iterator[Manifest | str]:
 
 
 def text(manifest: Manifest | str) -> Iterator[str]:
-    """The lines of a manifest: of a document as YAML, which begins with `---`; or of a remark."""
+    """The lines of a manifest (a document becomes YAML that begins with `---`) or of a remark."""
     if isinstance(manifest, str):
         yield f"# {manifest}"
         return
@@ -66,8 +66,8 @@ def text(manifest: Manifest | str) -> Iterator[str]:
 
 
 def _block(value: object, indent: str) -> Iterator[str]:
-    """A mapping or a list that is not empty, each entry in lines of its own. Every string is in
-    quotes, so that YAML of any version reads it as one."""
+    """The lines of a non-empty mapping or list. Every string value is quoted, so that all versions
+    of YAML read it as a string."""
     if isinstance(value, Mapping):
         for key, inner in cast("Mapping[str, object]", value).items():
             name = key if _PLAIN.match(key) else flow(key)

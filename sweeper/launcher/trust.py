@@ -1,11 +1,11 @@
-"""Makes sure that users execute only sweeps that they trust. A launch or a retry executes what
-`sweep.json` says, with the environment of whoever types it: so they must have written it, or have
-agreed to it.
+"""Makes sure that users execute only sweeps that they trust. A launch or a retry executes the
+commands in `sweep.json` with the user's environment, so the user must have written the document or
+have agreed to it.
 
-What this home writes carries a seal: a keyed hash of the whole document. The key lies in the home,
-or in $SWEEPER_IDENTITY, by which one person can use several machines. A sealed document stays
-trusted wherever its folder is moved, but not once anybody else has changed it. If a user agrees to
-somebody else's document, the home remembers that, as long as the document stays the same.
+Documents written from this home carry a seal: a keyed hash of the whole document. The key is in the
+home, or in $SWEEPER_IDENTITY, so that one person can use several machines. A sealed document stays
+trusted if its folder is moved, but not if anybody else changes it. If a user agrees to another
+user's document, the home remembers this for as long as the document stays the same.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from sweeper.provenance.redaction import is_secret_name
 __all__ = ["Agree", "is_ours", "refuse", "require", "sealed"]
 
 Agree = Callable[[Sequence[str]], bool]
-"""Called with lines that say what would be executed; returns whether it may be."""
+"""Called with lines about what would be executed; returns whether the user allows it."""
 
 _SEAL = "seal"
 _VARIABLE = "SWEEPER_IDENTITY"
@@ -33,19 +33,19 @@ _SHORTEST = 16
 
 
 def refuse(lines: Sequence[str]) -> bool:
-    """Agree to nothing: for callers without anybody to ask."""
+    """Agree to nothing: for callers that cannot ask a user."""
     del lines
     return False
 
 
 def sealed(document: Mapping[str, object]) -> dict[str, object]:
-    """The document of a plan, with the seal of this home. Raises `EnvironmentFailure`."""
+    """Add this home's seal to the document of a plan. Raises `EnvironmentFailure`."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return plain | {_SEAL: _seal(_key(make=True), plain)}
 
 
 def is_ours(document: Mapping[str, object]) -> bool:
-    """Whether this home has written a document, or its user has agreed to just this one."""
+    """Whether a document was written from this home, or its user agreed to exactly this one."""
     key, seal = _key(make=False), str(document.get(_SEAL)).encode("utf-8", "replace")
     if key and hmac.compare_digest(seal, _seal(key, document).encode()):
         return True
@@ -53,8 +53,8 @@ def is_ours(document: Mapping[str, object]) -> bool:
 
 
 def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
-    """Raise `UsageError` unless what the recorded sweep at `where` says may be executed: because it
-    is ours, or because `agree` says so, which is remembered."""
+    """Raise `UsageError` unless the recorded sweep at `where` may be executed: because it is ours,
+    or because `agree` allows it, which is remembered."""
     if is_ours(document):
         return
     if not agree([f"{where} was not launched by you from here:", *_executed(document)]):
@@ -66,7 +66,7 @@ def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
 
 
 def _executed(document: Mapping[str, object]) -> Iterator[str]:
-    """Say, a line each, what a launch of a recorded sweep executes."""
+    """Lines about what a launch of a recorded sweep executes."""
     recipe, launch = table_of(document.get("recipe")), table_of(document.get("launch"))
     stages = [table_of(stage) for stage in list_of(document.get("stages"))]
     recipes = [table_of(stage.get("recipe")) for stage in stages] or [recipe]
@@ -93,7 +93,7 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
 
 
 def _told(notify: Mapping[str, object]) -> Iterator[object]:
-    """Show who is told of a sweep, and by which of the user's variables."""
+    """The receivers of a sweep's notifications, and the user's variables that they use."""
     yield from filter(None, (_argv(notify.get("command")), notify.get("webhook")))
     email = table_of(notify.get("email"))
     yield from filter(None, (notify.get("slack"), email.get("server"), email.get("password")))
@@ -104,14 +104,14 @@ def _argv(command: object) -> str:
 
 
 def _shown(variables: Iterable[tuple[str, object]]) -> Iterator[str]:
-    """Show variables with their values, since those may be executed as well (LD_PRELOAD)."""
+    """Variables with their values, since a value can cause execution too (LD_PRELOAD). The values
+    of secrets are left out."""
     for name, value in variables:
         yield name if is_secret_name(str(name)) else f"{name}={value}"
 
 
 def _text(document: Mapping[str, object]) -> bytes:
-    """A canonical encoding of a document, the same whether it was read or is about to be
-    written."""
+    """A canonical encoding of a document, the same before writing and after reading."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return json.dumps(json.loads(json.dumps(plain)), sort_keys=True, separators=(",", ":")).encode()
 
@@ -125,7 +125,7 @@ def _digest(document: Mapping[str, object]) -> str:
 
 
 def _key(*, make: bool) -> bytes:
-    """This user's secret key; empty where there is none yet and none is to be made."""
+    """This user's secret key; empty if there is none and `make` is false."""
     given = os.environ.get(_VARIABLE, "")
     if given:
         if len(given) < _SHORTEST:
@@ -161,9 +161,9 @@ def _agreed() -> set[str]:
 
 
 def _remember(document: Mapping[str, object]) -> None:
-    """Remember that the user has agreed to a document. The line is appended in one write, so that
-    two processes do not mix theirs."""
-    with suppress(OSError):  # then it is asked again
+    """Remember that the user agreed to a document. The line is appended in one write, so that the
+    lines of two processes do not mix."""
+    with suppress(OSError):  # then the user is asked again
         os.makedirs(home(), mode=0o700, exist_ok=True)
         with open(os.path.join(home(), "trusted"), "a", encoding="ascii") as file:
             file.write(f"{_digest(document)}\n")

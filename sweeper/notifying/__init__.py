@@ -1,1 +1,1 @@
-"""Sends what people are to be told: by a command, a webhook, Slack or e-mail."""
+"""Sends notifications by a command, a webhook, Slack or e-mail."""

@@ -1,4 +1,4 @@
-"""Sends the messages of a sweep that nobody has sent, and again what did not arrive."""
+"""Sends the unsent messages of a sweep, and retries failed deliveries."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ from sweeper.storage.sweeps import ensure_identity
 __all__ = ["MOST_TRIES", "Delivery", "Sender", "deliver"]
 
 MOST_TRIES = 8
-"""How often one call tries to send a message to a receiver."""
+"""Maximum number of tries per message and receiver in one call."""
 _LONGEST_WAIT = 60.0
 
 
 class Delivery(NamedTuple):
-    """What is known of a message and a receiver: `delivered` is None where it is not known."""
+    """The delivery of a message to a receiver; `delivered` is None if it is unknown."""
 
     key: str
     kind: str
@@ -30,8 +30,8 @@ class Delivery(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """A sweep and how its messages are sent: `verdict` finds the line of its verdict, `cwd` is
-    where commands run."""
+    """A sweep and the settings for sending its messages: `verdict` returns the line of its verdict,
+    `cwd` is the folder for commands."""
 
     store: Store
     sweep: str
@@ -43,8 +43,8 @@ class Sender(NamedTuple):
 
 
 def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
-    """Send what is not sent, until all has arrived, or was tried `most` times; wait ever longer in
-    between. Returns what became of each message. Raises `StoreError`."""
+    """Send unsent messages until all are delivered or were tried `most` times, with exponential
+    backoff. Returns the state of each delivery. Raises `StoreError`."""
     counted: dict[tuple[str, str], int] = {}
     read: dict[str, Message] = {}
     identity = ensure_identity(sender.store, sender.sweep)
@@ -71,7 +71,8 @@ _Found = tuple[Delivery, str, str]
 
 
 def _is_due(found: _Found) -> bool:
-    """Whether it was never sent, or did not arrive. One that was cut off may have."""
+    """Whether a message was never sent, or its delivery failed. An interrupted try is not repeated,
+    because the message may have arrived."""
     delivery = found[0]
     return delivery.delivered is False or (delivery.delivered is None and not delivery.tries)
 
@@ -84,7 +85,7 @@ def _look(sender: Sender, read: dict[str, Message]) -> list[_Found]:
         try:
             message = read[key] = read.get(key) or messages.read(store, sweep, key)
         except (NotFound, StoreError):
-            continue  # one that is damaged holds up no other
+            continue  # a damaged message does not block others
         if message.kind not in sender.notify.on:
             continue
         for way in sender.notify.receivers:
@@ -103,7 +104,7 @@ def _letter(sender: Sender, identity: str, message: Message, verdict: str | None
 
 
 def _try(sender: Sender, letter: Letter, way: str, number: int) -> None:
-    """Send a letter, unless somebody else does."""
+    """Send a letter, unless another process does."""
     key = letter.identity.partition(".")[2]
     if not messages.begin(sender.store, sender.sweep, key, way, number):
         return

@@ -1,5 +1,5 @@
-"""The ways in which a message reaches somebody. Each sends once, and raises `Undelivered` if that
-did not go well; what it says holds no secret."""
+"""Sends a message to a receiver: command, webhook, Slack or e-mail. Each function tries once and
+raises `Undelivered` on failure. Error texts hold no secrets."""
 
 import json
 import smtplib
@@ -22,18 +22,18 @@ from sweeper.sanitize import sanitize, sanitize_lines
 __all__ = ["SECONDS", "Letter", "Undelivered", "send"]
 
 SECONDS = 15.0
-"""How long a receiver has to answer."""
+"""Time limit for a receiver's answer."""
 _COMMAND_SECONDS = 60.0
 _PORTS = {"ssl": 465, "starttls": 587, "none": 25}
 
 
 class Undelivered(Exception):
-    """It did not arrive, for this reason."""
+    """The message was not delivered; the text is the reason."""
 
 
 class Letter(NamedTuple):
-    """What is sent: `identity` tells it from all others, `lines` are its text, the first of which
-    says what it is about, `verdict` the line of the verdict if there is one."""
+    """A message to send: `identity` is unique, `lines` are its text with the subject first,
+    `verdict` is the line of the verdict if there is one."""
 
     identity: str
     sweep: str
@@ -45,15 +45,15 @@ class Letter(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return sanitize_lines("\n".join(self.lines))
 
 
 def send(
     way: str, letter: Letter, notify: Notify, environment: Mapping[str, str], cwd: str | None = None
 ) -> None:
-    """Send a letter by one way. `environment` holds the variables that the settings name. Raises
-    `Undelivered`."""
+    """Send a letter to the receiver `way`. `environment` holds the variables that the settings
+    name. Raises `Undelivered`."""
     ways: Mapping[str, Callable[[], None]] = {
         "command": lambda: _by_command(letter, notify.command or (), environment, cwd),
         "webhook": lambda: _by_webhook(letter, _value(notify.webhook, environment)),
@@ -127,7 +127,7 @@ def _by_slack(letter: Letter, url: str) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An address that sends us elsewhere has not taken the message."""
+    """Treats redirects as failures: a redirecting server has not accepted the message."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         return None

@@ -1,1 +1,1 @@
-"""Where a sweep came from, and the code it runs."""
+"""Records the origin of a sweep and the code that it runs."""

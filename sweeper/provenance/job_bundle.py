@@ -1,10 +1,10 @@
-"""What a launch gives its jobs to take along to machines that have Python and nothing else, for
-`launch.requirements`: sweeper's own source, and which packages its workers reach the store with.
-`sweeper/worker/bare_machine.py` is what they do with it.
+"""Prepares jobs for machines that have Python and nothing else (`launch.requirements`): uploads
+sweeper's source, and lists the packages that workers need to reach the store.
+`sweeper/worker/bare_machine.py` installs them on the machine.
 
-The source is that of the launcher's own sweeper, in the store as
-`<sweep>/code/sweeper-<hash>.zip`; the packages are pinned as they are here. The recipe's
-requirements are a file of the checkout, and come with the copy of the code.
+The source is that of the launcher's own sweeper, stored as `<sweep>/code/sweeper-<hash>.zip`. The
+packages are pinned to the versions installed here. The recipe's requirements are a file of the
+checkout, which is part of the copy of the code.
 """
 
 import ast
@@ -37,14 +37,14 @@ sys.path[:] = [path for path in sys.path if path]
 import base64, zlib
 exec(zlib.decompress(base64.b64decode("%s")))
 """
-"""What every Python can read; the rest is packed, since AWS Batch takes 8 KB of all that is said of
-a job, and Kubernetes reads a `$`. The working folder is not on the path: what lies there is the
-recipe's."""
+"""Code that every Python version can parse. The rest is compressed and encoded, because AWS Batch
+limits the description of a job to 8 KB, and Kubernetes interprets `$`. The working folder is
+removed from the path, since its modules are the recipe's."""
 
 
 def carry(store: Store, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
-    """Put into the store what the plan's jobs take along; None where they need nothing. Raises
-    `UsageError` for a file of requirements that is not in the copy of the code."""
+    """Upload the bundle that the plan's jobs need; None if they need none. Raises `UsageError` for
+    a requirements file that is not in the copy of the code."""
     asked = dict.fromkeys(filter(None, (part.launch.requirements for part in plan.parts)))
     if not asked:
         return None
@@ -65,7 +65,8 @@ def carry(store: Store, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
 
 
 def describe(store: Store, plan: Plan) -> Carried:
-    """The same as far as it is known before it is in the store. Raises `UsageError`."""
+    """Describe the bundle without uploading it; the requirements files are left out. Raises
+    `UsageError` for a requirements file with mistakes."""
     digest = hashlib.sha256(_source()).hexdigest()[:32]
     options: dict[str, None] = {}
     for part in plan.parts:
@@ -87,7 +88,7 @@ def _packages(root: str) -> list[str]:
 
 
 def pinned(packages: Sequence[str]) -> list[str]:
-    """Requirements for packages and all that they need, of the versions that are here."""
+    """Requirements for packages and their dependencies, pinned to the versions installed here."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     found: dict[str, str] = {}
@@ -110,7 +111,7 @@ def pinned(packages: Sequence[str]) -> list[str]:
 
 @functools.cache
 def _source() -> bytes:
-    """The package sweeper as it lies here, as a zip file: the same bytes for the same files."""
+    """The installed package sweeper as a zip file: the same bytes for the same files."""
     import zipfile
 
     written = io.BytesIO()
@@ -127,8 +128,8 @@ def _source() -> bytes:
 
 
 def bare_command(python: str, root: str, carried: Carried) -> list[str]:
-    """The beginning of a command line that makes a worker out of Python alone; a module of
-    sweeper's and its arguments follow."""
+    """The start of a command line that runs sweeper on a machine with only Python. The caller
+    appends a module of sweeper and its arguments."""
     setup = {
         "requirements": "\n".join([*carried.packages, ""]),
         "source": f"{root}/{carried.archive}",
@@ -140,9 +141,9 @@ def bare_command(python: str, root: str, carried: Carried) -> list[str]:
 
 @functools.cache
 def _text() -> str:
-    """`worker/bare_machine.py` as one text without imports of sweeper: the functions that it
-    imports are copied into it. `ast.unparse` is not used: it writes syntax that older versions
-    of Python cannot read."""
+    """The source of `worker/bare_machine.py` without imports of sweeper: the functions that it
+    imports are copied into it. `ast.unparse` is not used, because it writes syntax that older
+    versions of Python cannot parse."""
     tree, lines = _parsed("sweeper.worker.bare_machine")
     for node in reversed(tree.body):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sweeper"):
@@ -159,7 +160,7 @@ def _text() -> str:
 
 
 def _parsed(module: str) -> tuple[ast.Module, list[str]]:
-    """A module of ours, and its lines without what only people read."""
+    """The syntax tree of a module of sweeper, and its lines without docstrings."""
     path = os.path.join(_TOP, *module.split(".")[1:])
     with open(f"{path}.py", encoding="utf-8") as file:
         text = file.read()

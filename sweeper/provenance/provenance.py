@@ -1,8 +1,8 @@
-"""Where a sweep came from: enough to tell later what ran, and to run it again.
+"""Collects the provenance of a sweep: enough to know later what ran, and to run it again.
 
-`collect` makes what `sweep.json` has as `provenance`. What is too long for that lies beside it in
-`<sweep>/code/`, named by its hash: the diff against the commit, the list of all packages. Secrets
-are taken out by their values, and on the command line by the names of what they are given to.
+`collect` makes the `provenance` of `sweep.json`. The long parts, which are the diff against the
+commit and the list of all packages, are files in `<sweep>/code/` named by their hashes. Secrets are
+removed by their values, and on the command line also by the names of their options.
 """
 
 import hashlib
@@ -46,10 +46,10 @@ def collect(
     secrets: Collection[str],
     code: Mapping[str, object],
 ) -> dict[str, object]:
-    """Command line, user, host, the recipe's interpreter and its packages, the commit of `cwd` and
-    how its files differed from it. `secrets` are names of variables; `code` says what was kept
-    of the code, or why nothing was. Raises `StoreError`."""
-    import platform  # planning loads this module, and needs none of that
+    """Collect the command line, the host, the recipe's interpreter and its packages, the commit of
+    `cwd`, and the differences of its files from the commit. `secrets` are names of variables;
+    `code` has the fields about the copy of the code, or why there is none. Raises `StoreError`."""
+    import platform  # planning imports this module and does not need it
 
     redactor = Redactor(secret_values(os.environ, secrets))
     layout = Layout(sweep)
@@ -80,15 +80,16 @@ def collect(
 def earlier(
     provenance: Mapping[str, object], before: Sequence[Mapping[str, object]]
 ) -> list[Mapping[str, object]]:
-    """The launches before the next, the last first; of each what was typed and which code ran.
-    `provenance` is that of the last, `before` what this gave of those before it."""
+    """The previous launches, the latest first, each with its command line, host and code.
+    `provenance` is that of the latest launch; `before` is this function's result for the launches
+    before it."""
     essence = {key: provenance.get(key) for key in ("time", "command", "host", "commit", "code")}
     return [essence, *before][:_EARLIER]
 
 
 def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
-    """A command line that can be shown: `--api-key=...`, `--token ...` and `password=...` without
-    what they are given, and without the value of any secret."""
+    """Make a command line safe to show: masks the values of `--api-key=...`, `--token ...` and
+    `password=...`, and the value of any secret."""
     shown: list[str] = []
     masked = False
     for argument in command:
@@ -106,8 +107,9 @@ def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
 def _changes(
     store: Store, layout: Layout, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
-    """How the working tree differs from the commit: `dirty`, `diff`, `untracked`. Where git does
-    not answer in time, `dirty` and `diff` are None: that is not to pass for no difference."""
+    """The differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If git
+    does not answer in time, `dirty` is never False, so that this is not mistaken for no
+    difference."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv")
     differs = git(root, "diff", *options, "HEAD") if commit else b""
     listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")
@@ -143,7 +145,7 @@ def _below(path: str, folder: str) -> bool:
 
 
 def _keep(store: Store, layout: Layout, data: bytes, ending: str) -> str:
-    """Put something beside the plan, once; gives its path in the store."""
+    """Store data next to the plan, unless it is there. Returns its path in the store."""
     path = layout.code(f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}")
     if not store.exists(path):
         with suppress(AlreadyExists):
@@ -152,8 +154,8 @@ def _keep(store: Store, layout: Layout, data: bytes, ending: str) -> str:
 
 
 def _packages(python: str) -> tuple[str | None, dict[str, str]]:
-    """The version of an interpreter, and of every package that it finds: by the names of their
-    folders, which is quick. Nothing for one that does not answer."""
+    """The version of an interpreter, and of each package on its path, read from folder names, which
+    is quick. None and no packages if the interpreter does not answer."""
     try:
         result = subprocess.run(
             [python, "-c", _LIST],

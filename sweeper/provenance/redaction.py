@@ -1,8 +1,8 @@
-"""Keeping secrets' values out of what is printed. Standard library only.
+"""Removes the values of secrets from output. Standard library only.
 
-What is replaced: the value as it stands, and as JSON, `repr` and an address (percent-encoded) would
-write it. A value that a recipe prints in pieces, reversed or in base64 is not recognised; nor are
-short ones, of which a log is full by chance.
+A value is replaced as it is, and in the forms that JSON, `repr` and percent-encoding give it. A
+value that a recipe prints in pieces, reversed or in base64 is not recognised. Short values are not
+replaced either, because they occur in logs by chance.
 """
 
 import json
@@ -13,31 +13,32 @@ __all__ = ["Redactor", "is_secret_name", "secret_values"]
 
 MASK = b"***"
 SHORTEST_NAMED = 4
-"""Characters that a declared secret needs at least for its value to be replaced."""
+"""Minimum length of a declared secret's value to be replaced."""
 SHORTEST_GUESSED = 8
-"""The same for a variable that is taken for a secret because of its name."""
+"""Minimum length for a variable that is considered a secret because of its name."""
 
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
-# The patterns are texts: `re` compiles one when it is first used, and a worker needs few.
-# Names, as words: `OPENAI_APIKEY`, `openai.api_key`, `openaiApiKey`.
+# The patterns are strings: `re` compiles one when it is first used, and a worker needs few.
+# Splits names into words: `OPENAI_APIKEY`, `openai.api_key`, `openaiApiKey`.
 _WORD = r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])"
-# A name with one of these is a secret's wherever it stands, also at the end of a word: PGPASSWORD.
+# A name that contains one of these is a secret's, also at the end of a word: PGPASSWORD.
 _ANYWHERE = (
     r"(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|SSHPASS"
     r"|(API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION|SIGNING)_?KEY"
     r"|(ACCESS|AUTH|API|BEARER|REFRESH|SESSION)_?TOKEN|CONNECTION_?STRING|WEBHOOK(_URL)?)S?(_|$)"
 )
-# With one of these only at the end, since much else has them: TOKENIZERS_PARALLELISM, KEY_REPEAT.
+# These count only at the end, since many other names have them: TOKENIZERS_PARALLELISM, KEY_REPEAT.
 _AT_THE_END = frozenset({"KEY", "PASS", "AUTH", "JWT"})
 _AT_THE_END_OF_MORE = frozenset({"PWD", "PAT"})  # PWD itself is a folder
 _QUALIFIED = "READ|WRITE|R[OW]|PROD|DEV|STAGING|TEST|MAIN|OLD|NEW|BACKUP|DEFAULT"
-# What ends in one of these says where something is, or how it is made, and not what it is.
+# A name that ends in one of these describes a secret (its location, size, ...) but does not hold
+# it.
 _ABOUT = (
     "FILE|PATH|DIR|DIRECTORY|FOLDER|IDS?|NAME|TYPE|LEN|LENGTH|SIZE|COUNT|TTL|EXPIRY|EXPIRES|TIMEOUT"
     "|URI|HOST|ENDPOINT|PROVIDER|MANAGER|BACKEND|ARN|REGION|SOCK|PROMPT|POLICY"
 )
-# What these are of is told to everybody: a tokenizer's marks, a column, half of a pair.
+# Tokens and keys that are public: a tokenizer's special tokens, a column, a public key.
 _KNOWN_TO_ALL = (
     "BOS|EOS|PAD|UNK|MASK|SEP|CLS|STOP|START|END|IMAGE|SPECIAL"
     "|PUBLIC|METRIC|REWARD|SORT|GROUP|PARTITION|FOREIGN|HOT"
@@ -46,8 +47,8 @@ _IN_ADDRESS = r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@"
 
 
 def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
-    """The values that nobody should see: of the variables in `names`, of those whose name is a
-    secret's, and passwords within addresses (`postgres://me:password@host`)."""
+    """The secret values in an environment: of the variables in `names`, of variables with a
+    secret's name, and passwords within addresses (`postgres://me:password@host`)."""
     found: list[str] = []
     for name, value in environment.items():
         if name in names:
@@ -82,7 +83,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _passwords(value: str) -> list[str]:
-    """Those in the addresses of a value, as they stand there and as they are meant."""
+    """The passwords in the addresses in a value, both as written and percent-decoded."""
     if "://" not in value:
         return []
     from urllib.parse import unquote
@@ -93,34 +94,34 @@ def _passwords(value: str) -> list[str]:
 
 
 class Redactor:
-    """Replaces secrets in a stream of bytes that comes in pieces, however it is cut. Keeps back at
-    most the length of the longest secret, where the end of a piece may be the start of one."""
+    """Replaces secrets in a stream of bytes that arrives in arbitrary pieces. If the end of a piece
+    may be the start of a secret, it holds back at most the length of the longest secret."""
 
     def __init__(self, values: Sequence[str]) -> None:
         self._needles = sorted({form for value in values for form in _forms(value)})
         self._held = b""
-        self._covered = 0  # how much at the start of what is held belongs to a secret already told
+        self._covered = 0  # bytes at the start of `_held` of a secret whose mask was returned
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown after another piece."""
+        """Add a piece. Returns the output that is safe to show so far."""
         if not self._needles:
             return data
         data = self._held + data
         return self._show(data, self._open(data))
 
     def end(self) -> bytes:
-        """What was kept back: nothing comes after it."""
+        """End the stream. Returns the rest of the output."""
         return self._show(self._held, len(self._held))
 
     def text(self, text: str) -> str:
-        """A text of its own, redacted."""
+        """Redact a whole text, independently of the stream."""
         fresh = Redactor(())
         fresh._needles = self._needles
         data = text.encode("utf-8", "surrogateescape")
         return (fresh.feed(data) + fresh.end()).decode("utf-8", "surrogateescape")
 
     def _open(self, data: bytes) -> int:
-        """Where the first secret may begin that `data` ends in the middle of."""
+        """The first position where a secret may begin that `data` ends in the middle of."""
         first = len(data)
         for needle in self._needles:
             at = max(0, len(data) - len(needle) + 1)
@@ -132,7 +133,7 @@ class Redactor:
         return first
 
     def _spans(self, data: bytes) -> list[tuple[int, int]]:
-        """Where secrets are, overlapping ones as one."""
+        """The spans of secrets in `data`, with overlapping ones merged."""
         found = [(0, self._covered)] if self._covered else []
         for needle in self._needles:
             at = -1
@@ -147,14 +148,14 @@ class Redactor:
         return merged
 
     def _show(self, data: bytes, upto: int) -> bytes:
-        """Give what is before `upto`, and keep the rest."""
+        """Return the redacted data before `upto`, and hold back the rest."""
         shown: list[bytes] = []
         at, covered = 0, max(0, self._covered - upto)
         for start, end in self._spans(data):
             if start >= upto:
                 break
             shown.append(data[at:start])
-            if start or not self._covered:  # else its mask was given with the piece before
+            if start or not self._covered:  # else the previous piece had its mask
                 shown.append(MASK)
             at = min(end, upto)
             covered = max(covered, end - upto)
@@ -164,7 +165,7 @@ class Redactor:
 
 
 def _forms(value: str) -> set[bytes]:
-    """How a value may be written."""
+    """The forms in which a value may be printed."""
     raw = value.encode("utf-8", "surrogateescape")
     texts = {
         json.dumps(value)[1:-1],

@@ -1,5 +1,5 @@
-"""A file of requirements (`launch.requirements`) that jobs take along to other machines: what is
-wrong with it there, and where its packages come from."""
+"""Reads the requirements file that jobs use on other machines (`launch.requirements`): finds lines
+that do not work there, and the options that say where packages come from."""
 
 import os
 import re
@@ -14,27 +14,28 @@ _SOURCES = (
     *("-i", "--index-url", "--extra-index-url", "-f", "--find-links"),
     *("--no-index", "--trusted-host"),
 )
-"""Options of a requirements file that say where packages come from: the worker's do, too."""
+"""Options of a requirements file that say where packages come from. They also apply to the worker's
+own packages."""
 _FOLDERS = ("-f", "--find-links")
 _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 _EDITABLE = ("-e", "--editable")
 _PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{|\d+/)\S+@|(?<!ssh)://(?!\$\{)[^/@:\s]+@")
-"""As people write one, up to the last `@`, for it may have a `/`; and a name alone, which is a
-token, but for ssh. Digits before a `/` are a port."""
+"""A password in an address, up to the last `@`, since a password may contain `/`. Also a user name
+alone, which is a token except with ssh. Digits before a `/` are a port."""
 _PATH = re.compile(r"\.{0,2}/|\.{1,2}(\[|$)|.*\.(whl|zip|tgz|tar\.(gz|bz2|xz))$|~")
 _BELOW = re.compile(r"[^\s;@]*/")
 
 
 class Requirements(NamedTuple):
-    """A requirements file as read: its options that say where packages come from, and what is wrong
-    with it for jobs elsewhere, a line each."""
+    """A requirements file: its options that say where packages come from, and its mistakes for jobs
+    on other machines, one line each."""
 
     options: tuple[str, ...]
     mistakes: tuple[str, ...]
 
 
 def read(path: str) -> Requirements:
-    """Read a requirements file. Whether the packages are to be had is the installer's to say."""
+    """Read a requirements file. Does not check whether the packages are available."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = list(_lines(file.read()))
@@ -55,7 +56,8 @@ def read(path: str) -> Requirements:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, by their numbers; what goes on after a backslash is one."""
+    """The non-empty lines without comments, with their numbers. Lines that end with a backslash are
+    joined with the next."""
     begun, held = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         begun = begun if held else number
@@ -68,7 +70,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """An option's name and value; of a requirement no name."""
+    """The name and value of an option; a requirement has an empty name."""
     if not line.startswith("-"):
         return "", line
     if line[1] != "-" and len(line) > 2 and line[2] not in " =":
@@ -78,7 +80,7 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _wrong(name: str, value: str) -> str | None:
-    """What is wrong with a line for jobs on other machines."""
+    """The mistake in a line for jobs on other machines; None if there is none."""
     shown = f"`{f'{name} {value}'.strip()[:80]}`"
     if _PASSWORD.search(value):
         return (
@@ -99,8 +101,8 @@ def _wrong(name: str, value: str) -> str | None:
 
 
 def outside(path: str, *folders: str | None) -> str | None:
-    """Why a file does not come with the copy of the checkout in which the first of `folders` lies
-    that lies in one; None where it does."""
+    """Why a file is not in the copy of the checkout; None if it is. The checkout is that of the
+    first of `folders` that is in one."""
     root = snapshot.checkout_of(*folders)
     if root is None:
         return f"{path} is to come with the copy of a git checkout, and there is none: `git init`"

@@ -1,23 +1,23 @@
-"""The code as it was at launch: a copy of the checkout, in which the runs execute.
+"""Copies the checkout at launch, so that runs execute the code of that time.
 
-What is kept: every file that git tracks, as it is in the working tree, and untracked files that git
-does not ignore; as `<sweep>/code/<hash>.tar.gz`, the same tree under the same hash. Neither the
-user's index nor any ref or object of their repository is touched.
+The copy has every file that git tracks, as in the working tree, and untracked files that git does
+not ignore. It is stored as `<sweep>/code/<hash>.tar.gz`; the same tree has the same hash. The
+user's index and the refs and objects of their repository are not changed.
 
-What is not kept is reached where it is, by symbolic links made when a host first extracts the
-snapshot, and by a later launch of the same code for what has come since: whatever git ignores
-(`.venv`, data), virtual environments, large files (over 10 MB, untracked ones over 1 MB), files in
-which a secret's value stands, links that lead out of the checkout, submodules. `__pycache__` is
-left out, and `.git` is the copy's own: at the commit of the launch, with the checkout's objects, so
-that recipes can ask git where they come from. So relative paths lead where they led; but what a run
-writes by a relative path into a folder that git tracks, or that did not exist, lands in the
-snapshot, which all runs of the same code share: results belong into `log_path`.
+Other files are reached in the checkout through symbolic links: files that git ignores (`.venv`,
+data), virtual environments, large files (over 10 MB, untracked ones over 1 MB), files that contain
+a secret's value, links that lead out of the checkout, and submodules. The links are made when a
+host first extracts the snapshot; a later launch of the same code adds links to new files.
+`__pycache__` is left out. The copy has its own `.git`, at the commit of the launch and with the
+checkout's objects, so that recipes can ask git for their commit. Relative paths thus lead to the
+same files. But a run that writes by a relative path into a tracked or new folder writes into the
+snapshot, which all runs of the same code share: results belong in `log_path`.
 
-A recipe's imports are moved to the copy (`bootstrap.py`); those of a `command:` are not, which so
-finds a package that is installed in place (`pip install -e`) in the checkout.
+A recipe's imports are redirected to the copy (`bootstrap.py`). Those of a `command:` are not, so it
+finds packages that are installed in place (`pip install -e`) in the checkout.
 
-Recipes are checked in the checkout itself, moments before it is kept: what is changed in between is
-kept as changed, and has not been checked.
+Recipes are checked in the checkout itself, moments before it is copied. Changes made in between are
+copied without a check.
 
 Used by the launch (`make`) and by the worker (`extract`). Standard library only.
 """
@@ -46,7 +46,8 @@ _UNTRACKED_FILES = 2_000
 _ALL_BYTES = 100_000_000
 _LEFT_OUT = frozenset({".git", "__pycache__"})
 _ENVIRONMENTS = ("/pyvenv.cfg", "/conda-meta/history")
-"""What tells that a folder is an environment of packages: linked, ignored by git or not."""
+"""Files that mark a folder as a virtual environment. It is linked even if git does not ignore
+it."""
 _GIT_SECONDS = 20.0
 _ANOTHER_REPOSITORY = frozenset(
     {
@@ -54,23 +55,23 @@ _ANOTHER_REPOSITORY = frozenset(
         *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE"),
     }
 )
-"""Where a hook, say, has git look, wherever it is called."""
+"""Variables, set e.g. by git hooks, that make git use another repository than the folder's."""
 
 
 class CodeCopy(NamedTuple):
-    """`kept` is None where nothing was kept, and `why` says why. `linked` are files
-    that a copy could have been expected of and that are reached in the checkout instead."""
+    """The result of `make`. `kept` is None if there is no copy, and `why` is the reason. `linked`
+    are files that are reached in the checkout although one could expect them in the copy."""
 
     kept: Snapshot | None
     why: str | None
     linked: tuple[str, ...] = ()
     in_checkout: bool = True
-    """Whether there is anything that could be kept."""
+    """Whether there is a checkout to copy."""
 
 
 def git(folder: str, *arguments: str) -> bytes | None:
-    """What git prints; None when there is no git, no checkout, or no answer in time. Takes no lock
-    and refreshes no index."""
+    """The output of git; None if git or the checkout is missing, git fails, or it does not answer
+    in time. Takes no lock and refreshes no index."""
     environment = {k: v for k, v in os.environ.items() if k not in _ANOTHER_REPOSITORY}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
@@ -89,7 +90,7 @@ def git(folder: str, *arguments: str) -> bytes | None:
 
 
 def checkout_of(*folders: str | None) -> str | None:
-    """The top folder of the checkout in which the first of `folders` lies that lies in one."""
+    """The top folder of the checkout of the first of `folders` that is in one; None if none is."""
     for folder in folders:
         found = git(folder, "rev-parse", "--show-toplevel") if folder else None
         if found and found.strip():
@@ -98,7 +99,7 @@ def checkout_of(*folders: str | None) -> str | None:
 
 
 def commit_of(root: str) -> str | None:
-    """The commit that a checkout is at; None where there is none."""
+    """The current commit of a checkout; None if there is none."""
     found = git(root, "rev-parse", "--verify", "HEAD")
     return found.decode().strip() if found else None
 
@@ -106,8 +107,8 @@ def commit_of(root: str) -> str | None:
 def make(
     store: Store, sweep: str, cwd: str, file: str | None = None, *, secrets: Collection[str] = ()
 ) -> CodeCopy:
-    """Keep the checkout in which `cwd`, else the recipe's `file`, lies. `secrets` are values that
-    must not get into the store. Raises `StoreError`."""
+    """Copy the checkout that contains `cwd`, or else the recipe's `file`, into the store. `secrets`
+    are values that must not get into the store. Raises `StoreError`."""
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
         return CodeCopy(None, "not in a git checkout", in_checkout=False)
@@ -139,7 +140,7 @@ def make(
 
 
 def changed(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> bool:
-    """Whether the checkout is not any more what a `snapshot` kept of it."""
+    """Whether the checkout has changed since the snapshot."""
     try:
         results = _results(store, kept.root, kept.archive.partition("/")[0])
         data = _Tree(kept.root, results, secrets).archive()
@@ -149,8 +150,8 @@ def changed(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> b
 
 
 def relink(kept: Snapshot) -> None:
-    """Where this machine has extracted a `snapshot` before, link what has come to the checkout
-    since: data that a run has failed for want of, say. Only for code that has not changed."""
+    """If this machine has extracted a snapshot before, add links to files that are new in the
+    checkout, such as data whose absence made a run fail. Only for code that has not changed."""
     from sweeper.paths import home
 
     top = _top(kept, home())
@@ -161,8 +162,8 @@ def relink(kept: Snapshot) -> None:
 
 
 def _results(store: Store, root: str, sweep: str) -> list[str]:
-    """Folders in the checkout `root` that hold what sweeps leave, and no code: the store; where
-    the checkout lies in the store, its sweeps; and what sweeper keeps on this machine."""
+    """Folders in the checkout `root` that hold results and no code: the store (or its sweeps, if
+    the checkout is inside the store) and sweeper's home."""
     from sweeper.paths import home
 
     top = store.local_path("")
@@ -176,15 +177,15 @@ def _results(store: Store, root: str, sweep: str) -> list[str]:
 
 
 class _TooMuchError(Exception):
-    """The checkout is too large to be copied."""
+    """The checkout is too large to copy."""
 
 
 class _UnlistedError(Exception):
-    """Git does not say, or not in time, which files the checkout has."""
+    """Git fails to list the files of the checkout, or does not answer in time."""
 
 
 class _Tree:
-    """The files of a checkout that are kept."""
+    """The files of a checkout that belong in the copy."""
 
     def __init__(self, root: str, results: Sequence[str], secrets: Collection[str]) -> None:
         self._root = os.path.realpath(root)
@@ -194,8 +195,8 @@ class _Tree:
         self.linked: list[str] = []
 
     def archive(self) -> bytes:
-        """A tar file, the same bytes for the same tree. Raises `_TooMuchError`, `_UnlistedError`:
-        a copy without some of the code would pass for the code."""
+        """A tar file of the tree, the same bytes for the same tree. Raises `_TooMuchError` or
+        `_UnlistedError`, since an incomplete copy would be mistaken for the code."""
         import io
         import tarfile
 
@@ -208,7 +209,7 @@ class _Tree:
         return written.getvalue()
 
     def _names(self) -> Iterator[tuple[str, int]]:
-        """Paths below the root, sorted, each with the most bytes that it may have."""
+        """Sorted paths below the root, each with its maximum size in bytes."""
         found = dict.fromkeys(self._list("--cached"), _TRACKED_BYTES)
         others = self._list("--others", "--exclude-standard")
         for count, name in enumerate(_without_environments(others)):
@@ -226,8 +227,8 @@ class _Tree:
         return sorted({name for name in names if not name.endswith("/") and self._ours(name)})
 
     def _ours(self, name: str) -> bool:
-        """Whether a file is the checkout's own: not a result in a store that lies in it, nor what
-        Python leaves about, nor, as git sees it too, anything beyond a symbolic link."""
+        """Whether a file belongs to the checkout: not a result in a store inside it, not in
+        `__pycache__`, and, as for git, not behind a symbolic link."""
         if not _LEFT_OUT.isdisjoint(name.split("/")):
             return False
         folder = os.path.dirname(name)
@@ -286,10 +287,10 @@ def _without_environments(names: Sequence[str]) -> list[str]:
 
 
 def extract(store: Store, kept: Snapshot, home: str) -> str:
-    """The folder, on this machine, with the code of the `snapshot` of a job; made when there is
-    none yet, by the first of those who ask at once. Raises `StoreError`.
+    """Extract a job's snapshot on this machine, unless that was done before. Returns the folder. Of
+    several processes that ask at once, the first extracts. Raises `StoreError`.
 
-    The recipe's own folder in it is `os.path.join(<it>, kept.cwd)`.
+    The recipe's own folder is `os.path.join(<returned folder>, kept.cwd)`.
     """
     import fcntl
     import shutil
@@ -306,7 +307,7 @@ def extract(store: Store, kept: Snapshot, home: str) -> str:
             if os.path.isdir(top):
                 return top
             part = f"{top}.part"
-            shutil.rmtree(part, ignore_errors=True)  # of one who was killed at it
+            shutil.rmtree(part, ignore_errors=True)  # left by a killed process
             try:
                 os.mkdir(part)
                 _unpack(data, part)
@@ -314,7 +315,7 @@ def extract(store: Store, kept: Snapshot, home: str) -> str:
                 _give_history(kept, part)
                 os.rename(part, top)
             except OSError:
-                shutil.rmtree(part, ignore_errors=True)  # a disk that is full has use for the room
+                shutil.rmtree(part, ignore_errors=True)  # the disk may be full: free the space
                 raise
     except OSError as error:
         raise StoreError(f"cannot extract the code of this run: {error}") from error
@@ -322,7 +323,7 @@ def extract(store: Store, kept: Snapshot, home: str) -> str:
 
 
 def _top(kept: Snapshot, home: str) -> str:
-    # Two clones with the same files have links of their own.
+    # Two clones with the same files need different links.
     clone = hashlib.sha256(os.fsencode(kept.root)).hexdigest()[:8]
     return os.path.join(home, "snapshots", f"{os.path.basename(kept.hash)}-{clone}")
 
@@ -341,7 +342,7 @@ def _unpacked(archive: bytes, digest: str) -> bytes:
 
 
 def _unpack(data: bytes, folder: str) -> None:
-    """Write the files of our own archive, and nothing outside of `folder`."""
+    """Write the files of an archive, and nothing outside `folder`."""
     import io
     import tarfile
 
@@ -367,15 +368,16 @@ def _below(member: "tarfile.TarInfo") -> list[str]:
 
 
 def _write(path: str, source: IO[bytes], mode: int) -> None:
-    # Executable or not, as it was; and as our umask has it.
+    # Keeps the executable bit; the umask applies.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode & 0o777)
     with os.fdopen(descriptor, "wb") as file:
         file.write(source.read())
 
 
 def _give_history(kept: Snapshot, copy: str) -> None:
-    """A repository for the copy, as far as there is git and the checkout. Many a recipe notes its
-    commit, and fails where there is none. Nothing that is done to it reaches the checkout's."""
+    """Make a git repository for the copy, if git and the checkout are available. Many recipes
+    record their commit, and fail without a repository. Changes to it do not affect the checkout's
+    repository."""
     commit = kept.commit
     objects = git(kept.root, "rev-parse", "--git-path", "objects") if commit else None
     if not commit or not objects or git(copy, "init", "-q", "--template=") is None:
@@ -390,11 +392,11 @@ def _give_history(kept: Snapshot, copy: str) -> None:
 
 
 def _link_rest(live: str, copy: str) -> None:
-    """Link what the checkout has and its copy has not."""
+    """Link the files of the checkout that its copy lacks."""
     try:
         found = sorted(os.scandir(live), key=lambda entry: entry.name)
     except OSError:
-        return  # another machine, where there is no such checkout
+        return  # another machine, without this checkout
     for entry in found:
         path = os.path.join(copy, entry.name)
         if entry.name in _LEFT_OUT:
