@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from sweeper.worker.rate_limits import Pauses
     from sweeper.worker.usage import UsageFiles
 
-__all__ = ["Heartbeat"]
+__all__ = ["BEAT_SECONDS", "Heartbeat"]
+
+BEAT_SECONDS = 5.0
+"""The interval between two heartbeats."""
 
 
 class Heartbeat:

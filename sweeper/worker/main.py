@@ -37,7 +37,7 @@ from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, with_retries
 from sweeper.worker.engine import blame
 from sweeper.worker.guard import Guard
-from sweeper.worker.heartbeat import Heartbeat
+from sweeper.worker.heartbeat import BEAT_SECONDS, Heartbeat
 from sweeper.worker.job import (
     Prepared,
     backend_variables,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Worker", "main"]
 
-BEAT_SECONDS = 5.0
 SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
 """Seconds that a worker waits for its own signal, and for its own end if the recipe was killed."""
