@@ -1,1 +1,1 @@
-"""Drives a sweep: what is to run, what does, and what is to be started next."""
+"""Drives a sweep: starts runs, follows them, retries them."""

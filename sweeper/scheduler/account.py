@@ -1,5 +1,5 @@
-"""Whose quota the runs of a sweep use: an account, known by a hash of its key and address. And how
-its launchers find what they know together."""
+"""The account whose quota the runs of a sweep use, known by a hash of its key and address; and
+the place where its launchers share what they know."""
 
 import hashlib
 import os
@@ -47,7 +47,8 @@ _SECTION = Section(
 
 
 class Quota(NamedTuple):
-    """What the user's configuration says of quotas: where they are shared, and how large it is."""
+    """The quota settings of the user's configuration: where quotas are shared, and how large they
+    are."""
 
     place: str
     slots: int | None = None
@@ -55,7 +56,7 @@ class Quota(NamedTuple):
 
 
 def quota_settings() -> Quota:
-    """Read them. Raises `EnvironmentFailure` for what is wrong with the configuration file."""
+    """Reads the settings. Raises `EnvironmentFailure` for mistakes in the configuration file."""
     node, problems = config_file.table("quota")
     found = _SECTION.read(node, "quota", problems).values
     config_file.refuse(problems)
@@ -69,20 +70,21 @@ def quota_settings() -> Quota:
 
 
 def handed_on() -> dict[str, str]:
-    """The variables by which a launcher elsewhere on this machine finds the same settings."""
+    """The variables that give a launcher elsewhere on this machine the same settings."""
     found = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
     return {name: _absolute(value, os.getcwd()) for name, value in found.items()}
 
 
 def _absolute(place: str, base: str) -> str:
-    """A folder, beside `base` where it is relative; or the address of a store as it is."""
+    """A folder as an absolute path, relative to `base` if needed; the address of a store is
+    unchanged."""
     if "://" in place:
         return place
     return os.path.normpath(os.path.join(base, os.path.expanduser(place)))
 
 
 def check_place(plan: Plan) -> None:
-    """See that a launch of this plan can share its quota and its account's budget. Raises
+    """Checks that a launch of this plan can share its quota and its account's budget. Raises
     `EnvironmentFailure`."""
     if plan.service == "none":
         return
@@ -96,15 +98,14 @@ def check_place(plan: Plan) -> None:
 
 
 def _source() -> str:
-    """Who says where quotas are shared, for people."""
+    """Names, for people, the setting that says where quotas are shared."""
     if os.environ.get(PLACE):
         return f"${PLACE}"
     return f"quota.place in {config_file.file()}, or else in sweeper's home"
 
 
 def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
-    """The account of a plan's runs: 16 hexadecimal digits. None for runs that use no service that
-    we know of."""
+    """The account of a plan's runs: 16 hexadecimal digits; None for runs without a known service."""
     if plan.service == "none":
         return None
     if settings.account is not None:
@@ -139,7 +140,7 @@ def _hash(key: str, address: str) -> str:
 
 
 def governor_of(context: Context, service: Service) -> Governor:
-    """The governor of a sweep's launcher. Raises `EnvironmentFailure`, `StoreError`."""
+    """Makes the governor of a sweep's launcher. Raises `EnvironmentFailure`, `StoreError`."""
     plan = context.plan
     settings = Quota("") if plan.service == "none" else quota_settings()
     account = account_of(plan, service, settings)

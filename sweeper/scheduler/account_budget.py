@@ -1,11 +1,10 @@
-"""What all sweeps of an account have used together, beside what they may use at most by the user's
+"""Adds up what all sweeps of an account have used, and compares it with the budget in the user's
 configuration.
 
-    <account>/spent/<sweep>.json      replaced by the sweep's launcher, and there when it is over
+<account>/spent/<sweep>.json replaced by the sweep's launcher, and kept when it is over
 
-While one of them cannot be read nobody knows what is left, and so nothing new is started.
-
-The account and its place are those of the quota (`account.py`).
+If one of these files cannot be read, the rest of the budget is unknown, so nothing new is
+started. The account and its place are those of the quota (`account.py`).
 """
 
 import time
@@ -34,15 +33,15 @@ _REMOTE_SECONDS = 5.0
 
 
 class Limits(NamedTuple):
-    """The limits, and of which time they are: `day`, `month` or `all`."""
+    """The limits, and the period that they apply to: `day`, `month` or `all`."""
 
     budget: Budget
     per: str = "all"
 
 
 def configured_budget() -> Limits | None:
-    """What the table `budget` of the configuration says; None without one. Raises
-    `EnvironmentFailure` for what is wrong with it."""
+    """The table `budget` of the configuration; None without one. Raises `EnvironmentFailure` for
+    mistakes in it."""
     node, problems = config_file.table("budget")
     if not node.entries:
         return None
@@ -53,7 +52,7 @@ def configured_budget() -> Limits | None:
 
 
 def account_budget(context: Context, service: Service) -> "AccountBudget | None":
-    """The budget of the account that a sweep uses; None where it has none. Raises
+    """The budget of the account that a sweep uses; None if it has none. Raises
     `EnvironmentFailure`, `StoreError`."""
     limits = None if context.plan.service == "none" else configured_budget()
     if limits is None:
@@ -68,7 +67,7 @@ def _tokens(one: Spent) -> int:
 
 
 class AccountBudget:
-    """What a launcher knows of an account's spending. `trouble`: why that may not be all of it.
+    """A launcher's knowledge of its account's spending. `trouble`: why that may be incomplete.
     Raises `StoreError`."""
 
     def __init__(self, context: Context, store: Store, folder: str, limits: Limits) -> None:
@@ -86,8 +85,8 @@ class AccountBudget:
         self.trouble: str | None = None
 
     def look(self, now: Spent) -> Spent:
-        """What all sweeps have used in the time that counts, given that this one has used `now` in
-        all; as far as that is known (`trouble`)."""
+        """What all sweeps used in the period, given that this sweep has used `now` in total. It
+        may be incomplete (`trouble`)."""
         if self._context.clock() >= self._next:
             self._next = self._context.clock() + self._seconds
             self.exchange(now)
@@ -98,7 +97,7 @@ class AccountBudget:
         return self.spent
 
     def exchange(self, now: Spent) -> None:
-        """Write what is ours, and read what is others'."""
+        """Writes our own usage, and reads that of other sweeps."""
         self.trouble = None
         try:
             self._write(now)
@@ -110,7 +109,7 @@ class AccountBudget:
             self.trouble = f"spending of the account cannot be read: {error}"
 
     def _with_ours(self, now: Spent) -> SweepSpent:
-        """What this sweep has used, also what is not written yet."""
+        """The usage of this sweep, including what is not written yet."""
         known = self._mine or SweepSpent(self._context.sweep)
         return known.plus(now, self._created, self._today())
 
@@ -123,9 +122,9 @@ class AccountBudget:
             self._mine = found
 
     def _recorded(self, now: Spent) -> SweepSpent:
-        """What launchers of this sweep have told before us. What they told until version 0.1, or of
-        the same sweep in another folder, from where it was moved or copied, stays where it is, and
-        is not told again."""
+        """The usage that earlier launchers of this sweep recorded. Usage recorded by version 0.1,
+        or by the same sweep in a folder from which it was moved or copied, stays in its file and
+        is not recorded again."""
         try:
             return read_as(self._store, self._own, daily_spending.read)._replace(
                 identity=self._identity
@@ -148,8 +147,8 @@ class AccountBudget:
         return fresh._replace(created=self._created, counted=counted)
 
     def _read(self) -> None:
-        """Read what others have told, each for itself. Raises `StoreError` for what cannot be
-        read."""
+        """Reads the files of other sweeps, each separately. Raises `StoreError` for unreadable
+        ones."""
         listed = {entry.path: entry.stamp for entry in self._store.list(self._folder)}
         listed.pop(self._own, None)
         self._known = {path: one for path, one in self._known.items() if path in listed}

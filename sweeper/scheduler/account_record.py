@@ -1,12 +1,13 @@
-"""The record of an account: what its launchers know together, one page after the other.
+"""The record that the launchers of an account share. It consists of numbered pages; only the
+newest counts.
 
-    <account>/pages/<number>.json    created exclusively: of two who write a page one comes first,
-                                     and the other reads it and thinks again
-    <account>/beats/<member>         replaced every few seconds by each launcher
+<account>/pages/<number>.json created exclusively: if two launchers write a page, one comes first,
+and the other reads it and decides again <account>/beats/<member> replaced every few seconds by
+each launcher
 
-Only the newest page counts. So a page that was made from the one before it is true, whoever was
-killed meanwhile, on a folder as well as on S3. Older pages are removed, but for some: somebody may
-be reading them, and should the newest be damaged, the one before it counts.
+Each page is made from the one before it, so the newest is correct whoever was killed meanwhile,
+in a folder as well as on S3. Older pages are removed except for a few: somebody may be reading
+them, and if the newest is damaged, the one before it counts.
 """
 
 import os
@@ -28,11 +29,12 @@ _CHANCE = random.SystemRandom()
 _TRIES = 20
 _KEPT = 20
 _PAUSE_SECONDS = 0.02
-"""At most, before a page is written again: those who met at once do not meet again."""
+"""The longest random wait before a page is written again, so that launchers that collided do not
+collide again."""
 
 
 class AccountRecord(Protocol):
-    """Where an account's pages are."""
+    """The place of an account's pages."""
 
     is_remote: bool
     is_shared: bool
@@ -42,25 +44,25 @@ class AccountRecord(Protocol):
         ...
 
     def write(self, change: Callable[[Page], Page]) -> Page:
-        """Write the page that follows from the newest, where that is another; `change` may be asked
-        several times. Returns what counts now. Raises `StoreError`."""
+        """Writes the page that `change` makes of the newest one, if it differs. `change` may be
+        called several times. Returns the page that counts now. Raises `StoreError`."""
         ...
 
     def beat(self, member: str) -> None:
-        """Say that the launcher of a member lives. Raises `StoreError`."""
+        """Writes a member's heartbeat. Raises `StoreError`."""
         ...
 
     def forget(self, members: Iterable[str]) -> None:
-        """Remove the beats of members that are none any more."""
+        """Removes the heartbeats of former members."""
         ...
 
     def stamps(self) -> dict[str, int]:
-        """What changes, for each member, with its beats; as of the last look."""
+        """The stamps of all members' heartbeats at the last look."""
         ...
 
 
 class PrivateRecord:
-    """The record of a launcher that shares with nobody."""
+    """The record of a launcher that shares its quota with nobody."""
 
     is_remote = False
     is_shared = False
@@ -86,7 +88,7 @@ class PrivateRecord:
 
 
 class StoredRecord:
-    """The record of an account that is kept in a store."""
+    """The record of an account in a store."""
 
     is_shared = True
 
@@ -113,8 +115,8 @@ class StoredRecord:
         return sorted(filter(None, map(_number, names)))
 
     def _newest(self, numbers: list[int]) -> Page:
-        """The newest page that can be read, with the number of the newest: the next page takes the
-        place of all that are damaged."""
+        """The newest readable page, with the number of the newest page: the next page replaces
+        all damaged ones."""
         damages: list[Damaged] = []
         for number in reversed(numbers):
             if damages and number == self._page.number:
@@ -139,8 +141,8 @@ class StoredRecord:
         raise StoreError(f"{place_of(self._store, self._pages)}: too many launchers write at once")
 
     def _add(self, page: Page) -> bool:
-        """Write the next page. Returns whether it is known to count; else the newest is looked at
-        again, which does no harm."""
+        """Writes the next page. Returns whether it is known to count; if not, the newest page is
+        read again."""
         try:
             self._store.create(self._path(page.number), encode(page.document()))
         except AlreadyExists:
@@ -182,6 +184,6 @@ class StoredRecord:
 
 
 def _number(name: str) -> int:
-    """The number of a page, by its file's name; 0 for what is none."""
+    """The number of a page, from its file name; 0 if it is not a page."""
     stem, _, ending = name.partition(".")
     return int(stem) if ending == "json" and stem.isdecimal() else 0

@@ -25,23 +25,23 @@ from sweeper.worker.usage import FOLDER, UsageFiles
 __all__ = ["AttemptUsage", "SweepUsageWatch", "Used"]
 
 _SUM_SECONDS = 10.0
-"""Between two sums of what a sweep uses."""
+"""The interval between two sums of a sweep's usage."""
 _REMOTE_LOOKS = 10
-"""Outcomes that are read for one sum where each takes a while."""
+"""The most outcomes that are read for one sum, where each read is slow."""
 
 Attempt = tuple[str, int]
 
 
 class Used(NamedTuple):
-    """Of one attempt: what it used, and for how long it was at work, pauses left out."""
+    """The usage of one attempt, and how long it worked, without pauses."""
 
     usage: Usage = NO_USAGE
     seconds: float = 0.0
 
 
 class AttemptUsage:
-    """What all attempts of a sweep have used. What was once seen of an attempt counts, also when it
-    cannot be read for a moment."""
+    """The usage of all attempts of a sweep. Usage that was once read counts even if it cannot be
+    read for a moment."""
 
     def __init__(self, context: Context, run_table: RunTable, heartbeats: Heartbeats) -> None:
         self._context = context
@@ -51,8 +51,8 @@ class AttemptUsage:
         self._files: dict[Attempt, UsageFiles] = {}
 
     def look(self, most: int | None = None) -> Mapping[Attempt, Used]:
-        """What each attempt has used by now. Looks at no more than `most` of which nothing is known
-        yet: those are not there."""
+        """The current usage of each attempt. Reads at most `most` unknown attempts; the others
+        are missing from the result."""
         for run, view in self._run_table.views.items():
             for attempt in range(1, view.state.opened + 1):
                 key = run, attempt
@@ -63,7 +63,7 @@ class AttemptUsage:
         return self._seen
 
     def _look_at(self, run: str, attempt: int) -> None:
-        """Take note of what is known of an attempt now, unless more was known of it before."""
+        """Records the current usage of an attempt, unless a larger usage is known."""
         key = run, attempt
         happened = self._run_table.events(run)
         event = next((event for event in OUTCOMES if (attempt, event) in happened), None)
@@ -73,7 +73,7 @@ class AttemptUsage:
         self._seen[key] = Used(usage, max(before.seconds, found.seconds))
 
     def _at_work(self, key: Attempt) -> Used:
-        """Of an attempt without an outcome: its heartbeat, and what was counted since."""
+        """The usage of an attempt without an outcome: its heartbeat, and the counts since."""
         beat = self._heartbeats.known.get(key)
         if beat is not None:
             return self._counted(key, _of(beat.body))
@@ -82,7 +82,7 @@ class AttemptUsage:
         return self._counted(key, self._said(key))
 
     def _ended(self, key: Attempt, event: Event) -> Used:
-        """Of an attempt that has ended: its outcome, whoever has told it."""
+        """The usage of an ended attempt, from its outcome."""
         try:
             outcome = read_event(self._context.store, self._context.sweep, *key, event)
         except (NotFound, StoreError):
@@ -99,7 +99,7 @@ class AttemptUsage:
         return any(part.recipe.kind != "command" for part in self._context.plan.parts)
 
     def _said(self, key: Attempt) -> Used:
-        """What the worker said last."""
+        """The usage that the worker last reported."""
         return _of(read_heartbeat(self._context.store, self._context.layout.heartbeat(*key)))
 
     def _counted(self, key: Attempt, said: Used) -> Used:
@@ -120,8 +120,8 @@ def _of(body: Heartbeat) -> Used:
 
 
 class SweepUsageWatch:
-    """Sums up what the attempts of a sweep use, every few seconds, for whoever asks how it stands:
-    its launcher knows that without asking each run again."""
+    """Adds up the usage of a sweep's attempts every few seconds and publishes it, so that readers
+    need not query each run."""
 
     def __init__(self, context: Context, run_table: RunTable, attempts: AttemptUsage) -> None:
         self._context, self._run_table, self._attempts = context, run_table, attempts

@@ -1,8 +1,8 @@
-"""Keeps track of the engine that runs use. It may be killed, stopped and started again, on the same
-port if that is free and else on another. While none answers, nothing is started.
+"""Tracks the engine that runs use. It may be killed, stopped and started again, on the same port
+if that is free, otherwise on another. While no engine answers, nothing is started.
 
-An engine takes with it what training clients hold: an attempt at work then fails, its worker knows
-why (`worker.engine`), and the run begins again from its last checkpoint.
+When an engine ends, the state of its training clients is lost. A running attempt then fails, its
+worker knows the reason (`worker.engine`), and the run starts again from its last checkpoint.
 """
 
 from collections.abc import Callable
@@ -23,17 +23,18 @@ __all__ = ["Engine", "EngineWatch", "watch"]
 SILENT_SECONDS = 5.0
 """How long an engine may be too busy to answer before users are told."""
 ORPHAN_SECONDS = 60.0
-"""How long an attempt has to end by itself once its engine is at another address: it may not need
-it any more, and many programs give up after half a minute. The SDK would go on asking for ever."""
+"""How long an attempt may take to end by itself after its engine moved to another address. It may
+no longer need the engine, and many programs give up after half a minute; the SDK would retry for
+ever."""
 _ASK_SECONDS = 1.0
 
 
 class EngineWatch:
-    """Looks for the engine of a sweep by `find`, and gives its address to the runs to come. `known`
-    is its address at the launch.
+    """Finds the engine of a sweep by `find`, and gives its address to later attempts. `known` is
+    its address at the launch.
 
-    `fixed`: the address is the one that the launch was given, and never changes. It may be that
-    only the jobs reach it, so that it counts as gone only once it has answered here.
+    `fixed`: the address was given at the launch and never changes. Possibly only jobs can reach
+    it, so it counts as gone only if it has answered here before.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class EngineWatch:
         return self._silent is not None and not (self._fixed and self._where is None)
 
     def look(self) -> None:
-        """Look where the engine is. Raises `Unreachable`, with a line for people, when it has been
-        gone for a while, or when its new address cannot be recorded."""
+        """Looks for the engine. Raises `Unreachable`, with a line for people, if it has been gone
+        for a while, or if its new address cannot be recorded."""
         now = self._clock()
         found = self._find()
         if found is not None and found != self._where:
@@ -82,7 +83,8 @@ class EngineWatch:
             )
 
     def _tell(self, found: Engine) -> None:
-        """Give the engine's address and key to attempts that start from now on, and record them."""
+        """Gives the engine's address and key to attempts that start from now on, and records
+        them."""
         if self._fixed:
             return
         service = service_of(self._store, self._layout.sweep)
@@ -102,8 +104,8 @@ class EngineWatch:
         return found
 
     def orphaned(self, run: str, attempt: int) -> bool:
-        """Whether an attempt still asks the address of an engine that is now at another, and has
-        had its time to end by itself."""
+        """Whether an attempt still uses the old address of a moved engine, and has had time to
+        end by itself."""
         if self._where is None or self._silent is not None:
             return False
         if self._clock() - self._since < ORPHAN_SECONDS:
@@ -118,7 +120,7 @@ class EngineWatch:
 
 
 def watch(context: Context, service: Service) -> EngineWatch | None:
-    """Make the watch of a sweep; None where its runs use no engine of ours. `service` is what the
+    """Makes the watch of a sweep; None if its runs use no engine of ours. `service` is what the
     launch recorded."""
     plan, url = context.plan, service.engine
     here_too = capabilities_together(plan.launch).here

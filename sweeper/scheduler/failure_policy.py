@@ -1,4 +1,4 @@
-"""What follows from how attempts end: a failure is excused, or nothing more is started."""
+"""Decides what follows from ended attempts: a failure is excused, or nothing more is started."""
 
 from sweeper.model.states import OPEN, Event, RunState, State
 from sweeper.scheduler.circuit_breaker import CircuitBreaker, Failure
@@ -11,10 +11,10 @@ __all__ = ["FailurePolicy"]
 
 
 class FailurePolicy:
-    """Decides, once a step, what the attempts that have ended mean for those to come.
+    """Judges ended attempts once per step.
 
-    `held` says, in a line for people, why nothing more is started; None while nothing is amiss.
-    With `smoke` only `first` may be started until it has succeeded; then `smoke` becomes false.
+    `held` says, in a line for people, why nothing more is started; None if there is no problem.
+    With `smoke` only the run `first` may start until it succeeds; then `smoke` becomes false.
     Attempts that had ended before the first look belong to an earlier launch and do not count.
     """
 
@@ -31,12 +31,12 @@ class FailurePolicy:
         self.held: str | None = None
 
     def started(self, runs: list[str]) -> None:
-        """Note that these runs are about to be started: with `smoke` one of them is the first."""
+        """Records that these runs are about to start. With `smoke`, one of them is the first."""
         if self.smoke and runs:
             self.first = runs[0]
 
     def look(self) -> str | None:
-        """Judge the attempts that have ended since the last look. Returns what stopped one of them
+        """Judges the attempts that ended since the last look. Returns what stopped one of them
         through no fault of its own, as a key of `labels.LOWERED`; None if nothing did."""
         refused: str | None = None
         self._outcomes.begin()
@@ -67,9 +67,9 @@ class FailurePolicy:
         return refused
 
     def excuse(self, run: str, attempt: int, why: str) -> None:
-        """Have a run started again, while it is wanted, that was stopped by no fault of its own: it
-        costs none of its retries. A user's `cancel` of this very moment would be one from before a
-        retry: it then holds for the next attempt."""
+        """Starts a run again that was stopped through no fault of its own, if it is still wanted,
+        without using up a retry. A user's `cancel` at this very moment would count as one before
+        the retry, so it then applies to the next attempt."""
         if run not in self._run_table.retired and not self._run_table.views[run].cancel:
             body = {"by": f"the launcher, {why}"}
             fresh = self._run_table.add(run, attempt, Event.RETRY, body)
@@ -78,8 +78,8 @@ class FailurePolicy:
                 self._run_table.add(run, attempt + 1, Event.CANCEL, body)
 
     def _has_tries(self, run: str) -> bool:
-        """Whether a run may be started again after a failure of the service: within reason. That an
-        attempt was withdrawn, so that it did nothing, does not count."""
+        """Whether a run may start again after a failure of the service: only a limited number of
+        times. Withdrawn attempts did nothing and do not count."""
         events = self._run_table.events(run)
         tries = sum(
             event is Event.RETRY and (attempt, Event.FAILED) in events for attempt, event in events
@@ -88,7 +88,7 @@ class FailurePolicy:
 
     @property
     def waiting_for_retries(self) -> bool:
-        """Whether the first attempts failed alike, and their retries are still to come: until then
+        """Whether the first attempts failed alike and their retries are still to come. Until then
         no new run is started."""
         suspects = self._breaker.suspects() if self.held is None else ()
         unknown = self._run_table.unacknowledged()
@@ -96,15 +96,15 @@ class FailurePolicy:
         return any(v.wants or v.state.state in OPEN or r in unknown for r, v in views.items())
 
     def _try(self, run: str, state: State) -> None:
-        """Tell the breaker that an attempt has ended in this launch."""
+        """Tells the circuit breaker that an attempt of this launch has ended."""
         if state is State.SUCCEEDED:
             self._breaker.attempt_ended(run, None)
         elif state is State.FAILED and self._outcomes.failure(run).reason not in EXCUSED:
             self._breaker.attempt_ended(run, self._outcomes.failure(run))
 
     def _learn(self, run: str, state: State) -> None:
-        """Tell the breaker that a run has ended for good in this launch, and see whether it was the
-        one that had to succeed first."""
+        """Tells the circuit breaker that a run has ended for good in this launch, and checks
+        whether it was the one that had to succeed first."""
         if state is State.SUCCEEDED:
             self.smoke, self.first = False, None
             self._breaker.run_ended(run, None)
@@ -117,7 +117,7 @@ class FailurePolicy:
             self.held = f"the first run, {name}, is {state.value}{why}: nothing else is started"
 
     def _go_on(self) -> None:
-        """Start the judgement anew when a user has asked for a retry since the last look."""
+        """Resets the judgement if a user has asked for a retry since the last look."""
         asked = {
             (run, attempt)
             for run, view in self._run_table.views.items()
@@ -146,7 +146,7 @@ class FailurePolicy:
 
 
 def _cause(failure: Failure) -> str:
-    """Describe a failure in a few words: its last line says more than its exit code."""
+    """Describes a failure briefly. Its last line says more than its exit code."""
     if failure.line or failure.code is None:
         return ": ".join(filter(None, (failure.reason, failure.line)))
     return f"{failure.reason}: exit code {failure.code}, and nothing printed"

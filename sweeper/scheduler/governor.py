@@ -34,22 +34,22 @@ __all__ = ["Allowance", "Governor", "Jobs", "name_of"]
 
 BEAT_SECONDS = 5.0
 LEASE_SECONDS = 30.0
-"""How long a launcher on another machine may be silent before it asks for nothing any more."""
+"""A launcher on another machine that is silent for longer than this gets no more slots."""
 _REMOTE_SECONDS = 2.0
-"""Between two looks at a record that is elsewhere, where each costs."""
+"""The interval between two reads of a remote record, where each costs."""
 _SEEK_SECONDS = 5.0
-"""Between two looks at the runs of a sweep without a launcher."""
+"""The interval between two looks at the runs of a sweep without a launcher."""
 _FORGET_SECONDS = 900.0
-"""How long a sweep that cannot be looked at from here keeps its slots without a launcher, from when
-it was first found so, or from the last look that worked."""
+"""How long a sweep without a launcher that cannot be read from here keeps its slots, from when it
+was first found, or from the last successful read."""
 _NEVER = "never"
-"""When a process began that there is not: it is gone."""
+"""The start time of a process that does not exist."""
 
 
 class Jobs(NamedTuple):
-    """How a sweep stands: `busy` jobs at work, `wanted` more that could be started now, of `most`
-    at once; `paused` of those at work are held back by the service, `refused`: one was turned away
-    by it."""
+    """The load of a sweep: `busy` running jobs, `wanted` more that could start now, and `most` at
+    once. `paused` of the running jobs are held back by the service. `refused`: the service
+    rejected one."""
 
     busy: int
     wanted: int
@@ -59,8 +59,8 @@ class Jobs(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """What a sweep may have: it holds `slots`. `share` is what it can count on, up to what it would
-    have at most, and `why` it is no more, a key of `labels.LOWERED`."""
+    """What a sweep may use: it holds `slots`. `share` is the number that it can count on, up to
+    the number that it wants, and `why` is the reason if it is less, a key of `labels.LOWERED`."""
 
     slots: int
     share: int
@@ -68,8 +68,8 @@ class Allowance(NamedTuple):
 
 
 def name_of(root: str, sweep: str, identity: str = "") -> str:
-    """What a sweep is called beside others of its account. Without its `identity`: as it was called
-    until version 0.1."""
+    """The name of a sweep among those of its account. Without `identity`: its name in version
+    0.1."""
     told = f"{root}/{sweep}\n{identity}" if identity else f"{root}/{sweep}"
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -96,15 +96,15 @@ class Governor:
         self._beat_at = self._seek_at = self._look_at = clock()
         self._keeper: threading.Thread | None = None
         self._entered = False
-        """Whether a page may say that we are a member."""
+        """Whether some page may list us as a member."""
         self._joined = False
         self._refused = False
         self._allowance = Allowance(0, 0)
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Beat from a thread meanwhile, since a step of the launcher's may take minutes. When the
-        launcher ends, its slots are left to what runs."""
+        """Sends heartbeats from a thread, since a step of the launcher may take minutes. When the
+        launcher ends, its slots stay with its running jobs."""
         if not self._record.is_shared:
             yield
             return
@@ -125,7 +125,8 @@ class Governor:
                 self._record.beat(self._name)
 
     def look(self, jobs: Jobs) -> Allowance:
-        """Say how the sweep stands, and take what slots it may have. Raises `StoreError`."""
+        """Reports the load of the sweep, and takes the slots that it may have. Raises
+        `StoreError`."""
         now = self._clock()
         self._refused |= jobs.refused
         jobs = jobs._replace(refused=self._refused)
@@ -144,7 +145,7 @@ class Governor:
         return self._allowance
 
     def leave(self) -> None:
-        """Give all slots back: nothing of the sweep is at work any more."""
+        """Gives all slots back when nothing of the sweep is running."""
         self._joined = self._entered = False
         with suppress(StoreError):  # then others find out that nothing runs
             page = self._record.write(self._without_us)
@@ -152,7 +153,7 @@ class Governor:
                 self._record.forget([self._name])
 
     def _forget(self, page: Page) -> None:
-        """Forget whoever is no member any more."""
+        """Removes former members."""
         gone = self._abandoned.keys() - page.members.keys()
         if gone:
             with suppress(StoreError):
@@ -162,7 +163,7 @@ class Governor:
         self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
 
     def _let_go(self) -> None:
-        """Say that the sweep has no launcher, where this process may live on."""
+        """Records that the sweep has no launcher, if this process may go on living."""
         if not self._entered:
             return
         self._entered = self._joined = False
@@ -183,7 +184,7 @@ class Governor:
         return page._replace(members={k: v for k, v in page.members.items() if k != self._name})
 
     def _changed(self, page: Page, jobs: Jobs) -> Page:
-        """The page with how we stand, what follows for the limit, and the slots that we take."""
+        """The page with our load, the resulting limit, and the slots that we take."""
         gone = self._gone(page)
         members = dict(page.members)
         for name, slots in self._left_by(page, gone).items():
@@ -202,8 +203,8 @@ class Governor:
         return page._replace(learned=learned, members=members)
 
     def _turn(self, members: Mapping[str, Member], gone: set[str], jobs: Jobs) -> float:
-        """Our turn. Who has had no part in the sharing for a while does not make up for it, which
-        would keep all others from their turns."""
+        """Our turn. A member that was away does not catch up on its turns, which would block all
+        others."""
         before = members.get(self._name)
         if before is not None and (before.slots or before.wants or not jobs.wanted):
             return before.turn
@@ -232,7 +233,7 @@ class Governor:
         return min(known, default=None)
 
     def _claims(self, members: Mapping[str, Member], gone: set[str]) -> dict[str, Claim]:
-        """What each member asks for; one without a launcher asks for nothing."""
+        """The claims of the members. A member without a launcher claims nothing."""
         return {
             name: Claim(one.weight, one.slots, 0 if name in gone else one.wants, one.turn)
             for name, one in members.items()
@@ -249,8 +250,8 @@ class Governor:
         return Allowance(slots, share, why if limit < jobs.most else "shared")
 
     def _gone(self, page: Page) -> set[str]:
-        """The members without a launcher, as far as can be told from here: of this machine's
-        processes it is known, of others by their beats."""
+        """The members without a launcher, as far as can be told from here: by the process on this
+        machine, by heartbeats elsewhere."""
         now, stamps = self._clock(), self._record.stamps()
         found: set[str] = set()
         for name, member in page.members.items():
@@ -264,8 +265,8 @@ class Governor:
         return found
 
     def _seek(self) -> None:
-        """Look at the sweeps without a launcher, now and then: not while a page is written, since
-        each look may take long."""
+        """Looks at sweeps without a launcher from time to time. This is not done while a page is
+        written, since each look may take long."""
         now = self._clock()
         if now < self._seek_at:
             return
@@ -282,8 +283,8 @@ class Governor:
             kept.look()
 
     def _left_by(self, page: Page, gone: set[str]) -> dict[str, int]:
-        """How many slots each of the members without a launcher still has to have, where that is
-        fewer than it holds."""
+        """How many slots each member without a launcher still needs, if that is fewer than it
+        holds."""
         found: dict[str, int] = {}
         for name in gone:
             member, kept = page.members[name], self._abandoned.get(name)
@@ -295,8 +296,8 @@ class Governor:
 
 
 class _Abandoned:
-    """A sweep without a launcher, whose runs may go on. `at_work`: how many of them do. `is_here`:
-    its launcher was on this machine."""
+    """A sweep without a launcher, whose runs may still be running. `at_work`: how many are.
+    `is_here`: its launcher was on this machine."""
 
     def __init__(self, member: Member, clock: Callable[[], float], *, is_here: bool) -> None:
         self.member, self._clock, self._since = member, clock, clock()
@@ -306,7 +307,7 @@ class _Abandoned:
         self.at_work = member.slots
 
     def look(self) -> None:
-        """Count again. What cannot be looked at is believed for a while."""
+        """Counts again. An unreadable sweep keeps its count for a while."""
         try:
             self.at_work = self._count()
             self._since = self._clock()
@@ -315,7 +316,8 @@ class _Abandoned:
                 self.at_work = 0
 
     def _count(self) -> int:
-        """How many attempts beat, or have not been silent for long. Raises `StoreError`."""
+        """Counts the attempts that send heartbeats, or were silent only for a short time. Raises
+        `StoreError`."""
         if self._store is None:
             self._store = open_store(self.member.root)
         store, sweep = self._store, self.member.sweep
@@ -335,7 +337,7 @@ class _Abandoned:
         return sum(self._heartbeats.quiet(*one) <= LEASE_SECONDS for one in opened)
 
     def _another(self, store: Store) -> int:
-        """What is found is called the same, and is another sweep. Raises `StoreError`."""
+        """Whether the sweep found under that name is a different one. Raises `StoreError`."""
         if store.is_remote or self._is_here:
             return 0  # it took the place of this one
         raise StoreError(f"{store.root}/{self.member.sweep}: is another sweep")

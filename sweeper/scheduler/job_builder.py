@@ -1,5 +1,5 @@
-"""Builds what a backend and a worker are told of a job. It depends on the backend's `Capabilities`:
-jobs may not run on this machine."""
+"""Builds the job descriptions for a backend and a worker. They depend on the backend's
+`Capabilities`, since jobs may not run on this machine."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,8 @@ __all__ = ["JobBuilder", "asked_by", "job_for", "worker_argv"]
 
 
 def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mapping[str, object]:
-    """What the job of a run with this configuration asks for at a place of the sweep."""
+    """The resources that the job of a run with this configuration requests at a place of the
+    sweep."""
     options = options_of(launch, place)
     if not options.get("overrides"):
         return options
@@ -27,8 +28,8 @@ def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mappin
 
 
 def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
-    """Adapt a job's description to where the backend runs it. `engine` is the address of the
-    engine, where runs use one."""
+    """Adapts a job's description to where the backend runs it. `engine` is the address of the
+    engine, if runs use one."""
     if not capabilities.here:  # a job's processes may be those alone that its scheduler started
         job = job._replace(warm=False)
     if capabilities.python is not None:
@@ -49,9 +50,9 @@ def worker_argv(
     env_file: str | None,
     carried: Carried | None = None,
 ) -> list[str]:
-    """The command line of a job. `env_file`, the runs' environment on this machine, is passed on
-    where the store is elsewhere: without it the store may be out of reach. `carried` is what a job
-    takes along where nothing of this machine is seen."""
+    """The command line of a job. `env_file`, the file with the runs' environment on this machine,
+    is passed on if the store is remote: without it the store may be unreachable. `carried` is
+    what a job brings along if it shares no files with this machine."""
     return worker_command(
         f"{store.root}/{sweep}",
         token,
@@ -63,8 +64,8 @@ def worker_argv(
 
 
 def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> list[str]:
-    """What the command line of a job begins with that has to make all but Python first; empty where
-    it has not."""
+    """The beginning of the command line of a job that must first install everything but Python;
+    empty for other jobs."""
     if carried is None or capabilities.files:
         return []
     from sweeper.provenance.job_bundle import bare_command
@@ -74,21 +75,21 @@ def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> 
 
 class JobBuilder:
     """Builds the jobs of one sweep, which is called `sweep` in its store. `env_file` is the file
-    with its runs' environment. Raises `UsageError` for a place whose options lack something."""
+    with its runs' environment. Raises `UsageError` for a place with missing options."""
 
     def __init__(self, plan: Plan, store: Store, sweep: str, env_file: str | None) -> None:
         self._plan, self._store, self._sweep, self._env_file = plan, store, sweep, env_file
         launch = plan.launch
         self.capabilities = {place: capabilities_at(launch, place) for place in launch.places}
-        """What jobs can do, by their place."""
+        """The capabilities of jobs, by place."""
 
     def bare(self, place: str) -> list[str]:
-        """What the command lines of those jobs at a place begin with that take along what they
-        need; empty where none does."""
+        """The beginning of the command lines of jobs at a place that bring along what they need;
+        empty if none does."""
         return _bare(self.capabilities[place], self._store, self._plan.carried)
 
     def spec(self, run: Run, attempt: int, place: str) -> JobSpec:
-        """The job of an attempt, as the backend of its place is given it."""
+        """The job of an attempt, in the form that the backend of its place gets."""
         launch, job = self._plan.launch_of(run.stage), token(run.id, attempt)
         told = self.capabilities[place], self._store, self._sweep
         carried = self._plan.carried if launch.requirements is not None else None

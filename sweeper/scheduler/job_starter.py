@@ -1,5 +1,5 @@
-"""Starts jobs, as far as there is room: first those that an earlier launcher may have submitted,
-then the next attempts of the runs that want one."""
+"""Starts jobs while there is room: first those that an earlier launcher may have submitted, then
+the next attempts of runs that want one."""
 
 import itertools
 from collections import Counter
@@ -18,8 +18,8 @@ __all__ = ["JobStarter"]
 
 
 class _StageRoom:
-    """What room the stages of a plan have beside their runs that are at work. A stage that says
-    nothing of `max_parallel` has as much as the sweep."""
+    """The room of each stage beside its running runs. A stage without its own `max_parallel` has
+    that of the sweep."""
 
     def __init__(self, plan: Plan, busy: Iterable[Run]) -> None:
         limits = {stage.name: stage.launch.get("max_parallel") for stage in plan.stages}
@@ -27,7 +27,7 @@ class _StageRoom:
         self._busy = Counter(run.stage for run in busy) if self._limits else Counter[str | None]()
 
     def take(self, run: Run) -> bool:
-        """Whether there is room for one more run of its stage; then it has it."""
+        """Takes room for one more run of its stage. Returns whether there was any."""
         limit = None if run.stage is None else self._limits.get(run.stage)
         if limit is not None and self._busy[run.stage] >= limit:
             return False
@@ -36,9 +36,9 @@ class _StageRoom:
 
 
 class JobStarter:
-    """Starts the jobs of one sweep. `check` raises when another launcher has the sweep by now.
+    """Starts the jobs of one sweep. `check` raises if another launcher has the sweep by now.
 
-    `unsubmitted` has the runs whose opened attempt is at no backend, as the backend says.
+    `unsubmitted` has the runs whose opened attempt is at no backend, according to the backend.
     """
 
     def __init__(self, parts: Components, check: Callable[[], None]) -> None:
@@ -67,8 +67,8 @@ class JobStarter:
         engine_away: bool,
         spending_unknown: bool,
     ) -> None:
-        """Start what may start now. Adds to `observed` why other runs wait. `refused` says what
-        turned a job away. While the engine is away, or nobody knows what was spent, nothing new is
+        """Starts what may start now, and adds to `observed` why other runs wait. `refused` says
+        what rejected a job. While the engine is away, or the spending is unknown, nothing new is
         started."""
         self._engine_away, self._spending_unknown = engine_away, spending_unknown
         try_call(lambda: self._take_slots(observed, refused))
@@ -77,7 +77,7 @@ class JobStarter:
         self._start(try_call, observed)
 
     def _take_slots(self, observed: Mapping[str, Observation], refused: str | None) -> None:
-        """See how many jobs may be at work now. Raises `Unreachable`."""
+        """Determines how many jobs may run now. Raises `Unreachable`."""
         paused = sum(seen.kind is Kind.PAUSED for seen in observed.values())
         self._parallelism.ask(self._requests.parallel)
         busy, most = self._busy(), 1 if self._policy.smoke else self._parallelism.here
@@ -86,7 +86,7 @@ class JobStarter:
         self._parallelism.look(busy, startable, paused=paused, refused=refused)
 
     def _startable(self) -> Iterator[str]:
-        """Yield the runs that would be started now if there were room."""
+        """Yields the runs that would start now if there were room."""
         if self._is_blocked():
             return
         room, runs = self._stage_room(), self._run_table.runs
@@ -102,7 +102,7 @@ class JobStarter:
                 yield run
 
     def _is_blocked(self) -> bool:
-        """Whether nothing at all may be started now."""
+        """Whether nothing at all may start now."""
         return (
             self._backlog.held is not None
             or not self._starting
@@ -128,7 +128,7 @@ class JobStarter:
         return _StageRoom(self._stages.plan, (self._run_table.runs[run] for run in self._at_work()))
 
     def _acknowledge(self, try_call: TryCall) -> None:
-        """Submit again what an earlier launcher meant to submit, unless its place has it."""
+        """Submits again what an earlier launcher meant to submit, unless its place has it."""
         self.unsubmitted = set()
         opened = self._places.of_each(self._run_table.unacknowledged())
         for place, jobs in opened.items():
@@ -164,11 +164,11 @@ class JobStarter:
         self._submit(place, again)
 
     def _end_cancelled(self, run: str, attempt: int) -> None:
-        """Record that an attempt was cancelled that is at no backend."""
+        """Records the cancellation of an attempt that is at no backend."""
         self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", "before it was submitted")
 
     def _start(self, try_call: TryCall, observed: dict[str, Observation]) -> None:
-        """Open attempts for runs that want one, as far as there is room, and submit them."""
+        """Opens attempts for runs that want one, while there is room, and submits them."""
         room = min(self._free(), sum(self._places.room(self.unsubmitted).values()))
         retries_first, held = self._policy.waiting_for_retries, self._backlog.held
         stage_room = self._stage_room()
@@ -201,7 +201,7 @@ class JobStarter:
         self._open(chosen, try_call)
 
     def _open(self, runs: Iterable[str], try_call: TryCall) -> None:
-        """Open the next attempt of each of these runs at a place that has room, and submit them."""
+        """Opens the next attempt of each of these runs at a place with room, and submits them."""
         rooms = self._places.room(self.unsubmitted)
         opened: dict[str, list[str]] = {}
         for run in runs:
@@ -216,7 +216,7 @@ class JobStarter:
             try_call(partial(self._submit, place, jobs))
 
     def _submit(self, place: str, runs: Sequence[str]) -> None:
-        """Hand the opened attempts of runs to a place, if the sweep is still ours."""
+        """Submits the opened attempts of runs to a place, if the sweep is still ours."""
         if runs:
             self._check()
             self._submitter.submit(place, runs)

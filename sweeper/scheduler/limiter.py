@@ -23,12 +23,12 @@ from sweeper.model.quota import Learned
 __all__ = ["Limiter", "Load"]
 
 _WINDOW_SECONDS = 15.0
-"""Three beats of a worker: by then it is known what a change of the limit did."""
+"""Three heartbeats of a worker. After this time the effect of a changed limit is known."""
 
 
 class Load(NamedTuple):
-    """What was seen: `busy` jobs at work, `paused` of them held back, `wanted` more that could be
-    started; `refused`: why one was turned away altogether, a key of `labels.LOWERED`."""
+    """An observation: `busy` running jobs, `paused` of them held back, `wanted` more that could
+    start. `refused`: why one was rejected, a key of `labels.LOWERED`."""
 
     busy: int
     paused: int = 0
@@ -37,7 +37,7 @@ class Load(NamedTuple):
 
 
 class Limiter:
-    """One launcher's view of how a limit came to be. `clock` gives monotonic seconds."""
+    """One launcher's view of how a limit developed. `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -46,7 +46,8 @@ class Limiter:
         self._quiet_since = clock()
 
     def see(self, learned: Learned, load: Load) -> Learned:
-        """What follows from a look. It counts once it is given to the next."""
+        """The state that follows from an observation. It counts once it is passed to the next
+        call."""
         now = self._clock()
         self._note(learned, now)
         if load.paused or load.refused is not None:
@@ -61,7 +62,7 @@ class Limiter:
         return learned._replace(limit=limit + step, step=2 * step)
 
     def _note(self, learned: Learned, now: float) -> None:
-        """Note when the limit was changed, by whomever."""
+        """Records when the limit was changed, by any launcher."""
         before, self._seen = self._seen, learned
         if before is None or before == learned:
             return
@@ -71,7 +72,7 @@ class Limiter:
 
 
 def _cut(learned: Learned, load: Load) -> Learned:
-    """What is known after something was held back. While more is at work than the limit allows, as
+    """The state after something was held back. While more jobs run than the limit allows, as
     after a cut, that many are expected to be held back."""
     limit = max(1, load.busy) if learned.limit is None else learned.limit
     half = max(1, min(limit, load.busy) // 2)

@@ -1,17 +1,17 @@
-"""The reconcile loop: what should run, what does, and what to start next.
+"""The reconcile loop: decides what should run, finds out what runs, and starts what is missing.
 
 Each step reads the store, asks each backend once, and moves every run at most one step along
 
-    intent -> (find) -> submit -> acknowledge -> the worker's own events
+intent -> (find) -> submit -> acknowledge -> the worker's own events
 
-Nothing is kept in memory that a restart could miss, but the clocks of leases and of waits, which
-then start again, and what this launch has seen of runs that all fail alike. So the launcher may be
-killed anywhere and started again: an attempt whose intent is on record is looked for by its token
-before it is submitted a second time.
+Memory holds nothing that a restart could miss. Only the clocks of leases and of waits start
+again, and what this launch has seen of runs that all fail alike. So the launcher may be killed
+anywhere and started again: an attempt with a recorded intent is looked up by its token before it
+is submitted a second time.
 
-At most `max_parallel` jobs are at work at once, and no more than the sweep has slots of its account
-(`governor.py`): an attempt counts from its intent on, until an event ends it or the backend says
-that it has no such job.
+At most `max_parallel` jobs run at once, and no more than the sweep has slots of its account
+(`governor.py`). An attempt counts from its intent until an event ends it or the backend says that
+it has no such job.
 """
 
 from collections import Counter
@@ -41,21 +41,21 @@ from sweeper.storage.layout import attempt_of
 __all__ = ["REPLANNED", "Scheduler"]
 
 REPLANNED = "the grid was launched again: going on with its new plan"
-"""Why a launcher ends that is to go on at once, with the plan that it was given."""
+"""The reason of a launcher that ends because it is to continue with a new plan."""
 
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
-"""Each look lists a store that may charge for it."""
+"""The interval on a remote store, which may charge for each listing."""
 
 
 class Scheduler:
     """Drives one sweep to its end. The caller holds the sweep's lock.
 
-    `notify` is called with the summary whenever it has changed. With `smoke` one run goes
-    first, and the others only when it has succeeded. With `starting=False` nothing is started: the
-    jobs that run are looked after, and stopped where that is asked for. `check` is called before
-    anything is submitted; it raises when another launcher has the sweep by now. `ending` is called
-    when all is over; it may take long, since the sweep is looked at once more after it.
+    `notify` is called with each changed summary. With `smoke` one run goes first, and the others
+    when it has succeeded. With `starting=False` nothing is started: running jobs are followed,
+    and stopped on request. `check` is called before each submission, and raises if another
+    launcher has the sweep by now. `ending` is called when all is over. It may take long, so the
+    sweep is looked at once more after it.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Scheduler:
         self._last_summary: Summary | None = None
 
     def run(self) -> Summary:
-        """Step until nothing runs and nothing is left to start, or somebody wants this launcher to
-        end, or to go on with another plan (`Summary.ends`)."""
+        """Steps until nothing runs and nothing is left to start, or until somebody asks this
+        launcher to end or to continue with another plan (`Summary.ends`)."""
         is_ours = True
         try:
             with self._parts.parallelism.kept():
@@ -111,8 +111,8 @@ class Scheduler:
             self._context.sleep(wait)
 
     def _step_or_unreachable(self) -> Summary:
-        """Do a step. Where the store or the machine fails after an earlier step has worked, return
-        the last summary, with what is unreachable."""
+        """Does a step. If the store or the machine fails after an earlier step worked, returns
+        the last summary with what is unreachable."""
         try:
             self._check()
             summary = self.step()
@@ -143,7 +143,7 @@ class Scheduler:
         return summary
 
     def _notify_people(self, summary: Summary) -> None:
-        """Tell people what they are to be told; of the end, when it is that."""
+        """Sends people their notifications, and one at the end."""
         notifier, spending = self._parts.notifier, self._parts.spending
         if notifier is None:
             return
@@ -154,7 +154,7 @@ class Scheduler:
             notifier.end(summary, states)
 
     def step(self) -> Summary:
-        """One round of reconciliation."""
+        """Does one round of reconciliation."""
         parts = self._parts
         parts.run_table.read()
         if parts.starting:
@@ -182,13 +182,13 @@ class Scheduler:
         )
 
     def _counts(self) -> Counter[State]:
-        """Count the runs by state. Retired ones count only while they are at work."""
+        """Counts the runs by state. Retired ones count only while they are running."""
         table = self._parts.run_table
         states = ((run, view.state.state) for run, view in table.views.items())
         return Counter(state for run, state in states if run not in table.retired or state in OPEN)
 
     def _ends(self) -> str | None:
-        """Why this launcher is to end now."""
+        """The reason for this launcher to end now, or None."""
         requests = self._parts.requests
         if requests.stop is not None:
             return f"stopped by {requests.stop.by}: what runs goes on"
@@ -211,11 +211,12 @@ class Scheduler:
         )
 
     def _reconcile(self) -> list[str]:
-        """Do all that needs the backend. Returns why it did not answer, a line for each question.
+        """Does everything that needs the backends. Returns a line for each question that one did
+        not answer.
 
-        A question without an answer says nothing of any job and is asked again in the next round.
-        Nothing is started at a place while its jobs at work are not known; but one job that cannot
-        be stopped, looked for or submitted holds up no others, and no place another.
+        An unanswered question says nothing about any job, and is repeated in the next round.
+        Nothing is started at a place while its running jobs are unknown. A job that cannot be
+        stopped, found or submitted delays no other job, and no other place.
         """
         parts = self._parts
         silent: list[str] = []
@@ -253,8 +254,8 @@ class Scheduler:
         return [*silent, *parts.places.damaged.values()]
 
     def _poll_jobs(self, try_call: TryCall) -> bool:
-        """Ask the places for the jobs at work, and find those whose worker is lost
-        (`lost_workers.py`). Returns whether any place has answered."""
+        """Polls the places for the running jobs, and finds lost workers (`lost_workers.py`).
+        Returns whether any place answered."""
         parts = self._parts
         if parts.places.several:
             parts.withdrawals.finish()
@@ -273,6 +274,6 @@ class Scheduler:
         return reached
 
     def _poll_place(self, place: str, tokens: list[str], statuses: dict[str, JobStatus]) -> None:
-        """Add what a place says of its jobs. Raises `Unreachable`."""
+        """Adds what a place says about its jobs. Raises `Unreachable`."""
         found = self._parts.places.ask(place, lambda backend: backend.poll(tokens))
         statuses |= {job: found[job] for job in tokens}

@@ -1,8 +1,9 @@
-"""Says which workers are lost: of the jobs at work, those that will never record how they ended.
+"""Finds lost workers: running jobs that will never record their outcome.
 
-A worker beats while it lives, and records the outcome of its attempt before it exits. One whose job
-has ended without an outcome has died. One that is silent for the sweep's lease, and whose job the
-backend does not know, is lost. Where the backend still has the job it is shown as stale, no more.
+A worker sends heartbeats while it lives, and records the outcome of its attempt before it exits.
+A worker whose job ended without an outcome has died. A worker that is silent for the sweep's
+lease, and whose job the backend does not know, is lost. If the backend still has the job, it is
+only shown as stale.
 """
 
 import signal
@@ -22,18 +23,18 @@ from sweeper.worker.outcome import MemoryKills
 __all__ = ["SETTLE_SECONDS", "LostWorkers"]
 
 SETTLE_SECONDS = 12.0
-"""How long a job must have ended, and no worker of its attempt have beaten, before the launcher
-says that the worker died: a second copy of the job may have ended while the first one trains."""
+"""How long a job must have ended, without any heartbeat of its attempt, before the launcher
+records that the worker died. A second copy of the job may have ended while the first one trains."""
 _GONE = (JobState.ENDED, JobState.ABSENT)
 _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class LostWorkers:
-    """Records the outcomes that workers did not, and observes how the others are.
+    """Records the outcomes that workers did not record, and observes the other attempts.
 
-    `withdrawn` is told of the attempts whose withdrawal was cut short (run, attempt). `stalled`
-    says whether one makes no progress. With `starting=False` no worker is said to be lost: a
-    launcher that only stops runs may be where their jobs are not known.
+    `withdrawn` is called with the attempts whose withdrawal was interrupted (run, attempt).
+    `stalled` says whether an attempt makes no progress. With `starting=False` no worker is
+    declared lost, since a launcher that only stops runs may not know their jobs.
     """
 
     def __init__(
@@ -58,9 +59,9 @@ class LostWorkers:
     def look(
         self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
     ) -> dict[str, Observation]:
-        """Judge the jobs at work by what their backends say of them. `stopping` are those that were
-        told to stop. Both are by tokens. Returns what was observed of runs that are neither over
-        nor as they should be. Raises `StoreError`."""
+        """Judges the running jobs by what their backends say. `stopping` are jobs that were told
+        to stop. Both are keyed by token. Returns observations of runs that are neither over nor
+        healthy. Raises `StoreError`."""
         self._kernel.look(statuses)
         if any(status.state in _GONE for status in statuses.values()):
             # A worker records its outcome before it exits: only what is missing after the
@@ -78,7 +79,7 @@ class LostWorkers:
         return found
 
     def _is_over(self, run: str, attempt: int, status: JobStatus, told: bool) -> bool:
-        """Record the outcome of an attempt whose worker will not, if that is known by now. `told`:
+        """Records the outcome of an attempt whose worker will not, if it is known by now. `told`:
         it was told to stop."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         if view.cancel and status.state in _GONE:
@@ -96,7 +97,7 @@ class LostWorkers:
         return lost
 
     def _observe(self, run: str, attempt: int, status: JobStatus, told: bool) -> Observation | None:
-        """What is to be seen of an attempt that may be at work. None: it is as it should be."""
+        """The observation of an attempt that may be running. None if it is healthy."""
         stopping = told or self._run_table.views[run].cancel
         if status.state is JobState.PENDING:  # nothing can beat yet, however long it waits
             kind = Kind.STOPPING if stopping else Kind.QUEUED
@@ -112,7 +113,7 @@ class LostWorkers:
         return Observation(Kind.STALLED) if stalled else None
 
     def _end(self, run: str, attempt: int, status: JobStatus, told: bool) -> None:
-        """Record the outcome of an attempt whose worker has ended without doing so."""
+        """Records the outcome of an attempt whose worker ended without doing so."""
         state = self._run_table.views[run].state
         if state.event is Event.CLAIMED and self._run_table.finish_withdrawal(run, attempt):
             self._withdrawn(run, attempt)
@@ -134,7 +135,7 @@ class LostWorkers:
         self._run_table.end(run, attempt, event, reason, detail, known)
 
     def _last_words(self, run: str, attempt: int) -> str:
-        """What a job printed last whose worker never began; empty where nothing is to be had."""
+        """The last line that a job printed whose worker never began; empty if there is none."""
         backends, place = self._context.backends, next(iter(self._context.backends), None)
         if len(backends) > 1:
             store, sweep = self._context.store, self._context.sweep
@@ -144,9 +145,8 @@ class LostWorkers:
 
 
 class _KernelKills:
-    """Remembers which jobs the kernel killed for want of memory: those that ended at the moment in
-    which it killed a process of our control group, in which the jobs of this machine usually
-    are."""
+    """Remembers which jobs the kernel killed for memory: those that ended when it killed a
+    process of our control group, which usually contains the jobs of this machine."""
 
     def __init__(self) -> None:
         self._counter = MemoryKills()
@@ -154,7 +154,7 @@ class _KernelKills:
         self._ended: dict[str, bool] = {}
 
     def look(self, statuses: Mapping[str, JobStatus]) -> None:
-        """Note the jobs that have ended since the last look, as the backend says."""
+        """Records the jobs that ended since the last look, according to the backend."""
         count = self._counter.count()
         ended = {job: s for job, s in statuses.items() if s.state is JobState.ENDED}
         for job, status in ended.items():
@@ -164,5 +164,5 @@ class _KernelKills:
         self._counts = (self._counts[1], count)
 
     def killed(self, job: str) -> bool:
-        """Whether the kernel has killed the job, which has ended."""
+        """Whether the kernel killed this ended job."""
         return self._ended.get(job, False)

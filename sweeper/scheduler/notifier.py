@@ -1,8 +1,8 @@
-"""The launcher's part in telling people: it puts messages on record, once each, and starts the
-program that sends them (`sweeper notify`), which it never waits for.
+"""Records the messages of a sweep, once each, and starts the program that sends them (`sweeper
+notify`), without waiting for it.
 
-Nothing in here stops the launcher or holds it up: a store that does not answer is asked again in
-the next round, and a receiver that does not answer is that program's affair.
+Nothing here stops or delays the launcher. A store that does not answer is asked again in the next
+round, and a receiver that does not answer concerns only the sending program.
 """
 
 import hashlib
@@ -26,21 +26,21 @@ from sweeper.worker.job import read_environment
 __all__ = ["Notifier", "notifier"]
 
 _MOST_ALARMS = 20
-"""Messages about alarms; then one more, that there are others."""
+"""After this many messages about alarms, one more says that there are others."""
 _SECONDS = 5.0
-"""Between two looks whether the program that sends is needed again."""
+"""The interval between checks whether the sending program is needed again."""
 
 
 def notifier(context: Context, env_file: str | None) -> "Notifier | None":
-    """What tells people of a sweep; None where nobody is to be told. Raises `EnvironmentFailure`
-    for a configuration that is wrong."""
+    """Makes the notifier of a sweep; None if nobody is to be told. Raises `EnvironmentFailure`
+    for a wrong configuration."""
     notify = notify_of(context.plan)
     return None if notify is None else Notifier(context, notify, env_file)
 
 
 class Notifier:
-    """Tells people of one sweep. `start` runs a command beside this process and returns a function
-    that says whether it still runs."""
+    """Notifies people about one sweep. `start` runs a command beside this process, and returns a
+    function that says whether it still runs."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Notifier:
         self._begun = False
 
     def raised(self, alarm: Alarm) -> None:
-        """An alarm is on record, of this launcher or of one before."""
+        """Adds an alarm on record, of this or an earlier launcher."""
         key = f"alarm-{alarm.run}-{alarm.attempt}-{alarm.rule}"
         silent = "alarm" not in self._notify.on or self._alarms > _MOST_ALARMS
         if silent or key in self._known:
@@ -74,7 +74,7 @@ class Notifier:
         self._add(key, "alarm", f"{alarm.name}: {alarm.rule}: {alarm.message}{advice}")
 
     def look(self, reached: str | None) -> None:
-        """Tell what there is to tell. `reached` says which budget is spent."""
+        """Records new messages. `reached` says which budget is spent."""
         if reached is not None and "budget" in self._notify.on:
             limits = self._context.plan.budget
             what = "" if limits is None else json.dumps(limits.document(), sort_keys=True)
@@ -85,8 +85,8 @@ class Notifier:
             self._send()
 
     def end(self, summary: Summary, states: Mapping[str, tuple[str, int]]) -> None:
-        """Tell that the sweep has ended. `states`: of each run its state and attempt, by which one
-        end is told from another, after a retry."""
+        """Records the message about the end of the sweep. `states` has the state and attempt of
+        each run, which distinguishes this end from one after a retry."""
         if "end" in self._notify.on:
             counts = ", ".join(f"{n} {state.value}" for state, n in summary.counts.items() if n)
             held = f"; {summary.held}" if summary.held else ""
@@ -101,7 +101,7 @@ class Notifier:
             self._due.append(Message(key, kind, text, timestamp()))
 
     def _record(self) -> None:
-        """Put on record what is to be told, as far as the store takes it."""
+        """Records messages, as far as the store accepts them."""
         if not self._begun:
             self._begun = True
             self._wanted = True  # an earlier launcher may have left something unsent
@@ -111,8 +111,8 @@ class Notifier:
                 self._due.pop(0)
 
     def _send(self, *, again: bool = False) -> None:
-        """Start the program that sends, where there is something to send and none is at work. One
-        that is may have looked for the last time a moment ago: `again` starts another."""
+        """Starts the sending program if there are messages and it is not running. If it is
+        running, it may just have looked for the last time, so `again` starts another."""
         if not self._wanted or (self._runs() and not again):
             return
         store, sweep = self._context.store, self._context.sweep
@@ -137,7 +137,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> Callable
 
 
 def _with_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the launch, with where sweeper's own things are: a launcher in a window
-    may have been given them since."""
+    """The environment of the launch, with sweeper's own paths: a launcher in a window may have
+    received them later."""
     ours = {k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))}
     return {**environment, **ours}

@@ -1,4 +1,4 @@
-"""How attempts have ended: when the next may start, and what a failed run printed."""
+"""Reads how attempts ended: when the next may start, and what a failed run printed."""
 
 import calendar
 import math
@@ -26,8 +26,8 @@ _SET_SECONDS = 2.0
 
 
 def last_words(backend: Backend, token: str) -> str:
-    """The last line that a job printed, as its backend has it: of one whose worker never began
-    there is no other log. Empty where nothing is to be had."""
+    """The last line that a job printed, from its backend. A job whose worker never began has no
+    other log. Empty if there is none."""
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     with suppress(EnvironmentFailure):
         lines.extend(backend.logs(token))
@@ -35,7 +35,7 @@ def last_words(backend: Backend, token: str) -> str:
 
 
 class End(NamedTuple):
-    """How the latest attempt of a run has ended, and when the next may start: `due` by the
+    """The end of a run's latest attempt, and the time when the next may start: `due` by the
     launcher's monotonic clock, `until` in Unix seconds."""
 
     state: RunState
@@ -48,8 +48,9 @@ class End(NamedTuple):
 class Outcomes:
     """Reads each outcome once.
 
-    The times in outcomes come from workers, whose clocks may be wrong by hours: no attempt is
-    believed to have ended before the look that last saw it at work."""
+    The times in outcomes come from workers, whose clocks may be wrong by hours. So an attempt is
+    taken to have ended after the last look that saw it running.
+    """
 
     def __init__(self, context: Context) -> None:
         self._store = context.store
@@ -63,11 +64,12 @@ class Outcomes:
         self._unread: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin a look at all runs: what it finds ended has ended since the look before."""
+        """Begins a look at all runs. Attempts that it finds ended have ended since the look
+        before."""
         self._looks = (self._looks[1], self._clock())
 
     def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
-        """Note that the latest attempt of a run has ended. Returns whether that is news."""
+        """Records that the latest attempt of a run has ended. Returns whether that is new."""
         known = self._ends.get(run)
         if known is not None and known.state == state and run not in self._unread:
             return False
@@ -92,11 +94,11 @@ class Outcomes:
         return run not in self._unread
 
     def end(self, run: str) -> End | None:
-        """How a run's latest attempt ended, if that was noted."""
+        """The end of a run's latest attempt, if it was recorded."""
         return self._ends.get(run)
 
     def waits(self, run: str) -> End | None:
-        """The end after which a run still has to wait; None when it may be started."""
+        """The end after which a run must still wait; None if it may start."""
         end = self._ends.get(run)
         left = 0.0 if end is None else end.due - self._clock()
         if end is None or left <= 0.0:
@@ -107,21 +109,21 @@ class Outcomes:
         return end
 
     def hurry(self, run: str) -> None:
-        """End a run's wait, since a user wants it started now. A run that the service stopped waits
-        all the same."""
+        """Ends a run's wait because a user wants it started now. A run that the service stopped
+        waits anyway."""
         end = self._ends.get(run)
         if end is not None and end.reason not in EXCUSED and end.due > self._clock():
             self._ends[run] = end._replace(due=self._clock())
 
     def failure(self, run: str) -> Failure:
-        """Why a run failed: by its outcome, or else by the last lines of its log."""
+        """Why a run failed: from its outcome, or else from the last lines of its log."""
         end = self._ends[run]
         log = self._layout.log(run, end.state.attempt)
         line = "" if end.outcome.detail else cause(self._tail(log))
         return failure_of(end.outcome, line)
 
     def _passed(self, outcome: Outcome, most: float) -> float:
-        """How many seconds of a delay have passed, by the outcome's own time, at most `most`. A
+        """How many seconds of a delay have passed, by the time in the outcome, at most `most`. A
         time in the future counts as now."""
         text = outcome.ended or outcome.time
         with suppress(ValueError, TypeError, OverflowError):
@@ -131,7 +133,7 @@ class Outcomes:
         return 0.0
 
     def _tail(self, path: str) -> bytes:
-        """The end of a log; empty where it cannot be read."""
+        """The end of a log; empty if it cannot be read."""
         folder = path.rpartition("/")[0]
         with suppress(NotFound, StoreError):
             for entry in self._store.list(folder):

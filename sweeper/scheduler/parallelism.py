@@ -1,5 +1,5 @@
-"""How many jobs of a sweep may be at work: what was asked for, and below that what the account's
-quota and this machine bear."""
+"""Decides how many jobs of a sweep may run: the number that was asked for, or less if the
+account's quota or this machine requires it."""
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
@@ -17,15 +17,15 @@ __all__ = ["Lowered", "Parallelism"]
 
 
 class Lowered(NamedTuple):
-    """`limit` jobs at once are fewer than were asked for; `why` is a key of `labels.LOWERED`."""
+    """`limit` jobs at once are fewer than were asked for. `why` is a key of `labels.LOWERED`."""
 
     limit: int
     why: str
 
 
 class Parallelism:
-    """The limits of one launcher. `most` is asked for, by the plan or since. `needed`: whether it
-    starts anything; else it takes no slots."""
+    """The limits of one launcher. `most` is what the plan or a later request asks for. `needed`:
+    whether the launcher starts anything; if not, it takes no slots."""
 
     def __init__(self, context: Context, service: Service, *, needed: bool) -> None:
         self._planned = self.most = context.plan.launch.max_parallel
@@ -37,25 +37,25 @@ class Parallelism:
 
     @property
     def here(self) -> int:
-        """How many jobs this launcher would have at work, whatever the quota."""
+        """How many jobs this launcher would run, regardless of the quota."""
         return self.most if self._borne.limit is None else min(self.most, self._borne.limit)
 
     @property
     def jobs(self) -> int:
-        """How many may be at work, as of the last look."""
+        """How many jobs may run, as of the last look."""
         return min(self.here, self._slots)
 
     def ask(self, most: int | None) -> None:
-        """Have so many jobs at once; None: as many as the plan says."""
+        """Sets the number of jobs at once; None means the number in the plan."""
         self.most = self._planned if most is None else most
 
     def look(
         self, busy: int, startable: int, *, paused: int = 0, refused: str | None = None
     ) -> None:
-        """Adapt to what was seen: `busy` jobs are at work, `paused` of them held back by the
-        service, and `startable` more could be started. `refused` is what turned a job away, the
-        service or the machine. Raises `Unreachable` where the quota's place does not answer: then
-        nothing more may be started."""
+        """Adapts to the load: `busy` jobs run, the service holds back `paused` of them, and
+        `startable` more could start. `refused` is what rejected a job: the service or the
+        machine. Raises `Unreachable` if the place of the quota does not answer; then nothing more
+        may start."""
         crowded = "machine" if refused == "machine" else None
         self._borne = self._machine.see(self._borne, Load(busy, 0, startable, crowded))
         if self._borne.limit is not None and self._borne.limit >= self.most:
@@ -79,11 +79,11 @@ class Parallelism:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Keep the slots meanwhile, however long a step takes."""
+        """Keeps the slots meanwhile, however long a step takes."""
         with nullcontext() if self._governor is None else self._governor.kept():
             yield
 
     def leave(self) -> None:
-        """Give the slots back: nothing of the sweep is at work any more."""
+        """Gives the slots back when nothing of the sweep is running."""
         if self._governor is not None:
             self._governor.leave()

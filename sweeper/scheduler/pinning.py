@@ -1,5 +1,5 @@
-"""Keeps the checkpoints that runs go on from: the service is asked, before the first of these runs
-starts, not to delete one that would expire."""
+"""Keeps checkpoints that later runs start from: before the first of these runs starts, the
+service is asked not to delete a checkpoint that would expire."""
 
 from typing import Literal
 
@@ -13,8 +13,8 @@ Pinned = Literal["kept", "gone", "unknown"]
 
 
 class Pins:
-    """What the service of a sweep was asked to keep. `service` is its name, `env_file` has the
-    environment that the sweep was launched in. Who cannot be asked is not asked again."""
+    """The checkpoints that the service was asked to keep. `service` is its name, and `env_file`
+    has the environment of the launch. A service that cannot be asked is not asked again."""
 
     def __init__(self, service: str, env_file: str | None) -> None:
         self._name, self._env_file = service, env_file
@@ -22,8 +22,8 @@ class Pins:
         self._away = False
 
     def keep(self, path: str) -> Pinned:
-        """Have a checkpoint kept for good. `gone`: the service has none there; `unknown`: it cannot
-        be asked, or is no service's."""
+        """Asks the service to keep a checkpoint for good. `gone`: the service has no such
+        checkpoint. `unknown`: the service cannot be asked, or the path belongs to no service."""
         if not path.startswith(_SCHEME):
             return "unknown"
         if path not in self._found and not self._away:

@@ -21,18 +21,19 @@ from sweeper.storage.sweeps import submitted_to
 __all__ = ["Places", "TryCall"]
 
 TryCall: TypeAlias = Callable[[Callable[[], None]], bool]
-"""Calls a function that asks a backend, and returns whether there was an answer."""
+"""Calls a function that asks a backend. Returns whether there was an answer."""
 
 T = TypeVar("T")
 _REFUSED_SECONDS = 15.0, 300.0
-"""How long a place is left alone that did not take a job: twice as long each time; at most."""
+"""How long a place is left alone that did not take a job: doubled each time, up to the second
+number."""
 _AGAIN = (State.PREEMPTED, State.LOST)
-"""After these a run goes to the next place, if there is room."""
+"""After these events a run goes to the next place, if that has room."""
 
 
 class Places:
-    """The backends of one sweep, by the names of its places, in the order in which they are filled.
-    Where there is one alone, nothing of what follows makes a difference."""
+    """The backends of one sweep, by the names of its places, in the order in which they are
+    filled. With only one place, all of this makes no difference."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         self._store, self._sweep, self._clock = context.store, context.sweep, context.clock
@@ -44,7 +45,7 @@ class Places:
         self.several = len(self.names) > 1
         self._at: dict[tuple[str, int], str] = {}
         self.damaged: dict[str, str] = {}
-        """What is damaged of where runs are, since it was last cleared."""
+        """Damaged records about where runs are, since this was last cleared."""
         self._silent: dict[str, float] = {}  # since when a place has not answered
         self._refusals: dict[str, int] = {}  # how often in a row it took no job
         self._until: dict[str, float] = {}
@@ -52,10 +53,10 @@ class Places:
         self._closed: dict[str, EnvironmentFailure] = {}  # it never will
 
     def at(self, run: str, attempt: int) -> str | None:
-        """The place of an attempt. One of a place that the grid has no more was cancelled, and one
-        of a sweep that had one place is at the first (`placement_guard.py`). None: what is on
-        record of it is damaged, and says so in `damaged`; no place is asked for it, as any might
-        have it. Raises `StoreError`."""
+        """The place of an attempt. If the grid no longer has the place, the attempt was
+        cancelled. An attempt of a sweep that once had one place is at the first
+        (`placement_guard.py`). None if the record is damaged, which is added to `damaged`: then
+        no place is asked for it, since any might have it. Raises `StoreError`."""
         if not self.several:
             return self.names[0]
         known = self._at.get((run, attempt))
@@ -79,8 +80,8 @@ class Places:
         return found
 
     def ask(self, place: str, question: Callable[[Backend], T]) -> T:
-        """Ask the backend of a place. Raises `Unreachable` where it does not answer, and where it
-        cannot be asked while there are other places."""
+        """Asks the backend of a place. Raises `Unreachable` if it does not answer, or if it
+        cannot be opened while there are other places."""
         try:
             answer = self._put(place, question)
         except Unreachable:
@@ -90,7 +91,7 @@ class Places:
         return answer
 
     def _put(self, place: str, question: Callable[[Backend], T]) -> T:
-        """The same, without noting whether there was an answer."""
+        """The same, without recording whether there was an answer."""
         try:
             return question(self.backends[place])
         except (StoreError, Unreachable):
@@ -101,10 +102,9 @@ class Places:
             raise Unreachable(str(error)) from error
 
     def look_where_nothing_is(self, place: str) -> None:
-        """Have a place at which no attempt is at work forget the jobs that have ended since. That
-        asks nobody; so one that was silent is asked for a job, and whether it has it is all one,
-        unless it is going to be asked for some that were perhaps submitted there. Raises
-        `Unreachable` where it does not answer."""
+        """Lets a place without running attempts forget the jobs that have ended. That asks the
+        backend nothing. So a place that was silent is asked for some job, to see whether it
+        answers, unless it will be asked anyway. Raises `Unreachable` if it does not answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
         except Unreachable:  # as of one that could not be opened
@@ -116,12 +116,12 @@ class Places:
             self.ask(place, lambda backend: backend.find([job]))
 
     def is_reached(self, place: str) -> bool:
-        """Whether it has answered what it was asked last."""
+        """Whether the place answered the last question."""
         return place not in self._silent
 
     def submit(self, place: str, jobs: Sequence[JobSpec]) -> None:
-        """Hand jobs to a place. One that never will take them is closed, while there are others,
-        and is then as one that does not answer."""
+        """Submits jobs to a place. A place that will never take them is closed if there are
+        others, and then counts as unreachable."""
         try:
             self.backends[place].submit(jobs)
         except EnvironmentFailure as error:
@@ -149,14 +149,14 @@ class Places:
         self._until[place] = self._clock() + min(most, first * 2.0 ** min(times, 9))
 
     def takes(self, place: str) -> bool:
-        """Whether jobs may be handed to a place now: it has taken the last, or refused it long
+        """Whether jobs may be submitted to a place now: it took the last one, or refused it long
         ago."""
         return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
 
     def room(self, unsubmitted: Collection[str]) -> dict[str, int]:
-        """How many more jobs each place may have, as far as its share and its answers go.
-        `unsubmitted` are runs whose opened attempts are known to be at no backend. One that refused
-        the last job is given one, to see."""
+        """How many more jobs each place may have, by its share and its answers. `unsubmitted` are
+        runs whose opened attempts are at no backend. A place that refused the last job gets one
+        job as a test."""
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:
@@ -174,7 +174,7 @@ class Places:
 
     def choose(self, run: str, room: Mapping[str, int]) -> str | None:
         """The place for the next attempt of a run: the first with room, beginning after the one
-        where the last was preempted or lost. None: there is none."""
+        where the last attempt was preempted or lost. None if there is none."""
         if not self.several:
             return self.names[0]
         state, order = self._run_table.views[run].state, self.names
@@ -185,8 +185,8 @@ class Places:
         return next((place for place in order if room[place] > 0), None)
 
     def why_leave(self, place: str, room: Mapping[str, int]) -> str | None:
-        """Why attempts that a place does not have are to go elsewhere: it takes none, or does not
-        answer for long, and another has room. None while they are to stay."""
+        """Why attempts that a place does not have should go elsewhere: it takes none, or does not
+        answer for long, and another place has room. None if they should stay."""
         others = any(left > 0 for other, left in room.items() if other != place)
         if not self.several or not others:
             return None

@@ -20,15 +20,15 @@ _OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 class Summary(NamedTuple):
-    """How a sweep stands: `counts` of its runs by state, and how many the launcher will still
+    """The state of a sweep: `counts` of its runs by state, and how many the launcher will still
     start.
 
-    `unreachable` says what does not answer. `held` says why nothing new is started any more, and
-    `held_back` counts the runs that this leaves to another launch. `limit` is how many jobs there
-    may be at once where that is less than `max_parallel`, and `limit_by` why, a key of
-    `labels.LOWERED`. `alarms` are lines for people. `again` counts, by their state, the runs to
-    start that were started before. `waits` says which runs go on from others that did not succeed.
-    `ends`: why the launcher ends though all is not over.
+    `unreachable` says what does not answer. `held` says why nothing new is started, and
+    `held_back` counts the runs that therefore wait for another launch. `limit` is the number of
+    jobs at once if that is less than `max_parallel`, and `limit_by` the reason, a key of
+    `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to start
+    that were started before. `waits` says which runs depend on others that did not succeed.
+    `ends` says why the launcher ends although not all is over.
     """
 
     counts: Counter[State]
@@ -45,12 +45,12 @@ class Summary(NamedTuple):
 
     @property
     def open(self) -> int:
-        """Runs that have a job."""
+        """The number of runs with a job."""
         return sum(self.counts[state] for state in OPEN)
 
     @property
     def finished(self) -> bool:
-        """Nothing runs and nothing is left to start."""
+        """Whether nothing runs and nothing is left to start."""
         return self.open == 0 and self.to_start == 0
 
 
@@ -60,16 +60,16 @@ def line(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """The exit code of a sweep: 0 when all runs succeeded, 4 while some have not ended or are held
-    back, 3 when all is over and some have failed. `sweeper status` says the same."""
+    """The exit code of a sweep: 0 if all runs succeeded, 4 while some have not ended or are held
+    back, 3 if all is over and some failed. `sweeper status` returns the same."""
     if not summary.finished or summary.held_back:
         return 4
     return 0 if summary.counts[State.SUCCEEDED] == summary.counts.total() else 3
 
 
 def printer(stream: TextIO) -> Callable[[Summary], None]:
-    """Make a function that prints a line for a summary; why a sweep is held, and each alarm, only
-    once."""
+    """Makes a function that prints a line for a summary. It prints the reason for a hold, and
+    each alarm, only once."""
     said: set[str] = set()
 
     def tell(summary: Summary) -> None:
@@ -82,7 +82,7 @@ def printer(stream: TextIO) -> Callable[[Summary], None]:
 
 @contextmanager
 def showing_progress() -> Generator[Callable[[Summary], None]]:
-    """Yield a function that shows a summary: as a bar on a terminal, elsewhere as a line."""
+    """Yields a function that shows a summary: as a bar on a terminal, elsewhere as a line."""
     if not sys.stderr.isatty():
         yield printer(sys.stderr)
         return
@@ -120,7 +120,7 @@ def _news(summary: Summary, said: set[str]) -> list[str]:
 
 
 def _sentence(summary: Summary) -> str:
-    """Summarise a sweep in a line. Each run is counted once: as over, at work, to start, or to
+    """Summarises a sweep in a line. Each run is counted once: as over, running, to start, or to
     start again."""
     counts = summary.counts
     parts = [f"{counts[State.SUCCEEDED]}/{counts.total()} succeeded"]

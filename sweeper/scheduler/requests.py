@@ -1,5 +1,6 @@
-"""What users have asked of a launcher: to pause, to end, to have more or fewer jobs at once, to go
-on with another plan. All of it is in the store, so that the next launcher knows it too."""
+"""Reads what users ask of a launcher: to pause, to end, to run more or fewer jobs at once, or to
+continue with another plan. The requests are in the store, so that the next launcher reads them
+too."""
 
 from sweeper.model.request import Asked, Pause
 from sweeper.scheduler.context import Context
@@ -11,9 +12,9 @@ _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 
 
 class Requests:
-    """The requests to a launcher, as of the last look. `stop`: somebody wants it to end;
-    `replanned`: there is another plan; `parallel`: so many jobs at once are asked for;
-    `cancel`: somebody has cancelled the whole sweep."""
+    """The requests to a launcher, as of the last look. `stop`: a user wants it to end.
+    `replanned`: there is another plan. `parallel`: the requested number of jobs at once.
+    `cancel`: a user has cancelled the whole sweep."""
 
     def __init__(self, context: Context) -> None:
         self._store, self._sweep = context.store, context.sweep
@@ -27,11 +28,12 @@ class Requests:
 
     @property
     def held(self) -> str | None:
-        """Why nothing new is started, for people; None where nobody wants that."""
+        """Why a user's request keeps anything new from starting, for people; None if there is no
+        such request."""
         return None if self.pause is None else self.pause.told(self._sweep)
 
     def look(self) -> None:
-        """Read what has changed since the last look. Raises `StoreError`."""
+        """Reads what has changed since the last look. Raises `StoreError`."""
         names = {self._layout.request(name): name for name in _NAMES}
         listed = self._store.list(self._layout.launcher)
         stamps = {names[entry.path]: entry.stamp for entry in listed if entry.path in names}

@@ -1,5 +1,5 @@
-"""The launcher's table of runs: their events, read in one listing a step, and the state that
-follows. Events are written here and nowhere else in the launcher."""
+"""The launcher's table of runs: their events, read in one listing per step, and their states. In
+the launcher, only this module writes events."""
 
 import os
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ from sweeper.storage.sweeps import Events, read_event, read_events
 __all__ = ["WITHDRAWN", "RunTable", "View"]
 
 WITHDRAWN = "withdrawn"
-"""Why a launcher has claimed an attempt, and how it has ended then."""
+"""Marks a claim by a launcher, and the outcome of an attempt that it ended that way."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class View(NamedTuple):
-    """What follows from the events of a run. `wants`: the run is to be started or started again;
+    """The state of a run, from its events. `wants`: the run is to be started, or started again.
     `cancel`, `retry`: a user has asked for that, and it is not done yet. `size` is the number of
     events, which never shrinks."""
 
@@ -43,8 +43,8 @@ class View(NamedTuple):
 
 
 class RunTable:
-    """The runs of a sweep, in the order of its plan. Runs that the grid no longer has are among
-    them, and are never started."""
+    """The runs of a sweep, in the order of its plan. Retired runs are included, and are never
+    started."""
 
     def __init__(self, store: Store, sweep: str, plan: Plan) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class RunTable:
         self.grow(plan)
 
     def grow(self, plan: Plan) -> None:
-        """Take up the runs of a plan that has more than before."""
+        """Adds the runs of a plan that has more than before."""
         known = bool(self.views)
         back = self.retired - {run.id for run in plan.runs if run.retired}
         self.runs = {run.id: run for run in plan.runs}
@@ -71,15 +71,15 @@ class RunTable:
             self._look(run)
 
     def retries(self, run: str) -> int:
-        """How many failures of a run are made good for."""
+        """How many failures of a run are retried."""
         return self._retries[run]
 
     def read(self) -> None:
-        """Read all events again. Views change only where there are new ones.
+        """Reads all events again. Views change only if there are new events.
 
-        Events are never taken back: where there are fewer, somebody is removing the sweep, and a
-        run must not be taken for one that was never started. Raises `NotFound` when its plan is
-        gone too, else `StoreError`.
+        Events are never removed. If there are fewer, somebody is deleting the sweep, and its runs
+        must not be taken for new ones. Raises `NotFound` if its plan is gone too, else
+        `StoreError`.
         """
         where = f"{self._store.root}/{self._sweep}"
         removed = f"{where}: was removed while its launcher was at work, which ends"
@@ -96,11 +96,11 @@ class RunTable:
             self._look(run)
 
     def events(self, run: str) -> set[tuple[int, Event]]:
-        """The events of a run, with the attempt of each."""
+        """The events of a run, each with its attempt."""
         return self._events.get(run, set())
 
     def open(self) -> dict[str, int]:
-        """The runs that may be at work, with their attempts."""
+        """The runs that may be running, with their attempts."""
         return {r: v.state.attempt for r, v in self.views.items() if v.state.state in OPEN}
 
     def unacknowledged(self) -> dict[str, int]:
@@ -111,7 +111,8 @@ class RunTable:
     def add(
         self, run: str, attempt: int, event: Event, body: Mapping[str, object] | None = None
     ) -> bool:
-        """Record an event; that it is on record already is as good. Returns whether it was not."""
+        """Records an event. It is no error if the event is already recorded. Returns whether it
+        was new."""
         document = {"schema": SCHEMA, "time": timestamp()} | dict(body or {})
         fresh = False
         with suppress(AlreadyExists):  # an earlier launcher's, or ours whose reply was lost
@@ -130,25 +131,25 @@ class RunTable:
         detail: str,
         known: Mapping[str, object] = _NOTHING,
     ) -> None:
-        """Record the outcome of an attempt whose worker cannot do so. `known` is what the backend
-        knows of it: `code`, `host`."""
+        """Records the outcome of an attempt whose worker cannot. `known` is what the backend
+        knows: `code`, `host`."""
         body = dict.fromkeys(
             ("code", "signal", "started", "ended", "wall_s", "max_rss_bytes", "host")
         )
         self.add(run, attempt, event, {**body, **known, "reason": reason, "detail": detail})
 
     def withdraw(self, run: str, attempt: int, why: str) -> bool:
-        """End an attempt that no worker has claimed, by claiming it: a job of it that may begin all
-        the same finds that it is another's, and trains nothing. Returns False where a worker was
-        quicker, and has it."""
+        """Ends an attempt that no worker has claimed, by claiming it: if a job of it starts
+        anyway, it finds the claim and does not train. Returns False if a worker claimed it first.
+        """
         body = {"nonce": os.urandom(8).hex(), "submitted": attempt, "by": "the launcher"}
         self.add(run, attempt, Event.CLAIMED, body | {"reason": WITHDRAWN, "detail": why})
         return self.finish_withdrawal(run, attempt)
 
     def finish_withdrawal(self, run: str, attempt: int) -> bool:
-        """End a claimed attempt that a launcher has claimed so as to withdraw it: this one, whose
-        reply may have been lost, or one that was killed before it could. Returns False where a
-        worker has the claim. Raises `StoreError`."""
+        """Ends an attempt that a launcher claimed in order to withdraw it: this launcher, whose
+        reply may have been lost, or an earlier one that was killed. Returns False if a worker has
+        the claim. Raises `StoreError`."""
         if (run, attempt) in self._with_worker:
             return False
         try:
@@ -162,8 +163,7 @@ class RunTable:
         return True
 
     def is_cancelled(self, run: str, attempt: int) -> bool:
-        """Whether a user has asked for the end of this attempt, looked at anew. Raises
-        `StoreError`."""
+        """Whether a user has asked to cancel this attempt, read again. Raises `StoreError`."""
         if (attempt, Event.CANCEL) not in self.events(run):
             if not self._store.exists(self._layout.event(run, attempt, Event.CANCEL)):
                 return False

@@ -1,10 +1,10 @@
-"""Whose turn it is to take a free slot of an account. Pure.
+"""Decides which member of an account may take a free slot. Pure.
 
-Each member's share of the slots is in proportion to its weight, but nobody's is more than it can
-use: what is left over is shared among the others in the same way (weighted max-min fairness). Of
-shares that are no whole numbers the whole part is a member's own. The slots left over go round: to
-the member whose `turn` is lowest, which then rises by one over the fraction that is missing to it
-(stride scheduling, Waldspurger 1995), so that in time each has its share.
+Each member's share of the slots is proportional to its weight, but at most what it can use; what
+is left over is divided among the others in the same way (weighted max-min fairness). A member
+owns the whole part of a fractional share. The remaining slots rotate: the member with the lowest
+`turn` gets the next one, and its turn rises by one over its missing fraction (stride scheduling,
+Waldspurger 1995), so that in time each member has its share.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _ALMOST = 1e-9
 
 
 class Claim(NamedTuple):
-    """A member holds `held` slots, and could use `wants` more."""
+    """A member holds `held` slots and could use `wants` more."""
 
     weight: float
     held: int
@@ -25,14 +25,14 @@ class Claim(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """How many slots a member may take now, and its turn when it does."""
+    """How many slots a member may take now, and its turn afterwards."""
 
     slots: int
     turn: float
 
 
 def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
-    """Each member's part of `limit` slots, which together are no more than that."""
+    """Each member's share of `limit` slots. The sum does not exceed `limit`."""
     found: dict[str, float] = dict.fromkeys(claims, 0.0)
     left = dict(claims)
     while left and limit > _ALMOST:
@@ -48,7 +48,7 @@ def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
 
 
 def grant(limit: int | None, claims: Mapping[str, Claim], who: str) -> Grant:
-    """What member `who` may take now of `limit` slots (None: any number)."""
+    """How many of `limit` slots (None: unlimited) the member `who` may take now."""
     own = claims[who]
     if limit is None:
         return Grant(own.wants, own.turn)

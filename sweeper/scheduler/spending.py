@@ -1,4 +1,4 @@
-"""What a sweep has used until now, and whether its budget is spent."""
+"""Compares what a sweep has used with its budget."""
 
 from contextlib import suppress
 
@@ -19,9 +19,8 @@ _RAISED = "a relaunch with more in {}"
 
 
 class Spending:
-    """What all attempts of a sweep have used, beside what they may use at most, by the sweep's own
-    `budget` and by that of its `account`. Raises `UsageError` for a budget in dollars when the
-    prices cannot be read."""
+    """The usage of all attempts of a sweep, and its limits: the sweep's own `budget` and that of
+    its `account`. Raises `UsageError` for a budget in dollars if the prices cannot be read."""
 
     def __init__(
         self,
@@ -36,11 +35,11 @@ class Spending:
         self._prices = prices.load() if in_dollars else None
         self.reached: str | None = None
         self.is_over = False
-        """Whether runs at work are to be stopped."""
+        """Whether running jobs are to be stopped."""
 
     def look(self) -> None:
-        """Sum up, and see whether there is anything left to spend. Raises `Unreachable` where that
-        is not known of the account: then nothing more may be started."""
+        """Adds up the usage and compares it with the limits. Raises `Unreachable` if the
+        account's usage is unknown; then nothing more may start."""
         used = self._used()
         self.reached, self.is_over = None, False
         if self._account is not None:
@@ -52,18 +51,18 @@ class Spending:
             raise Unreachable(self._account.trouble)
 
     def end(self) -> None:
-        """Tell the account what was used in the end."""
+        """Reports the final usage to the account."""
         if self._account is not None:
             with suppress(OSError):  # then what was told before holds
                 self._account.exchange(self._used())
 
     def _used(self) -> Spent:
-        """What all attempts have used by now."""
+        """The current usage of all attempts."""
         found = self._attempts.look().values()
         return Spent(total(one.usage for one in found), sum(one.seconds for one in found))
 
     def _judge(self, limits: Budget, used: Spent, what: str, how: str) -> None:
-        """Note what is reached of some limits. What stops runs outweighs what does not."""
+        """Records which limits are reached. A limit that stops runs takes precedence."""
         why = self._over(limits, used, what)
         if why is None or self.is_over:
             return
@@ -72,7 +71,7 @@ class Spending:
         self.reached = f"{why}: nothing else is started{stopped}; {how} goes on"
 
     def _over(self, limits: Budget, used: Spent, what: str) -> str | None:
-        """Which limit is reached, for people; None while none is."""
+        """The reached limit, for people; None if there is none."""
         hours, tokens = used.seconds / _SECONDS_AN_HOUR, used.usage.counts.tokens
         if limits.tokens is not None and tokens >= limits.tokens:
             return f"{what} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"

@@ -1,5 +1,5 @@
-"""Chooses which runs of a stage are taken: by the value that each is judged by, as everywhere. The
-same runs give the same choice, whoever makes it."""
+"""Chooses which runs of a stage are taken, by the value that each is judged by. The same runs
+always give the same choice."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -15,9 +15,8 @@ __all__ = ["choose"]
 def choose(
     choice: Choice, runs: Mapping[str, RecordedRun], succeeded: Collection[str]
 ) -> tuple[tuple[str, float], ...]:
-    """The runs that are taken, best first, each with its value; of those with equal values the
-    first of the plan. Runs that ended in no finite number are none of them. Empty where no run has
-    a value."""
+    """The chosen runs, best first, each with its value. Among equal values the first in the plan
+    wins. Runs without a finite value are left out. Empty if no run has a value."""
     metric = choice.metric._asdict()
     values: dict[str, float] = {}
     for run in choice.candidates:
@@ -35,8 +34,8 @@ def choose(
 def _of_best_cell(
     choice: Choice, runs: Mapping[str, RecordedRun], values: Mapping[str, float], sign: float
 ) -> tuple[tuple[str, float], ...]:
-    """All runs of the cell with the best mean. A cell of which some run has no value comes after
-    those that are whole, unless failures count for nothing."""
+    """All runs of the cell with the best mean. A cell with a run that has no value comes after
+    complete cells, unless failures count for nothing."""
     planned: dict[str, list[str]] = {}
     for run in choice.candidates:
         if run in runs:

@@ -1,8 +1,8 @@
-"""The stages of a sweep at work: which runs wait for which, what is taken of a stage once it has
-ended, and what a run gets of those that it goes on from.
+"""Handles the stages of a running sweep: which runs wait for which, which runs of a finished
+stage are taken, and what a run gets from those that it starts from.
 
-A choice is put on record exclusively before any run that follows from it is made: a launcher that
-is killed in between, or a second one, goes by the same.
+A choice is recorded exclusively before any run that follows from it is made. So a launcher that
+restarts after a kill, or a second one, uses the same choice.
 """
 
 from collections.abc import Iterable
@@ -34,12 +34,12 @@ _PATHS = {"checkpoint.state": "state_path", "checkpoint.sampler": "sampler_path"
 
 
 class Missing(StoreError):
-    """A run that others go on from does not have what they take; its text says what."""
+    """A parent of a run lacks what the run takes from it. The text says what."""
 
 
 class _Lack(NamedTuple):
-    """What somebody needs of `runs`, who do not have it; so it stays while no more than `size` has
-    happened to them."""
+    """What `runs` lack that others need. The result is reused until more than `size` has happened
+    to these runs."""
 
     runs: tuple[str, ...]
     size: int
@@ -71,29 +71,29 @@ class Stages:
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """What is held back in vain, a line for each reason; and what others go on from that may
-        be deleted before they have it."""
+        """Runs that wait in vain, one line per reason; and checkpoints that may be deleted before
+        runs have started from them."""
         held = told_of(self._plan, self._runs, self._stages)
         return (*held, *dict.fromkeys(self._expiring.values()))
 
     @property
     def to_come(self) -> int:
-        """How many runs are not known yet, and will be."""
+        """The number of runs that are not known yet but will be."""
         return sum(self._plan.unknown[name] for name, w in self._stages.items() if not w.vain)
 
     @property
     def held_back(self) -> int:
-        """How many runs wait in vain, those that are not known among them."""
+        """The number of runs that wait in vain, including those not known yet."""
         unknown = sum(self._plan.unknown[name] for name, w in self._stages.items() if w.vain)
         return unknown + sum(wait.vain for wait in self._runs.values())
 
     def in_vain(self, run: str) -> bool:
-        """Whether a run waits for what will not come."""
+        """Whether a run waits for something that will not come."""
         return run in self._runs and self._runs[run].vain
 
     def look(self, cancelled: Asked | None = None) -> None:
-        """See what has ended, and choose of the stages of which all has; nothing of a sweep that
-        was `cancelled`. What cannot be read for it is `trouble`, and asked again at the next look.
+        """Finds what has ended, and makes the choices of finished stages; none if the sweep was
+        `cancelled`. Files that cannot be read are `trouble`, and are read again at the next look.
         """
         if not self._plan.stages:
             return
@@ -120,8 +120,8 @@ class Stages:
             self._cancel_fresh(cancelled)
 
     def _cancel_fresh(self, cancelled: Asked) -> None:
-        """Cancel the runs that came to be while the sweep was cancelled, of which its user does not
-        know: we may just have been choosing."""
+        """Cancels the runs that were created while the sweep was being cancelled, since its user
+        does not know them: a choice may just have been made."""
         for run, view in self._run_table.views.items():
             at_work = view.wants or view.state.state in OPEN or view.state.unacknowledged
             fresh = view.state.opened <= 1 and self._run_table.runs[run].parents
@@ -144,17 +144,17 @@ class Stages:
         self._runs, self._stages = waits(self._plan, self._fate, seen)
 
     def _known(self) -> tuple[object, ...]:
-        """What a round may add to."""
+        """The state that a round may add to."""
         choices = tuple(choice.key for choice in self._plan.choices)
         return len(self._plan.runs), choices, len(self._lacking), len(self._away)
 
     def _lacks(self, key: str, runs: Iterable[str], told: str) -> None:
-        """Note that these runs, which have ended, do not have what is needed of them."""
+        """Records that these ended runs lack what others need from them."""
         runs = tuple(runs)
         self._lacking[key] = _Lack(runs, self._size(runs), Wait(told, vain=True))
 
     def _size(self, runs: Iterable[str]) -> int:
-        """How much has happened to runs, which never gets less."""
+        """The number of events of runs, which never shrinks."""
         views = self._run_table.views
         return sum(views[run].size for run in runs if run in views)
 
@@ -164,7 +164,7 @@ class Stages:
                 self._see(run, trouble)
 
     def _see(self, run: str, trouble: list[str]) -> None:
-        """See that there is all that a run takes of others, which have succeeded."""
+        """Checks that the succeeded parents of a run have everything it takes from them."""
         planned = self._run_table.runs[run]
         try:
             self.config(planned)
@@ -191,7 +191,8 @@ class Stages:
         return sorted(views, key=lambda item: sign * self._depths.get(runs[item[0]].stage or "", 0))
 
     def config(self, run: Run) -> dict[str, object]:
-        """The configuration of a run, with all that it takes of others. Raises `Missing`."""
+        """The configuration of a run, with everything that it takes from its parents. Raises
+        `Missing`."""
         if run.stage is None or next(references(run.config), None) is None:
             return run.config
         if run.id not in self._filled:
@@ -235,7 +236,7 @@ class Stages:
         return path
 
     def _keep(self, run: Run, key: str, path: str, end: datetime | None) -> None:
-        """Have a checkpoint kept that expires at `end`. Raises `Missing` for one that has."""
+        """Keeps a checkpoint that expires at `end`. Raises `Missing` if it has expired."""
         pinned = self._pins.keep(path)
         past = end is not None and end.timestamp() < self._context.wall()
         if pinned == "gone" or (pinned == "unknown" and past):
@@ -247,7 +248,8 @@ class Stages:
             self._expiring[path] = f"{what} will expire{f': {mend}' if known else ''}"
 
     def _choose(self, choice: Choice) -> bool:
-        """Make a choice if all that it is of has ended. Returns whether it is on record now."""
+        """Makes a choice if all runs that it chooses from have ended. Returns whether it is
+        recorded now."""
         fates: dict[str, Fate] = {
             run: fate_of(run, self._fate, self._runs) for run in choice.candidates
         }
@@ -270,7 +272,7 @@ class Stages:
         return True
 
     def _sweep(self) -> "Sweep":
-        """The sweep as it is on record, read once a look."""
+        """The recorded sweep, read once per look."""
         if self._recorded is None:
             from sweeper.results.sweeps import Sweep
 

@@ -1,6 +1,6 @@
-"""Publishes what a launcher observes: for readers of the store, and for a backend that people look
-at (tmux), which shows a line for the sweep and a word for each job. Only changes are published, and
-a failure to publish never costs the sweep anything."""
+"""Publishes a launcher's observations: for readers of the store, and for a backend with a display
+(tmux), which shows a line for the sweep and a word for each job. Only changes are published. A
+failure to publish never affects the sweep."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["Publisher", "StatusDisplay"]
 
 _SECONDS = 1.0
-"""Between two updates of a display: the changes of many steps are shown as one."""
+"""The interval between two updates of a display. The changes of many steps are shown as one."""
 
 
 class Publisher:
-    """Writes what readers are told of a sweep beside its events, when it has changed. `starting`
-    says whether this launcher starts runs."""
+    """Writes the observations of a sweep beside its events when they change. `starting` says
+    whether this launcher starts runs."""
 
     def __init__(self, context: Context, *, starting: bool) -> None:
         self._context = context
@@ -35,9 +35,9 @@ class Publisher:
         self._published: dict[str, object] | None = None
 
     def publish(self, told: Observations) -> None:
-        """Write what is observed and is no state: runs whose worker is quiet or waits, a backend
-        that does not answer, why nothing is started. Whether this launcher starts runs, and its
-        process, are added."""
+        """Writes observations that are no states: runs whose worker is silent or waits, a backend
+        that does not answer, the reason why nothing is started. Adds whether this launcher starts
+        runs, and its process."""
         observed = {run: seen.document() for run, seen in told.observed.items()}
         usage = None if told.usage is None else told.usage.document()
         found: dict[str, object] = {
@@ -54,7 +54,7 @@ class Publisher:
 
 
 class StatusDisplay:
-    """Gives the first backend that shows something to people what has changed."""
+    """Passes changes to the first backend that has a display."""
 
     def __init__(self, backends: Iterable[Backend], clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -66,7 +66,8 @@ class StatusDisplay:
     def show(
         self, summary: Summary, views: Mapping[str, "View"], observed: Mapping[str, Observation]
     ) -> None:
-        """Show how the sweep and its runs stand. If that fails it is tried again the next time."""
+        """Shows the state of the sweep and its runs. If that fails, it is tried again the next
+        time."""
         if self._display is None or (self._clock() < self._next and not summary.finished):
             return
         words = {

@@ -1,4 +1,4 @@
-"""Makes jobs of runs: records what an attempt is to do, then hands it to the backend."""
+"""Submits runs as jobs: records what an attempt is to do, then hands it to the backend."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,9 +22,9 @@ __all__ = ["Submitter"]
 
 
 class Submitter:
-    """Submits attempts of one sweep to its `places`. `service` is what the last launch gave to its
-    runs, `engine` the watch of their engine, if they use one of ours, `stages` has what they take
-    of each other."""
+    """Submits attempts of one sweep to its `places`. `service` is the service record of the last
+    launch, `engine` the watch of the runs' engine if they use one of ours, and `stages` the
+    inputs from other runs."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Submitter:
         self._described: dict[str, bytes] = {}  # what is known to be on record, by its path
 
     def open(self, run: str, attempt: int, place: str) -> str | None:
-        """Record what the attempt is to do, then that it is about to be submitted to `place`.
-        Returns the place that is on record: somebody else may have opened it. None where that is
-        damaged."""
+        """Records what the attempt is to do, then that it is about to be submitted to `place`.
+        Returns the recorded place, since another launcher may have opened it. None if the record
+        is damaged."""
         self.describe(run, attempt, place)
         if self._run_table.add(run, attempt, Event.INTENT, {"place": place}):
             return place
@@ -58,8 +58,8 @@ class Submitter:
         return there
 
     def describe(self, run: str, attempt: int, place: str, *, again: bool = False) -> None:
-        """Record what the attempt is to do at its place, as the plan says. `again`: a record that
-        says the same already is left alone, since somebody may hold it."""
+        """Records what the attempt is to do at its place, from the plan. `again`: an equal record
+        is left alone, since a job may be reading it."""
         planned = self._run_table.runs[run]
         planned = planned._replace(config=self._stages.config(planned))
         plan = self._context.plan.of(planned.stage)
@@ -105,7 +105,7 @@ class Submitter:
             self._described[path] = data
 
     def _code_diff(self) -> bytes:
-        """How the code differed from its commit, as a diff; empty where it did not."""
+        """The difference of the code from its commit, as a diff; empty if there is none."""
         if self._diff is None:
             kept = table_of((self._context.plan.provenance or {}).get("diff"))
             self._diff = b""
@@ -114,7 +114,7 @@ class Submitter:
         return self._diff
 
     def submit(self, place: str, runs: Sequence[str]) -> None:
-        """Hand the newest opened attempt of each run to its place, and acknowledge."""
+        """Submits the newest opened attempt of each run to its place, and acknowledges it."""
         if not runs:
             return
         attempts = {run: self._run_table.views[run].state.opened for run in runs}
@@ -125,6 +125,6 @@ class Submitter:
 
 
 def _requirements(plan: Plan) -> str | None:
-    """The file of the copy of the code that says what a stage's recipe needs."""
+    """The file in the copy of the code with the requirements of a stage's recipe."""
     name = plan.launch.requirements
     return None if name is None or plan.carried is None else plan.carried.files.get(name)

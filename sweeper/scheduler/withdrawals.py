@@ -1,5 +1,4 @@
-"""Takes back attempts that were opened at a place which keeps them waiting, where another place
-would have them."""
+"""Withdraws attempts from a place that keeps them waiting when another place has room."""
 
 from collections.abc import Iterable
 
@@ -12,8 +11,8 @@ __all__ = ["Withdrawals"]
 
 
 class Withdrawals:
-    """Withdraws attempts, and has their runs started again at another place. With `starting=False`
-    none is withdrawn."""
+    """Withdraws attempts, and has their runs started again at another place. With
+    `starting=False` none is withdrawn."""
 
     def __init__(
         self, run_table: RunTable, places: Places, policy: FailurePolicy, *, starting: bool
@@ -24,9 +23,9 @@ class Withdrawals:
         self._starting = starting
 
     def look(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
-        """Take back the opened attempts of these runs, where their place keeps them waiting and
-        another would have them. They leave `unsubmitted`, the runs whose opened attempts are not at
-        work. Returns those that stay."""
+        """Withdraws the opened attempts of these runs, if their place keeps them waiting and
+        another has room. They leave `unsubmitted`, the runs whose opened attempts are not
+        running. Returns those that stay."""
         runs = list(runs)
         room = self._places.room(unsubmitted)
         left = sum(room.values()) - room[place]
@@ -47,14 +46,14 @@ class Withdrawals:
         return staying
 
     def finish(self) -> None:
-        """End the attempts that a launcher was about to withdraw when it was killed: no worker has
-        them, and none will."""
+        """Ends the attempts that a killed launcher was withdrawing. No worker has them, and none
+        will."""
         for run, view in self._run_table.views.items():
             claimed = view.state.event is Event.CLAIMED and self._starting
             if claimed and self._run_table.finish_withdrawal(run, view.state.attempt):
                 self.start_elsewhere(run, view.state.attempt)
 
     def start_elsewhere(self, run: str, attempt: int) -> None:
-        """Have a run started again whose attempt was withdrawn, unless a user has said no since."""
+        """Starts a run again whose attempt was withdrawn, unless a user has cancelled it since."""
         if not self._run_table.is_cancelled(run, attempt):
             self._policy.excuse(run, attempt, "since its place did not take it")
