@@ -105,7 +105,7 @@ def _source() -> str:
 
 
 def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
-    """The account of a plan's runs: 16 hexadecimal digits; None for runs without a known service."""
+    """The account of a plan's runs: 16 hexadecimal digits, or None without a known service."""
     if plan.service == "none":
         return None
     if settings.account is not None:
