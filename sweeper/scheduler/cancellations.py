@@ -63,7 +63,7 @@ class Cancellations:
                 try_call(partial(self._cancel, place, jobs))
 
     def _cancel(self, place: str, jobs: list[str]) -> None:
-        """Tell one place. Raises `Unreachable`."""
+        """Ask one place's backend to stop jobs. Raises `Unreachable`."""
         not_yet = set(self._places.ask(place, lambda backend: backend.cancel(jobs)) or ())
         self._not_yet |= dict.fromkeys(not_yet, self._clock() + NOT_YET_SECONDS)
         self.stopping |= set(jobs) - not_yet
