@@ -1,4 +1,4 @@
-"""What a launcher has still to start, and why it starts nothing of that."""
+"""Counts the runs that a launcher still has to start, and says why starting is held."""
 
 from collections.abc import Collection, Iterator
 
@@ -35,7 +35,7 @@ class Backlog:
 
     @property
     def held(self) -> str | None:
-        """Why nothing new is started; None while that is not so, or nothing is left to start."""
+        """The reason why no runs are started; None if nothing holds them or none are left."""
         spent = None if self._spending is None else self._spending.reached
         if self._policy.held is not None:
             return self._policy.held

@@ -14,7 +14,7 @@ from sweeper.storage.layout import token
 __all__ = ["Cancellations"]
 
 NOT_YET_SECONDS = 5.0
-"""How long a backend is left alone with what it cannot stop yet."""
+"""Wait before a backend is asked again to stop a job that it could not stop yet."""
 
 
 class Cancellations:
@@ -36,7 +36,7 @@ class Cancellations:
         self._requests = requests
         self._spending = spending
         self._engine = engine
-        self._not_yet: dict[str, float] = {}  # what the backend could not stop, until when
+        self._not_yet: dict[str, float] = {}  # jobs to retry, and when
         self.stopping: set[str] = set()
 
     def look(self, try_call: TryCall, *, away: bool) -> None:
@@ -63,7 +63,7 @@ class Cancellations:
                 try_call(partial(self._cancel, place, jobs))
 
     def _cancel(self, place: str, jobs: list[str]) -> None:
-        """Tell one place. Raises `Unreachable`."""
+        """Ask one place's backend to stop jobs. Raises `Unreachable`."""
         not_yet = set(self._places.ask(place, lambda backend: backend.cancel(jobs)) or ())
         self._not_yet |= dict.fromkeys(not_yet, self._clock() + NOT_YET_SECONDS)
         self.stopping |= set(jobs) - not_yet

@@ -10,7 +10,7 @@ from sweeper.model.event import Outcome
 __all__ = ["NEEDED", "CircuitBreaker", "Failure", "failure_of", "normalised"]
 
 NEEDED = 3
-"""The first so many runs to end have to fail alike."""
+"""The number of first runs that must fail alike to stop the sweep."""
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{12,}\b|\d+(?:[.,:]\d+)*(?:e[+-]?\d+)?")
 _PATH = re.compile(r"(?:[A-Za-z]+:/)?(?:/[^\s/'\":,;()<>]+)+/?")
@@ -24,7 +24,7 @@ class Failure(NamedTuple):
     line: str
 
     def alike(self, other: "Failure") -> bool:
-        """Whether the two seem to have the same cause."""
+        """Returns whether both failures seem to have the same cause."""
         return (self.reason, self.code, normalised(self.line)) == (
             other.reason,
             other.code,
