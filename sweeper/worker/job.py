@@ -10,6 +10,7 @@ from sweeper.command import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.model.document_reader import read_texts
 from sweeper.model.job import Job
+from sweeper.recipe.command_template import render_command, with_log_path
 from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode
 from sweeper.storage.layout import Layout
@@ -127,7 +128,7 @@ def _environment(
     """The variables of the recipe: those that were kept for the job, the backend's, the grid's and
     ours. Raises `EnvironmentFailure` if a secret is missing."""
     run, attempt = job.run, job.attempt
-    environment = with_backend_variables(kept) | _env(job, log_path)
+    environment = with_backend_variables(kept) | with_log_path(job.env, log_path)
     environment |= {
         "SWEEPER_ROOT": store.root,
         "SWEEPER_SWEEP": layout.sweep,
@@ -151,13 +152,6 @@ def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:
     """Return the folder where the processes of an attempt's recipe write their usage of the
     service."""
     return os.path.join(place.local_path(layout.attempt(run, attempt)) or "", FOLDER)
-
-
-def _env(job: Job, log_path: str) -> dict[str, str]:
-    """Return the variables of `launch.env`, with `{log_path}` filled in."""
-    from sweeper.recipe.command_template import with_log_path
-
-    return with_log_path(job.env, log_path)
 
 
 def backend_variables(ours: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -208,8 +202,6 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
 
 
 def _command(job: Job, log_path: str) -> list[str]:
-    from sweeper.recipe.command_template import render_command
-
     values = {**job.config, "log_path": log_path, "run": job.run, "attempt": job.attempt}
     if job.seed is not None:
         values["seed"] = job.seed

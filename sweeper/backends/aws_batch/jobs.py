@@ -19,6 +19,7 @@ from sweeper.backends.aws_batch.definition import INTERRUPTIONS
 from sweeper.backends.aws_batch.names import Names
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.container_jobs import reason_of
+from sweeper.storage.documents import timestamp
 from sweeper.storage.layout import attempt_of
 
 __all__ = ["Jobs", "status_of"]
@@ -73,7 +74,7 @@ def _utc(milliseconds: int | None) -> str | None:
     """Converts a time of Batch, in milliseconds since 1970."""
     if milliseconds is None:
         return None
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(milliseconds / 1000))
+    return timestamp(milliseconds / 1000)
 
 
 class Jobs:

@@ -6,12 +6,12 @@ It parses text with fields of our choice instead of `--json`, whose shapes chang
 import os
 import re
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.storage.documents import timestamp
 
 __all__ = ["Closed", "Full", "Job", "Slurm", "accounted_of", "queue_of", "status_of"]
 
@@ -117,7 +117,7 @@ def _utc(text: str) -> str | None:
     """Converts a time from seconds since 1970; None if it is not such a number."""
     if not text.isdecimal():
         return None
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(text)))
+    return timestamp(int(text))
 
 
 def _code(text: str) -> int | None:

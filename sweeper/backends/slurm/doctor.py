@@ -8,6 +8,7 @@ from sweeper.backends.slurm.accounting import forgets
 from sweeper.backends.slurm.backend import SlurmBackend
 from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import EnvironmentFailure
+from sweeper.labels import first_of
 
 __all__ = ["checks"]
 
@@ -60,7 +61,7 @@ def _partitions(slurm: Slurm) -> str:
             up.append(f"{row[0]} (of {every} nodes {busy} busy, {idle} idle; limit {row[3]})")
     if not up:
         raise LookupError("none is up: `sinfo` shows more")
-    return ", ".join(up[:6]) + (f" and {len(up) - 6} more" if len(up) > 6 else "")
+    return first_of(up, 6)
 
 
 def _trial(slurm: Slurm, asked: Mapping[str, object], defaults: Mapping[str, object]) -> str:
