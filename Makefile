@@ -28,7 +28,7 @@ $(VENV)/bin/python:
 	  { rm -rf $(VENV); echo "this Python cannot make a venv (Debian: apt-get install python3-venv)"; exit 1; }
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "installing into $(VENV)"
+	@echo "installing sweeper and what it needs into $(VENV): about two minutes"
 	@$(PIP) --editable .
 	@touch $@
 
@@ -99,10 +99,12 @@ image: dev ## build docker/Dockerfile without Docker (buildah, as root), and run
 	@SWEEPER_TEST_IMAGE=$(CURDIR)/build/image $(BIN)/pytest -q tests/e2e/test_image.py
 
 demo: install tmux ## a real sweep on this machine, and its report
+	@echo "training 18 small models, 4 at once: about two minutes"
 	@$(BIN)/sweeper launch grids/quickstart.yaml --wait
 	@$(BIN)/sweeper analyze quickstart
 	@echo
 	@echo "the engine is still there for your next sweep; '$(BIN)/sweeper engine stop' ends it"
+	@echo "to type 'sweeper' yourself: source $(VENV)/bin/activate"
 
 # What takes one processor is done beside what takes the other.
 test: dev tmux ## everything that must be green

@@ -1,9 +1,11 @@
 """Where things are kept on this machine, for its user: not in a store. Standard library only."""
 
 import os
+import sys
 from collections.abc import Mapping
 
 __all__ = [
+    "add_extra",
     "built",
     "cache",
     "checkpoints",
@@ -90,3 +92,13 @@ def views(root: str | None = None) -> str:
 def warm(root: str | None = None) -> str:
     """The fork servers' sockets, and lists of what recipes import."""
     return os.path.join(root or home(), "warm")
+
+
+def add_extra(extra: str) -> str:
+    """Return the shell command that installs an optional part of sweeper beside this one."""
+    import shlex
+
+    checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    editable = os.path.exists(os.path.join(checkout, "pyproject.toml"))
+    place = ["-e", f"{checkout}[{extra}]"] if editable else [f"tinker-sweeper[{extra}]"]
+    return shlex.join([sys.executable, "-m", "pip", "install", *place])

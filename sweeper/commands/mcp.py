@@ -10,6 +10,7 @@ from sweeper import paths
 from sweeper.agents.allowance import read_limits
 from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.paths import add_extra
 from sweeper.storage.opening import default_root
 from sweeper.terminal import warn
 
@@ -48,7 +49,7 @@ def run(arguments: Namespace) -> int:
         from sweeper.agents.server import serve_http, serve_stdio, token_of
     except ModuleNotFoundError as error:
         raise EnvironmentFailure(
-            f"the MCP SDK is missing ({error.name}): pip install 'sweeper[mcp]'"
+            f"the MCP SDK is missing ({error.name}): `{add_extra('mcp')}`"
         ) from error
     from sweeper.agents.workspace import Workspace
 

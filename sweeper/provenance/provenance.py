@@ -23,7 +23,7 @@ from sweeper.storage.layout import Layout
 __all__ = ["collect", "earlier", "redact_command"]
 
 _SHOWN = (
-    *("sweeper", "tinker", "chz", "tinker-cookbook", "numpy", "torch", "transformers"),
+    *("tinker-sweeper", "tinker", "chz", "tinker-cookbook", "numpy", "torch", "transformers"),
     *("tokenizers", "datasets", "wandb"),
 )
 _DIFF_BYTES = 1_000_000

@@ -73,7 +73,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     places = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = subprocess.run(places, capture_output=True, text=True, check=True).stdout.strip()
     Path(site, "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    built = next(folder.glob("sweeper-*.whl"))
+    built = next(folder.glob("tinker_sweeper-*.whl"))
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     subprocess.run([*install, "--no-deps", "--no-index", str(built)], check=True)
     return python.parent
@@ -167,7 +167,7 @@ def test_nothing_of_ours_lies_beside_the_package(environment: Path) -> None:
     [site] = environment.parent.glob("lib/python*/site-packages")
     usual = ("pip", "setuptools", "distutils", "_distutils_hack", "pkg_resources", "borrowed")
     found = {path.name for path in site.iterdir() if not path.name.startswith((*usual, "__"))}
-    assert found == {"sweeper", next(n for n in found if n.startswith("sweeper-"))}
+    assert found == {"sweeper", next(n for n in found if n.startswith("tinker_sweeper-"))}
     assert (site / "sweeper" / "analysis" / "templates" / "report.css").is_file()
     assert (site / "sweeper" / "recipes" / "sft.py").is_file()
 

@@ -67,13 +67,15 @@ def _quickstart_holds(sweep: Path) -> None:
 
 
 def test_the_grid_in_the_readme_is_the_quickstarts(folder: Path) -> None:
-    """Shortened, but the same runs."""
+    """Pasted, it continues the demo's sweep."""
     from sweeper.planner.plan import plan
 
     (folder / "readme.yaml").write_text(next(text for kind, text in BLOCKS if kind == "yaml"))
     shown = plan(folder / "readme.yaml")
     real = plan(ROOT / "grids" / "quickstart.yaml")
-    assert [run.name for run in shown.runs] == [run.name for run in real.runs]
+    assert shown.name == real.name
+    assert [run.id for run in shown.runs] == [run.id for run in real.runs]
+    assert shown.launch == real.launch
 
 
 def test_the_map_has_a_line_for_every_package() -> None:

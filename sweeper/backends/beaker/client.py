@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, overload, runtim
 from sweeper.backends.backoff import Backoff
 from sweeper.backends.container_jobs import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.paths import add_extra
 
 if TYPE_CHECKING:
     import beaker.beaker_pb2 as pb2
@@ -281,7 +282,7 @@ def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception],
         from beaker import Beaker
     except ImportError as error:
         raise EnvironmentFailure(
-            "beaker: its client is not installed: pip install 'sweeper[beaker]'"
+            f"beaker: its client is not installed: `{add_extra('beaker')}`"
         ) from error
     try:
         with warnings.catch_warnings():

@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 from sweeper.backends.container_jobs import line_of
 from sweeper.backends.kubernetes.objects import Job, Page, Pod
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.paths import add_extra
 
 __all__ = ["JOBS", "KUEUES", "METADATA", "PODS", "Cluster", "Kind", "Refused"]
 
@@ -186,7 +187,7 @@ def _client(context: str | None) -> tuple[_Client, str]:
         client = import_module("kubernetes.client")
     except ImportError as error:
         raise EnvironmentFailure(
-            "kubernetes: its client is not installed: pip install 'sweeper[kubernetes]'"
+            f"kubernetes: its client is not installed: `{add_extra('kubernetes')}`"
         ) from error
     made = client.Configuration()
     made.retries = False  # this module decides which requests to repeat

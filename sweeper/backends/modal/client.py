@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from sweeper.backends.backoff import Backoff
 from sweeper.backends.container_jobs import line_of
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.paths import add_extra
 
 if TYPE_CHECKING:
     from modal import App, Client, Image
@@ -181,7 +182,7 @@ def official() -> ModuleType:
             found = import_module("modal")
     except ImportError as error:
         raise EnvironmentFailure(
-            "modal: its client is not installed: pip install 'sweeper[modal]'"
+            f"modal: its client is not installed: `{add_extra('modal')}`"
         ) from error
     except Exception as error:  # it reads its configuration as it is imported
         said = line_of(error)

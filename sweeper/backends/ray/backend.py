@@ -13,6 +13,7 @@ from sweeper.backends.helper import Helper
 from sweeper.backends.identity import Identity
 from sweeper.backends.ray.messages import About, Asked, Death, Described, Node, Options
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.paths import add_extra
 
 __all__ = ["RayBackend", "lacking", "open_backend", "status_of"]
 
@@ -26,7 +27,7 @@ def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
     installed."""
     if importlib.util.find_spec("ray") is None:
         raise EnvironmentFailure(
-            "ray: Ray is not installed beside sweeper: `pip install 'sweeper[ray]'`, of the "
+            f"ray: Ray is not installed beside sweeper: `{add_extra('ray')}`, of the "
             "cluster's version"
         )
     return RayBackend(folder, options)

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from sweeper.backends.base import Check
 from sweeper.backends.ray.backend import RayBackend, lacking, open_backend
 from sweeper.backends.ray.messages import Node
+from sweeper.paths import add_extra
 
 __all__ = ["checks"]
 
@@ -44,7 +45,7 @@ def _installed() -> str:
     try:
         return f"ray {version('ray')}"
     except PackageNotFoundError:
-        raise LookupError("not installed: `pip install 'sweeper[ray]'`") from None
+        raise LookupError(f"not installed: `{add_extra('ray')}`") from None
 
 
 def _token() -> str:
