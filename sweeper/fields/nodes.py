@@ -53,6 +53,7 @@ FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 )
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 class Place(NamedTuple):
@@ -341,7 +342,7 @@ class _Reader:
         return Node(node.value, place, node.text)
 
     def _scalar(self, event: _Event, place: Place) -> Node:
-        text = str(event.value)
+        text = _PAIR.sub(_joined, str(event.value))
         check_text(text, place, self.problems)
         if event.style is not None or event.tag is not None:
             return Node(text, place)
@@ -368,6 +369,11 @@ class _Reader:
             else:
                 entries[key.value] = (key.place, item)
         return Node(entries, place)
+
+
+def _joined(pair: re.Match[str]) -> str:
+    """Returns the character of a surrogate pair: JSON escapes characters beyond U+FFFF so."""
+    return pair.group().encode("utf-16", "surrogatepass").decode("utf-16")
 
 
 def _height(node: Node) -> int:

@@ -64,7 +64,7 @@ class Reading:
 class Section:
     """Declared fields. `needs` maps required fields to the text that messages use for them.
     `check` notes mistakes in combinations of fields, and `more` is the JSON Schema for the same
-    rules."""
+    rules. `elsewhere` returns where an unknown key belongs, as the end of a message, or ""."""
 
     def __init__(
         self,
@@ -72,14 +72,23 @@ class Section:
         needs: Mapping[str, str] | None = None,
         check: Callable[[Reading], None] | None = None,
         more: Mapping[str, object] | None = None,
+        elsewhere: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.fields = {field.name: field for field in fields}
         self.check = check
+        self._elsewhere = elsewhere
         self._needs, self._more = dict(needs or {}), dict(more or {})
 
-    def extended(self, *fields: Field) -> "Section":
+    def extended(self, *fields: Field, elsewhere: Callable[[str], str] | None = None) -> "Section":
         """Returns the section with additional fields."""
-        return Section(*self, *fields, needs=self._needs, check=self.check, more=self._more)
+        return Section(
+            *self,
+            *fields,
+            needs=self._needs,
+            check=self.check,
+            more=self._more,
+            elsewhere=elsewhere or self._elsewhere,
+        )
 
     def defaults(self) -> dict[str, Any]:
         """Returns the declared defaults, by name and in the form of documents (`2m` is 120.0)."""
@@ -120,7 +129,7 @@ class Section:
             field = self.fields.get(key) or others(key)
             if field is None:
                 inside = f" in {name}" if name else ""
-                near = hint(key, [*self.fields, *known()], problems)
+                near = self._elsewhere(key) or hint(key, [*self.fields, *known()], problems)
                 problems.add(place, f"unknown key {key[:100]!r}{inside}{near}")
                 continue
             reading.entries[key] = (place, item)

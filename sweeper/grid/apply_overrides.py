@@ -5,20 +5,23 @@ cells. A list replaces the axis of that key, or adds a new one. A key that only 
 its condition in both cases.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from sweeper.fields.kinds import nearest
-from sweeper.fields.nodes import Node, Place, Problems
+from sweeper.fields.nodes import Node, Place, Problems, plain
 from sweeper.grid.blocks import Block, Setting, read_axis, read_settings
 from sweeper.grid.conditions import When
-from sweeper.grid.dotted_keys import touches
+from sweeper.grid.declaration import SECTION
+from sweeper.grid.dotted_keys import Reach, touches
+from sweeper.grid.misplaced import as_override
 from sweeper.grid.model import Grid
-from sweeper.grid.overrides import Override
+from sweeper.grid.overrides import Override, flow
 from sweeper.grid.sampling import MAX_SAMPLES, Random
 from sweeper.grid.seeds import read_seeds
+from sweeper.grid.used_keys import used_keys
 
-__all__ = ["apply", "apply_to_launch"]
+__all__ = ["advice", "apply", "apply_to_launch"]
 
 _Owner = TypeVar("_Owner", Grid, When)
 _Given = TypeVar("_Given")
@@ -113,12 +116,9 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     outside = [*_part(grid).keys, *(k for entry in grid.include for k in entry)]
     inside = [k for when in grid.whens for k in _part(when).keys]
     keys = dict.fromkeys([*outside, *inside])
-    section = key.partition(".")[0]
-    if not touches(section, keys) and (section == "random" or key == "seeds"):
-        to_section = _apply_to_random if section == "random" else _apply_to_seeds
-        return to_section(grid, change, problems)
-    if grid.seeds is not None and key == grid.seeds.field:
-        return _apply_to_seed_field(grid, change, problems)
+    special = _special(grid, change, keys)
+    if special is not None:
+        return special(grid, change, problems)
     if change.action == "drop" and not touches(key, keys):
         problems.add(change.place, f"there is no {key!r} to drop{nearest(key, keys)}")
     if change.action != "drop" and touches(key, inside) and not touches(key, outside):
@@ -134,6 +134,36 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     if change.action == "drop":
         return grid
     return grid._replace(fixed={**grid.fixed, **_settings(change, problems)})
+
+
+def _special(
+    grid: Grid, change: Override, keys: Mapping[str, None]
+) -> Callable[[Grid, Override, Problems], Grid] | None:
+    """Returns the function for an override that means a section of the grid, or the seed field;
+    None for a value of its runs. `keys` are all keys that the grid gives."""
+    section = change.key.partition(".")[0]
+    if not touches(section, keys):
+        if section == "random":
+            return _apply_to_random
+        if change.key == "seeds":
+            return _apply_to_seeds
+        # Which fields a recipe has is not known yet.
+        if grid.command is not None and advice(change) is not None:
+            return None if Reach(used_keys(grid)).touches(change.key) else _refuse
+    of_seed = grid.seeds is not None and change.key == grid.seeds.field
+    return _apply_to_seed_field if of_seed else None
+
+
+def advice(change: Override) -> str | None:
+    """Returns how to set what an override means that is for a section of the grid."""
+    if change.action == "drop":
+        return None
+    return as_override(change.key, flow(plain(change.node)), frozenset(SECTION.fields))
+
+
+def _refuse(grid: Grid, change: Override, problems: Problems) -> Grid:
+    problems.add(change.place, advice(change) or "")
+    return grid
 
 
 def _settings(change: Override, problems: Problems) -> dict[str, Setting]:

@@ -17,6 +17,7 @@ from sweeper.grid.references import faults, refers
 __all__ = [
     "AXES",
     "AXIS",
+    "DRAWN",
     "ENTRIES",
     "MAX_ENTRIES",
     "NAMES",
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 MAX_ENTRIES = 10_000
+DRAWN = ("uniform", "log_uniform", "integers", "log_integers", "choice")
+"""The ways in which an axis of `random` is drawn."""
 NAMES = {"pattern": f"^{FIELD}$"}
 VALUES: dict[str, object] = {"type": ["object", "null"], "propertyNames": NAMES}
 AXIS: dict[str, object] = {"type": "array", "minItems": 1, "uniqueItems": True}
@@ -154,7 +157,16 @@ def read_axis(
     """Reads the values of one axis. Duplicates are a mistake if values must be `unique`. Returns
     an empty tuple if the axis has no values or is not a list."""
     if node.items is None:
-        wrong(node, f"axis {key!r}", "a list (one value: put it in base)", problems)
+        entries = node.entries or {}
+        takes = "a list (one value: put it in base)"
+        if len(entries) == 1 and next(iter(entries)) in DRAWN:
+            takes = (
+                f"a list; write random: {{samples: 20, axes: {{{key[:60]}: ...}}}} to draw its"
+                " values"
+            )
+        elif "values" in entries:
+            takes = f"the list itself, as in {key[:60]}: [...]"
+        wrong(node, f"axis {key!r}", takes, problems)
         return ()
     if not node.items:
         problems.add(place, f"axis {key!r} has no values")

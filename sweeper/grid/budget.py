@@ -5,7 +5,7 @@ from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Reading, Section
 from sweeper.model.plan import Budget
 
-__all__ = ["ACCOUNT", "BUDGET", "PERIODS", "read_caps"]
+__all__ = ["ACCOUNT", "BUDGET", "PERIODS", "SECTION", "read_caps"]
 
 _MOST_USD, _MOST_TOKENS, _MOST_HOURS = 1e9, 1e15, 1e6
 
@@ -15,7 +15,7 @@ def _check(reading: Reading) -> None:
         reading.problems.add(reading.place, "budget needs usd, tokens or hours")
 
 
-_SECTION = Section(
+SECTION = Section(
     Field("usd", Number(0, _MOST_USD), "Dollars, by the prices that `sweeper prices` shows."),
     Field("tokens", Number(0, _MOST_TOKENS), "Tokens of all kinds."),
     Field("hours", Number(0, _MOST_HOURS), "Hours of all runs together, pauses left out."),
@@ -32,7 +32,7 @@ _SECTION = Section(
 
 PERIODS = ("day", "month", "all")
 
-ACCOUNT = _SECTION.extended(
+ACCOUNT = SECTION.extended(
     Field(
         "per",
         Choice(*PERIODS),
@@ -45,12 +45,12 @@ ACCOUNT = _SECTION.extended(
 
 def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:
     """Reads the section `budget`, or the value of `launch --budget`."""
-    found = _SECTION.read(node, where, problems).values
+    found = SECTION.read(node, where, problems).values
     return Budget(**found) if found.keys() & {"usd", "tokens", "hours"} else None
 
 
 BUDGET = Field(
     "budget",
-    Shape(_SECTION.schema, read_caps),
+    Shape(SECTION.schema, read_caps),
     "How much all runs of the sweep together may use at most.",
 )

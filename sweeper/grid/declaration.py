@@ -24,6 +24,7 @@ from sweeper.grid.conditions import WHEN
 from sweeper.grid.launch import ENV_NAME, STAGE_SECTION, read_launch
 from sweeper.grid.launch import SECTION as LAUNCH
 from sweeper.grid.metric import METRIC
+from sweeper.grid.misplaced import belongs
 from sweeper.grid.notify import NOTIFY
 from sweeper.grid.sampling import RANDOM
 from sweeper.grid.seeds import SEEDS
@@ -145,4 +146,5 @@ SECTION = _PROGRAM.extended(
         "Which stages' runs start first: those of the last, or those of the first.",
         "depth",
     ),
+    elsewhere=belongs,
 )

@@ -31,6 +31,7 @@ __all__ = [
     "canonical",
     "key_labels",
     "run_id",
+    "short_form",
     "shorten",
     "suffixed",
     "value_labels",
@@ -187,6 +188,11 @@ def value_labels(
     return labels
 
 
+def short_form(field: str) -> str:
+    """Returns the abbreviation of a field's name that is customary, else the name."""
+    return _SHORT.get(field, field)
+
+
 def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
     """Maps keys to their short forms: the last dotted part, abbreviated if that is customary. The
     whole key is used if two short forms would be equal, or equal to `taken`, the word for
@@ -194,7 +200,7 @@ def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
     short: dict[str, str] = {}
     for key in keys:
         last = key.rpartition(".")[2]
-        short[key] = _clip(_SHORT.get(last, last))
+        short[key] = _clip(short_form(last))
     for whole in (_clip, _clip_hashed):
         while clashes := [key for key in _clashing(short, taken) if short[key] != whole(key)]:
             for key in clashes:

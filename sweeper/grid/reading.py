@@ -16,7 +16,7 @@ from sweeper.fields.data import from_python
 from sweeper.fields.nodes import Node, Place, Problems, Stop, kind, plain, read_yaml
 from sweeper.fields.sections import Reading
 from sweeper.grid.alarms import check_rules
-from sweeper.grid.apply_overrides import apply, apply_to_launch
+from sweeper.grid.apply_overrides import advice, apply, apply_to_launch
 from sweeper.grid.blocks import Block, check_overlap
 from sweeper.grid.conditions import When, check_whens
 from sweeper.grid.declaration import SECTION
@@ -138,7 +138,11 @@ def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> G
     beside_stages(reading.entries, problems)
     check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
     nodes = read_stages(reading.values["stages"], problems)
-    mine, references = divide(changes, nodes, problems)
+    names = [node.name for node in nodes]
+    whole = [one for one in changes if one.key.partition(".")[0] not in names and advice(one)]
+    for change in whole:
+        problems.add(change.place, advice(change) or "")
+    mine, references = divide([one for one in changes if one not in whole], nodes, problems)
     stages = {node.name: _stage(node, grid, reading, mine[node.name]) for node in nodes}
     metrics = {name: stage.grid.metric is not None for name, stage in stages.items()}
     check_graph(nodes, metrics, problems)

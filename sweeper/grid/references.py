@@ -6,15 +6,15 @@ longer text becomes text: a string stays as it is, any other value is written as
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import cast
 
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place
 from sweeper.grid.dotted_keys import is_key, is_key_below
 from sweeper.grid.naming import canonical
-from sweeper.model.json_values import table_of
+from sweeper.model.json_values import list_of, table_of
 
-__all__ = ["MAX_MADE", "BrokenReference", "Resolver", "faults", "nested", "refers"]
+__all__ = ["MAX_MADE", "BrokenReference", "Resolver", "faults", "named", "nested", "refers"]
 
 MAX_MADE = 100_000
 """The most characters and values that one value with references may expand to."""
@@ -46,6 +46,14 @@ def refers(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(refers, cast("dict[str, object]", value).values()))
     return isinstance(value, list) and any(map(refers, cast("list[object]", value)))
+
+
+def named(value: object) -> Iterator[str]:
+    """Yields the keys that the references in a value name."""
+    if isinstance(value, str):
+        yield from (found.group(1) for found in _TOKEN.finditer(value) if found.group(1))
+    for item in [*table_of(value).values(), *list_of(value)]:
+        yield from named(item)
 
 
 def faults(node: Node) -> Iterable[tuple[Place, str]]:

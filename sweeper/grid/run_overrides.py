@@ -10,7 +10,7 @@ from sweeper.grid.blocks import read_settings
 from sweeper.grid.naming import canonical
 from sweeper.model.json_values import list_of, table_of
 
-__all__ = ["OVERRIDES", "asked_by", "overrides_of", "unmatched"]
+__all__ = ["OVERRIDES", "asked_by", "conditions", "overrides_of", "unmatched"]
 
 OVERRIDES = "overrides"
 _CONDITION = {"type": "object", "minProperties": 1}
@@ -75,6 +75,11 @@ def asked_by(
         if _meant(entry, config):
             asked = merge(asked, {key: value for key, value in entry.items() if key != "if"})
     return asked
+
+
+def conditions(options: Mapping[str, object]) -> list[str]:
+    """Returns the keys that the conditions of the overrides in a backend's section name."""
+    return [key for entry in _overrides(options) for key in table_of(entry["if"])]
 
 
 def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, object]]) -> list[str]:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from sweeper.fields.kinds import Integer, Shape, hint
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.fields.sections import Field, Section, or_null
-from sweeper.grid.blocks import AXIS, NAMES, Block, Setting, fields, read_axis
+from sweeper.grid.blocks import AXIS, DRAWN, NAMES, Block, Setting, fields, read_axis
 from sweeper.grid.naming import canonical
 from sweeper.model.json_values import is_number
 
@@ -39,7 +39,6 @@ MAX_DRAWN = 50_000
 
 _DIGITS = 4
 _CONTEXT = Context(prec=30, rounding=ROUND_HALF_EVEN, Emin=-9999, Emax=9999, traps=[])
-_KINDS = ("uniform", "log_uniform", "integers", "log_integers", "choice")
 _MAX_BOUND = 10**15
 
 
@@ -86,16 +85,16 @@ def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn
         what = "no one way of drawing" if entries is not None else kind(node)
         problems.add(
             node.place if entries is None else place,
-            f"axis {key[:60]!r} is {what}; it takes one of {', '.join(_KINDS)}, as in"
+            f"axis {key[:60]!r} is {what}; it takes one of {', '.join(DRAWN)}, as in"
             f" {{uniform: [0, 1]}}",
         )
         return None
     ((name, (name_place, item)),) = entries.items()
-    if name not in _KINDS:
+    if name not in DRAWN:
         problems.add(
             name_place,
-            f"axis {key[:60]!r}: {name[:60]!r} is not one of {', '.join(_KINDS)}"
-            f"{hint(name, _KINDS, problems)}",
+            f"axis {key[:60]!r}: {name[:60]!r} is not one of {', '.join(DRAWN)}"
+            f"{hint(name, DRAWN, problems)}",
         )
         return None
     if name == "choice":

@@ -2,28 +2,32 @@
 and further checks compare all of them. Cells are named first, because messages use the names."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.backends import capabilities_at
 from sweeper.errors import RecipeError, UsageError
 from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid
+from sweeper.grid.declaration import SECTION
+from sweeper.grid.misplaced import as_override, belongs
+from sweeper.grid.naming import short_form
+from sweeper.grid.overrides import flow
 from sweeper.grid.run_overrides import unmatched
 from sweeper.model.plan import Run
 from sweeper.model.recipe import Recipe
 from sweeper.model.usage import Usage
+from sweeper.planner.command_checks import check_placeholders, check_program, command_warnings
 from sweeper.planner.points import Expanded, Point, place_of
 from sweeper.provenance.requirements import outside
 from sweeper.provenance.requirements import read as read_requirements
-from sweeper.recipe.command_template import RUN_KEYS, placeholders, render_command
+from sweeper.recipe.command_template import RUN_KEYS, placeholders
 from sweeper.recipe.reference import (
     FilledFields,
     Inspected,
     Problem,
     RunProcess,
     inspect,
-    lacking,
 )
 
 __all__ = ["Checked", "check", "check_readable_part", "fields_of"]
@@ -49,11 +53,16 @@ class Checked(NamedTuple):
 
 
 def check(
-    expanded: Expanded, runs: Sequence[Run], problems: Problems, *, validate: bool
+    expanded: Expanded,
+    runs: Sequence[Run],
+    problems: Problems,
+    *,
+    validate: bool,
+    elsewhere: Collection[str] = (),
 ) -> Checked:
     """Checks a grid's runs. Raises `GridError` with all mistakes found so far, also earlier ones.
-    Without `validate` the recipe is not imported."""
-    return _Check(expanded, runs, problems).all(validate)
+    Without `validate` the recipe is not imported. Other stages use the keys `elsewhere`."""
+    return _Check(expanded, runs, problems).all(validate, elsewhere)
 
 
 def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
@@ -109,8 +118,9 @@ class _Check:
         self.notes: tuple[str, ...] = ()
         self.estimates: dict[int, Usage] = {}
 
-    def all(self, validate: bool) -> Checked:
+    def all(self, validate: bool, elsewhere: Collection[str]) -> Checked:
         """Runs every step in order."""
+        grid = self.grid
         self._check_keys()
         self._check_duplicates()
         recipe = self._ask_recipe(validate)
@@ -119,9 +129,12 @@ class _Check:
         for lack in self.lacks if here else ():
             self._add_problem(lack, recipe)
         self._check_window()
-        self._check_command_axes()
-        if validate and here:
-            self._check_program()
+        if grid.command is not None:
+            check_placeholders(grid, self.runs, self.problems)
+        if not self.problems:
+            self.warnings += command_warnings(grid, elsewhere)
+        if grid.command is not None and validate and here and not self.problems:
+            check_program(grid, self.runs, self.problems)
         if recipe is None or self.problems:
             raise self.problems.error()
         return Checked(recipe, tuple(self.warnings), self.notes, self.estimates)
@@ -178,8 +191,6 @@ class _Check:
         place: Place | None = None
         if problem.number is None:
             pass
-        elif key is None and grid.command is not None:
-            place = grid.places["command"]
         elif key is None:
             message = f"run {self.runs[problem.number].name}: {message}"
         elif grid.seeds is not None and key == grid.seeds.field:
@@ -188,7 +199,28 @@ class _Check:
             message = f"seeds: {message}" if bare else message
         else:
             place = place_of(grid, self.expanded.point_of(problem.number), key)
+            if "did you mean" not in message:
+                message += self._advice(self.runs[problem.number], key, place, recipe)
         self.problems.add(place or grid.places["recipe"], message)
+
+    def _advice(self, run: Run, key: str, place: Place | None, recipe: Recipe | None) -> str:
+        """Returns what a value that the recipe refuses was probably meant to be, as the end of a
+        message."""
+        first, value = key.partition(".")[0], run.config.get(key)
+        overridden = place is not None and place.source.startswith("override ")
+        if recipe is None or not recipe.takes:
+            return ""
+        if first in recipe.takes:
+            if overridden and isinstance(value, str) and "," in value:
+                return f"; an axis is written '{key}=[{value}]'"
+            return ""
+        same = [field for field in recipe.takes if short_form(field) == short_form(first)]
+        if same:
+            return f" (did you mean '{same[0]}'?)"
+        if overridden:
+            advice = as_override(key, flow(value), frozenset(SECTION.fields))
+            return f"; {advice}" if advice else ""
+        return belongs(first)
 
     def _check_backends(self) -> bool:
         """Notes mistakes in the options of backends. Returns whether all jobs run on this
@@ -251,35 +283,3 @@ class _Check:
                 self.problems.add(place, f"launch.window: there is no {{{key[:60]}}}{where}")
         if len(needed) > _SOME_KEYS:
             self.problems.add(place, f"launch.window: more than {_SOME_KEYS} placeholders")
-
-    def _check_command_axes(self) -> None:
-        """Warns of axes that a command does not use."""
-        grid = self.grid
-        if grid.command is None or self.problems:
-            return
-        used = placeholders(grid.command)
-        if "seed" in used and any(r.seed is None and "seed" not in r.config for r in self.runs):
-            self.problems.add(grid.places["command"], "command: {seed} needs seeds")
-        for block in grid.every_block():
-            for key, settings in block.axes.items():
-                if not any(u == key or u.startswith(f"{key}.") for u in used):
-                    told = f"{settings[0].place}: the command does not use the axis {key}"
-                    self.warnings.append(told)
-
-    def _check_program(self) -> None:
-        """Notes programs of a command that are missing on this machine, if its jobs run here."""
-        grid = self.grid
-        if grid.command is None or self.problems:
-            return
-        folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
-        env = {**os.environ, **grid.launch.env}
-        program = grid.command[:1]
-        if set(placeholders(program)) & set(RUN_KEYS):
-            return  # known when the run starts
-        configs = [
-            run.config for run in self.runs[: len(self.runs) if placeholders(program) else 1]
-        ]
-        for name in dict.fromkeys(render_command(program, config)[0] for config in configs):
-            message = lacking(name, folder, env)
-            if message is not None:
-                self.problems.add(grid.places["command"], f"command: {message}")

@@ -22,6 +22,7 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
     there are too many, or if some cannot be made."""
     warnings = [*grid.notes, *_lone_values(grid)]
     grid = _seeds_from_axis(grid, warnings)
+    warnings += _seed_like(grid)
     replicates = len(grid.seeds.values) if grid.seeds else 1
     count = count_points(grid) * replicates
     if count > MAX_RUNS:
@@ -88,6 +89,22 @@ def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
                     blocks=blocks, seeds=Seeds("seed", tuple(dict.fromkeys(integers)), place)
                 )
     return grid
+
+
+def _seed_like(grid: Grid) -> Iterator[str]:
+    """Yields warnings about axes that look like seeds, whose values are cells of their own."""
+    if grid.seeds is not None:
+        return
+    for block in grid.every_block():
+        for key, settings in block.axes.items():
+            last = key.rpartition(".")[2].lower()
+            values = _integers(settings)
+            if key != "seed" and last.endswith("seed") and values:
+                shown = str(values[:4])[:-1] + (", ...]" if len(values) > 4 else "]")
+                yield (
+                    f"{settings[0].place}: each value of the axis {key} is a cell of its own: for"
+                    f" replicates write seeds: {{field: {key}, values: {shown}}}"
+                )
 
 
 def _integers(settings: Sequence[Setting]) -> list[int]:

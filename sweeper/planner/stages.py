@@ -125,7 +125,14 @@ class _Planning:
         shown = self._runs_of_first_parents(made) if sources and fits else runs
         asked = self.validate and (not sources or (fits and len(shown) == len(runs)))
         self.done[stage.name] = _Planned(stage, made, runs)
-        checked = check(expanded, shown if asked else runs, self.problems, validate=asked)
+        elsewhere = {ref.key for other in self.grid.stages for ref in other.references}
+        checked = check(
+            expanded,
+            shown if asked else runs,
+            self.problems,
+            validate=asked,
+            elsewhere=elsewhere,
+        )
         self.warnings += [*expanded.warnings, *checked.warnings]
         self.notes += [f"{stage.name}: {note}" for note in checked.notes]
         said = checked.estimates.items()

@@ -20,7 +20,7 @@ from sweeper.model.json_values import table_of
 from sweeper.model.recipe import Recipe, read_recipe
 from sweeper.model.usage import Usage
 from sweeper.model.usage import read as read_usage
-from sweeper.recipe.command_template import RUN_KEYS, placeholders, with_log_path
+from sweeper.recipe.command_template import with_log_path
 from sweeper.recipe.probe import probe
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def inspect(
             log_path_field=log_path_field,
             seed_field=seed_field,
         )
-        return Inspected(recipe, _check_command(source, configs))
+        return Inspected(recipe, [])
     if not (_REFERENCE.match(source) or source.partition(":")[0].endswith(".py")):
         raise RecipeError("recipe", f"{source[:60]!r} names no recipe, module or file")
     request: Asked = {
@@ -222,21 +222,6 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
     if which(program, path=env.get("PATH", os.defpath)) is None:
         return f"there is no program {program[:60]!r} on PATH"
     return None
-
-
-def _check_command(
-    command: Sequence[str], configs: Sequence[Mapping[str, object]]
-) -> list[Problem]:
-    problems: dict[str, Problem] = {}
-    needed = [key for key in placeholders(command) if key not in RUN_KEYS]
-    for index, config in enumerate(configs):
-        lacking = [key for key in needed if key not in config]
-        for key in lacking:
-            message = f"command: there is no value for {{{key[:60]}}}"
-            problems[key] = Problem(index, None, message)
-        if lacking:
-            needed = [key for key in needed if key not in problems]
-    return list(problems.values())
 
 
 def _ask(python: str, cwd: str, request: "Asked", env: Mapping[str, str]) -> "Answer":

@@ -272,7 +272,7 @@ def test_a_metric_that_earlier_runs_did_not_record(tmp_path, written):
 
     def warnings(name, reference=recipe):
         metric = {"name": name, "goal": "minimize"}
-        made = plan({"name": "n", "command": ["echo"], "metric": metric})
+        made = plan({"name": "n", "command": ["echo", "{log_path}"], "metric": metric})
         made = made._replace(recipe=made.recipe._replace(reference=reference))
         return launch_preview.survey(made, store).plan.warnings
 

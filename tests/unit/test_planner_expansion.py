@@ -10,6 +10,8 @@ from sweeper.grid import grid_from_mapping
 from sweeper.planner.plan import plan
 from sweeper.planner.product import MAX_RUNS, Product, count_points
 
+ECHO = ["echo", "{log_path}"]
+
 
 def make(**grid):
     return plan({"name": "g", "command": ["echo"], **grid})
@@ -54,7 +56,7 @@ def test_exclude_takes_out_what_has_all_its_values():
 
 
 def test_an_exclusion_that_takes_nothing_out_is_warned_of():
-    warnings = make(command=["echo", "{a}"], grid={"a": [1, 2]}, exclude=[{"a": 3}]).warnings
+    warnings = make(command=[*ECHO, "{a}"], grid={"a": [1, 2]}, exclude=[{"a": 3}]).warnings
     assert warnings == ("exclude[0].a: exclude takes nothing out",)
 
 
@@ -123,16 +125,16 @@ def test_points_are_made_one_at_a_time():
 
 
 def test_warnings_worth_having():
-    assert make(command=["echo", "{a}"], grid={"a": [1], "seed": [1, 2]}).warnings == (
+    assert make(command=[*ECHO, "{a}{seed}"], grid={"a": [1], "seed": [1, 2]}).warnings == (
         "grid.a[0]: the axis a has only one value",
         "grid.seed[0]: the axis seed counts as replicates: use seeds",
     )
-    zipped = make(command=["echo", "{a}{seed}"], zip=[{"a": [1, 2], "seed": [1, 2]}])
+    zipped = make(command=[*ECHO, "{a}{seed}"], zip=[{"a": [1, 2], "seed": [1, 2]}])
     assert zipped.warnings == ("zip[0].seed[0]: the axis seed counts as replicates",)
-    assert make(command=["echo", "{a}"], grid={"a": [1, 2], "b": [1, 2]}).warnings == (
+    assert make(command=[*ECHO, "{a}"], grid={"a": [1, 2], "b": [1, 2]}).warnings == (
         "grid.b[0]: the command does not use the axis b",
     )
-    assert make(command=["echo", "{a}"], grid={"a": [1, 2]}).warnings == ()
+    assert make(command=[*ECHO, "{a}"], grid={"a": [1, 2]}).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_a_seed_that_is_no_integer_is_a_value_of_the_configuration():
 def test_a_plan_without_validation_says_so():
     found = plan({"name": "g", "recipe": "not.imported"}, validate=False)
     assert found.warnings == ("recipe: not validated: values may be read otherwise",)
-    assert plan({"name": "g", "command": ["echo"]}, validate=False).warnings == ()
+    assert plan({"name": "g", "command": ECHO}, validate=False).warnings == ()
 
 
 def test_the_document_is_json_and_has_all_that_a_launch_needs():

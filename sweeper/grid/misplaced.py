@@ -1,0 +1,37 @@
+"""Says where a key belongs that stands elsewhere in the grid, or on the command line."""
+
+from sweeper.grid.budget import SECTION as BUDGET
+from sweeper.grid.launch import SECTION as LAUNCH
+from sweeper.grid.metric import METRIC
+from sweeper.grid.sampling import SECTION as RANDOM
+
+__all__ = ["as_override", "belongs"]
+
+_SECTIONS = {"launch": LAUNCH, "metric": METRIC, "budget": BUDGET, "random": RANDOM}
+_SHARED = ("name", "seed")
+"""Fields of those sections that mean something else elsewhere."""
+
+
+def belongs(key: str) -> str:
+    """Return where a key of the grid belongs that is in no section: `: it belongs in launch`; "" if
+    no section has such a key."""
+    for name, section in _SECTIONS.items():
+        if key in section.fields and key not in _SHARED:
+            return f": it belongs in {name}, as in {name}: {{{key}: ...}}"
+    return ""
+
+
+def as_override(key: str, value: str, sections: frozenset[str]) -> str | None:
+    """Return how to set what an override with this key and value means, if that is a part of the
+    grid and no value of its runs. `sections` are the names of the grid's sections."""
+    section, _, below = key.partition(".")
+    if section == "budget":
+        given = f"{below}={value}" if below else "usd=20"
+        return f"budget is a section of the grid: edit it there, or use --budget {given}"
+    if section == "name":
+        return "the name of a sweep is no value of its runs: write `name:` in the grid"
+    if section in sections:
+        return f"{section} is a section of the grid: edit it there"
+    if not below and section in LAUNCH.fields:
+        return f"write launch.{section}=..."
+    return None

@@ -1,0 +1,34 @@
+"""Finds the keys of a grid with a command whose values have an effect."""
+
+from sweeper.errors import RecipeError
+from sweeper.grid.dotted_keys import Reach
+from sweeper.grid.model import Grid
+from sweeper.grid.references import named
+from sweeper.grid.run_overrides import conditions
+from sweeper.recipe.command_template import placeholders
+
+__all__ = ["used_keys"]
+
+
+def used_keys(grid: Grid) -> set[str]:
+    """Return the keys whose values the command uses, directly or through references, or that
+    decide about runs in another way: conditions, and the text of their windows."""
+    try:
+        used = {*placeholders(grid.command or ()), *placeholders([grid.launch.window or ""])}
+    except RecipeError:
+        return set()  # a stray brace, which planning reports
+    used.update(key for when in grid.whens for key in when.conditions)
+    for options in grid.launch.options.values():
+        used.update(conditions(options))
+    refers: dict[str, set[str]] = {}
+    for setting in grid.every_setting():
+        for key, value in setting.given.items() if setting.refers else ():
+            refers.setdefault(key, set()).update(named(value))
+    while refers:
+        reach = Reach(used)
+        found = [key for key in refers if reach.touches(key)]
+        if not found:
+            break
+        for key in found:
+            used |= refers.pop(key)
+    return used
