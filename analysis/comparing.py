@@ -87,8 +87,9 @@ def compare(
     `Registry.runs()`.
 
     `by` names the columns that define a cell: by default `cell`, with `sweep` if there are
-    several sweeps. Rows with a `state` other than succeeded and values that are not finite are
-    left out. Rows are paired by `seed`, if a seed has one row per cell.
+    several sweeps, and with `root` and `sweep` if there are several roots. Rows with a `state`
+    other than succeeded and values that are not finite are left out. Rows are
+    paired by `seed`, if a seed has one row per cell.
 
     Raises `UsageError` for missing columns and for an unknown goal.
     """
@@ -126,8 +127,10 @@ def compare(
 def _keys(frame: "pandas.DataFrame", by: str | Sequence[str] | None) -> list[str]:
     if by is not None:
         return [by] if isinstance(by, str) else list(by)
-    several = "sweep" in frame.columns and frame["sweep"].nunique() > 1
-    return ["sweep", "cell"] if several else ["cell"]
+    several = [c for c in ("root", "sweep") if c in frame.columns and frame[c].nunique() > 1]
+    # A sweep of one name may be in each root.
+    outer = ["root", "sweep"] if "root" in several and "sweep" in frame.columns else several
+    return [*outer, "cell"]
 
 
 def _groups(

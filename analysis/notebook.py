@@ -99,8 +99,8 @@ def _recorded(registry: Registry, name: str) -> Plan | None:
     """The recorded plan of a sweep, or of the sweep of a stage; None for several sweeps, and for
     a folder."""
     try:
-        return registry.sweep(name.partition("/")[0]).plan
-    except (NotFound, StoreError):
+        return registry.sweep(registry.split(name)[0]).plan
+    except (NotFound, StoreError, UsageError):  # UsageError: several roots have it
         return None
 
 

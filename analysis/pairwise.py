@@ -54,6 +54,7 @@ class Versus:
     only_b: tuple[str, ...]
     changed: tuple[tuple[str, str, str], ...]
     costs: tuple[tuple[str, str, str], ...] = field(default_factory=tuple)
+    notes: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -115,6 +116,11 @@ def versus(
     if judged is None:
         raise UsageError("neither grid names a metric: say --metric")
     if own.cell is not None and other.cell is not None:
+        if own.data.paths == other.data.paths and own.cell.name == other.cell.name:
+            raise UsageError(
+                f"{a} and {b} are both of the cell {own.cell.name}; compare judges cells: for runs "
+                "there is `sweeper diff`"
+            )
         pairs = [(f"{short_name(own.cell)} and {short_name(other.cell)}", own.cell, other.cell)]
         only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     else:
@@ -122,8 +128,8 @@ def versus(
     scale = choose_scale([cell.values for _, x, y in pairs for cell in (x, y)])
     rows = _rows(pairs, scale)
     return Versus(
-        a=a,
-        b=b,
+        a=own.title,
+        b=other.title,
         metric=judged,
         scale=scale,
         rows=tuple(rows),
@@ -132,7 +138,16 @@ def versus(
         only_b=only[1],
         changed=tuple(_changed(own, other)),
         costs=tuple(_costs(own, other)),
+        notes=tuple(_notes(own, other)),
     )
+
+
+def _notes(own: "_Side", other: "_Side") -> Iterator[str]:
+    """Says where a run was named, but its whole cell is compared."""
+    for letter, side in (("A", own), ("B", other)):
+        if side.of_run and side.cell is not None:
+            count = len(side.cell.runs)
+            yield f"{letter} is the whole cell of the run that you named: {count} runs"
 
 
 @dataclass(frozen=True)
@@ -140,6 +155,9 @@ class _Side:
     data: SweepData
     ranking: Ranking
     cell: Cell | None
+    title: str
+    of_run: bool = False
+    """The reference names a run of the cell, which has others."""
 
     @property
     def runs(self) -> Sequence[RunData]:
@@ -149,26 +167,26 @@ class _Side:
 def _read(
     registry: Registry, reference: str, metric: str | None, goal: str | None, at: str | None
 ) -> SweepData:
-    return load(registry, reference.partition("/")[0], metric, goal, at, rollouts=False)
+    return load(registry, registry.split(reference)[0], metric, goal, at, rollouts=False)
 
 
 def _side(registry: Registry, data: SweepData, reference: str) -> _Side:
-    name, slash, wanted = reference.partition("/")
+    name, wanted = registry.split(reference)
     ranking = rank(data)
-    if not slash:
-        return _Side(data, ranking, None)
-    fitting = (
-        [cell for cell in ranking.cells if cell.name == wanted]
-        or _of_runs(registry, ranking, reference)
-        or [cell for cell in ranking.cells if cell.name.startswith(wanted)]
-    )
+    if not wanted:
+        return _Side(data, ranking, None, reference)
+    named = [cell for cell in ranking.cells if cell.name == wanted]
+    of_runs = [] if named else _of_runs(registry, ranking, reference)
+    fitting = named or of_runs or [cell for cell in ranking.cells if cell.name.startswith(wanted)]
     if not fitting:
         known = labels.listed([cell.name for cell in ranking.cells], 5)
         raise NotFound(f"no cell {wanted!r} in {name}: there is {known}")
     if len(fitting) > 1:
         known = labels.listed([cell.name for cell in fitting], 3)
-        raise UsageError(f"{reference!r} fits {len(fitting)} cells ({known}); write more")
-    return _Side(data, ranking, fitting[0])
+        raise UsageError(f"{reference!r} matches {len(fitting)} cells ({known}): name one of them")
+    (cell,) = fitting
+    whole = bool(of_runs) and len(cell.runs) > 1
+    return _Side(data, ranking, cell, f"{name}/{cell.name}", of_run=whole)
 
 
 def _of_runs(registry: Registry, ranking: Ranking, selector: str) -> list[Cell]:
@@ -293,6 +311,7 @@ def _lines(found: Versus) -> Iterator[str]:
     better = "lower" if found.metric.goal == "minimize" else "higher"
     yield f"A {found.a}"
     yield f"B {found.b}"
+    yield from found.notes
     what = "B as a multiple of A" if found.scale == "log" else "B less A"
     yield f"{found.metric.name}, {better} is better, {value_text(found.metric.at)} of each run"
     yield f"{what}, with 95 % intervals (Welch)"

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,6 +61,11 @@ class Source:
         """The folder of the sweep, or the named folder; an address on a remote store."""
         return self.registry.roots[0] if self.sweep is None else self.sweep.path
 
+    @property
+    def place_of_runs(self) -> str:
+        """The path or address of its runs, which no other source has."""
+        return self.path if self.stage is None else f"{self.path}/{self.stage}"
+
     def place(self, name: str) -> str:
         """The full path or address at which `write` keeps a file."""
         return f"{self.path.rstrip('/')}/report/{self._below(name)}"
@@ -83,13 +89,18 @@ class Source:
 
 
 def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
-    """Finds each source: a sweep of the registry by its name, else a folder by its path. Raises
-    `NotFound`."""
-    return [_find(registry, name) for name in names]
+    """Finds each source: a sweep of the registry by its name, else a folder by its path. Sources
+    of one name are called by their paths. Raises `NotFound`."""
+    found = [_find(registry, name) for name in names]
+    counts = Counter(source.name for source in found)
+    return [
+        replace(source, name=source.place_of_runs) if counts[source.name] > 1 else source
+        for source in found
+    ]
 
 
 def _find(registry: Registry, name: str) -> Source:
-    above, _, stage = name.partition("/")
+    above, stage = registry.split(name)
     staged = _with_stages(registry, above) if stage and "/" not in stage else None
     if staged is not None:
         return _of_stage(registry, staged, stage)
@@ -115,12 +126,15 @@ def _with_stages(registry: Registry, name: str) -> Sweep | None:
 
 
 def _folders(registry: Registry, name: str) -> list[str]:
-    """The folders that a name may mean: one here, or one below a root, as `ls` shows it."""
+    """The folders that a name may mean: one below a root, as `ls` shows it, or else one here. A
+    path that says where it begins (`./exp`) is one here."""
     if "://" in name:
         return [name]
+    here = [os.path.abspath(name)] if os.path.isdir(name) else []
+    if name.partition("/")[0] in ("", ".", ".."):
+        return here
     below = [f"{root.rstrip('/')}/{name}" for root in registry.roots]
-    known = [path for path in below if "://" in path or os.path.isdir(path)]
-    return [*([os.path.abspath(name)] if os.path.isdir(name) else []), *known]
+    return [*(path for path in below if "://" in path or os.path.isdir(path)), *here]
 
 
 def _of_sweep(registry: Registry, sweep: Sweep) -> Source:

@@ -63,7 +63,8 @@ def find_subject(target: str, root: str | None = None) -> Subject:
 
     registry = Registry(root or default_root())
     if registry.has_sweep(target):
-        return Subject(registry.sweep(target).store, target, None, target)
+        sweep = registry.sweep(target)
+        return Subject(sweep.store, sweep.name, None, sweep.name)
     run = registry.run(target)
     if not isinstance(run, SweepRun):
         raise UsageError(f"{target}: is in no sweep, which is where notes are kept")

@@ -22,7 +22,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper analyze`."""
-    shared.root(verb)
+    shared.roots(verb)
     shared.json(verb)
     shared.judge(verb)
     verb.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep, or a sweep's folder")

@@ -1,13 +1,14 @@
 """Arguments that several verbs share. This file imports only argparse, since every command line
 loads it."""
 
-from argparse import ArgumentParser
+from argparse import Action, ArgumentParser, Namespace
 
 __all__ = [
     "grid",
     "json",
     "judge",
     "root",
+    "roots",
     "run",
     "runs",
     "select",
@@ -18,10 +19,30 @@ __all__ = [
 ]
 
 
+class _OneRoot(Action):
+    """Stores a root, and refuses a second one: the verb would ignore the first."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, *given: object) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error("--root is given twice, but this verb takes one root")
+        setattr(namespace, self.dest, given[0])
+
+
 def root(verb: ArgumentParser) -> None:
     """Add `--root`: where sweeps are stored."""
     verb.add_argument(
-        "--root", help="where sweeps are kept (default: $SWEEPER_ROOT, else ./sweeps)"
+        "--root",
+        action=_OneRoot,
+        help="where sweeps are kept (default: $SWEEPER_ROOT, else ./sweeps)",
+    )
+
+
+def roots(verb: ArgumentParser) -> None:
+    """Add `--root` for a verb that reads from one or several roots."""
+    verb.add_argument(
+        "--root",
+        action="append",
+        help="where sweeps are kept (default: $SWEEPER_ROOT, else ./sweeps); repeatable",
     )
 
 

@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper compare`."""
-    shared.root(verb)
+    shared.roots(verb)
     shared.json(verb)
     shared.judge(verb)
     verb.add_argument("a", nargs="?", help="a sweep, or sweep/cell")

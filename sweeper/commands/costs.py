@@ -6,20 +6,20 @@ from sweeper import prices
 from sweeper.commands import arguments as shared
 from sweeper.commands import costs_billing
 from sweeper.commands.output import print_json_answer
-from sweeper.commands.selection import chosen, open_registry
+from sweeper.commands.selection import chosen, open_registry, prefixes
 from sweeper.errors import NotFound
 from sweeper.model.usage import KINDS
 from sweeper.results.costs import Spent, by_cell, by_day, by_stage, chain, spent, together
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
-from sweeper.terminal import print_table
+from sweeper.terminal import print_table, say
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper costs`."""
-    shared.root(verb)
+    shared.roots(verb)
     shared.json(verb)
     shared.select(verb)
     shared.some_runs(verb)
@@ -53,19 +53,22 @@ def run(arguments: Namespace) -> int:
         document = {"schema": 1, "by": arguments.by, "costs": named, "total": whole.record()}
         told = {"prices": {"date": table.date, "source": table.source}}
         return print_json_answer(document | told, registry.problems)
-    columns = (arguments.by, *KINDS, "steps", "dollars")
-    print_table(columns, [_line(name, one) for name, one in (*rows, ("all", whole))])
-    for line in _told(found, whole, table):
-        print(line)
+    # Programs without a meter may have rows of nothing but zeros: the notes below count them.
+    shown = [(name, one) for name, one in rows if one.counted != "nothing"]
+    if shown:
+        columns = (arguments.by, *KINDS, "steps", "dollars")
+        print_table(columns, [_line(name, one) for name, one in (*shown, ("all", whole))])
+    for line in _notes(found, whole, table):
+        say(line)
     return tell_problems(registry.problems)
 
 
 def _rows(
     found: list[tuple[RecordedRun, Spent]], whole: Spent, by: str, table: prices.Prices
 ) -> list[tuple[str, Spent]]:
-    several = len({run.sweep for run, _ in found}) > 1
+    prefix = prefixes(run for run, _ in found)
     if by == "run":
-        return [(f"{run.sweep}/{run.name}" if several else run.name, one) for run, one in found]
+        return [(f"{prefix(run)}{run.name}", one) for run, one in found]
     if by == "day":
         return list(by_day((one for _, one in found), table).items())
     if by == "model":
@@ -74,16 +77,14 @@ def _rows(
             (model, Spent(usage, prices.amount(usage, table), whole.counted))
             for model, usage in each.items()
         ]
+    before = {(run.root, run.sweep): prefix(run) for run, _ in found}
     if by == "stage":
         stages = by_stage(found, table)
-        return [(f"{s}/{name}" if several else name, one) for (s, name), one in stages.items()]
+        return [(f"{before[root, s]}{name}", one) for (root, s, name), one in stages.items()]
     if by == "chain":
-        return [
-            (f"{run.sweep}/{run.name}" if several else run.name, chain(run, one, table))
-            for run, one in found
-        ]
+        return [(f"{prefix(run)}{run.name}", chain(run, one, table)) for run, one in found]
     cells = by_cell(found, table)
-    return [(f"{s}/{cell}" if several else cell, one) for (s, cell), one in cells.items()]
+    return [(f"{before[root, s]}{cell}", one) for (root, s, cell), one in cells.items()]
 
 
 def _line(name: str, one: Spent) -> tuple[object, ...]:
@@ -101,15 +102,19 @@ def _dollars(one: Spent) -> str:
     return "unknown" if not one.amount.usd else f"{priced} and more"
 
 
-def _told(found: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.Prices) -> list[str]:
+def _notes(found: list[tuple[RecordedRun, Spent]], whole: Spent, table: prices.Prices) -> list[str]:
     """Explain the figures, and what they leave out."""
-    lines = [f"\ndollars by {table.told} ({table.path}); `sweeper prices` shows them"]
+    without = sum(one.counted == "nothing" for _, one in found)
+    lines: list[str] = []
+    if without < len(found):
+        lines += ["", f"dollars by {table.told} ({table.path}); `sweeper prices` shows them"]
     if whole.amount.unpriced:
-        lines.append(f"no price is known of {', '.join(whole.amount.unpriced)}")
+        lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
     if whole.usage.unknown:
         lines.append(f"not all is counted: {whole.usage.unknown}")
-    if mute := sum(one.counted == "nothing" for _, one in found):
-        lines.append(f"{mute} of {len(found)} runs have counted nothing")
+    if without:
+        which = f"{without} of {len(found)} runs" if without < len(found) else "these runs"
+        lines.append(f"{which} have no meter and recorded no tokens: what they used is not known")
     if any(one.counted == "metrics" for _, one in found):
         lines.append("some runs have no meter: their tokens are those that they recorded")
     return lines

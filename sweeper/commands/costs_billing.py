@@ -29,6 +29,8 @@ def show(
     """Print a line for each run or cell, then the sum and what explains the difference."""
     if arguments.by not in ("run", "cell"):
         raise UsageError("--billing goes with --by run or --by cell")
+    if len(registry.roots) > 1:
+        raise UsageError("--billing takes one --root")
     times = [time for run, _ in found for time in (run.times["started"], run.times["ended"])]
     since = since_first(run.times["started"] for run, _ in found)
     theirs = billed(of_sweeps(_sweeps(found, registry)), since)

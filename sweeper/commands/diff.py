@@ -22,7 +22,7 @@ _MISSING = object()
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper diff`."""
-    shared.root(verb)
+    shared.roots(verb)
     shared.json(verb)
     shared.select(verb)
     shared.some_runs(verb)
@@ -37,7 +37,8 @@ def run(arguments: Namespace) -> int:
         raise UsageError(f"diff needs two runs or more; {len(runs)} fits")
     if len(runs) > _MOST and not arguments.json:
         raise UsageError(f"{len(runs)} runs fit, and {_MOST} are as many as can be shown; --json")
-    names = [f"{run.sweep}/{run.name}" for run in runs]
+    roots = len({run.root for run in runs}) > 1
+    names = [f"{run.root}/" * roots + f"{run.sweep}/{run.name}" for run in runs]
     config = _rows([run.config for run in runs], arguments.all)
     states = [{"state": run.state.value, "reason": run.outcome.reason} for run in runs]
     points = [last_values(run.readable_history.rows) for run in runs]

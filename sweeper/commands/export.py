@@ -43,7 +43,7 @@ class _Table(Protocol):
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper export`."""
-    shared.root(verb)
+    shared.roots(verb)
     shared.select(verb)
     shared.some_runs(verb)
     verb.add_argument("--format", required=True, choices=("csv", "parquet", "wandb"))

@@ -29,7 +29,7 @@ _LOOKED_AT = 20
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper ls`."""
-    shared.root(verb)
+    shared.roots(verb)
     shared.json(verb)
     shared.select(verb)
     shared.some_runs(verb)
@@ -64,6 +64,7 @@ def run(arguments: Namespace) -> int:
     save(runs)
     if arguments.json:
         return print_json_answer({"schema": 1, "runs": records}, registry.problems)
+    roots = ["root"] if len({run.root for run in runs}) > 1 else []
     columns = ["sweep", "run", "state", "attempts", "time", "metric", "value"]
     if all(record["metric"] is None for record in records):
         columns = columns[:-2]
@@ -71,9 +72,10 @@ def run(arguments: Namespace) -> int:
     shown = ["noted"] if any(told) else []
     several = ["backend"] if any("backend" in record for record in records) else []
     print_table(
-        [*columns, *several, *asked, *shown],
+        [*roots, *columns, *several, *asked, *shown],
         [
             (
+                *([r["root"]] if roots else []),
                 *(r["sweep"], r["name"], r["state"], r["attempts"]),
                 *(duration(r["wall_s"]), r["metric"], r["value"])[: len(columns) - 4],
                 *([r.get("backend")] if several else []),

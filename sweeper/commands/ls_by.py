@@ -53,11 +53,13 @@ def _states(cell: _Cell | None) -> str | None:
 
 def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
     """Return each run with its column: its stage, prefixed by the sweep if there are several."""
-    several = len({run.sweep for run in runs}) > 1
+    several = len({(run.root, run.sweep) for run in runs}) > 1
+    roots = len({run.root for run in runs}) > 1
     found: list[tuple[str, RecordedRun]] = []
     for run in runs:
-        stage = f"{run.sweep}/{run.stage}" if several else run.stage
-        found.append((run.sweep if run.stage is None or stage is None else stage, run))
+        sweep = f"{run.root}/{run.sweep}" if roots else run.sweep
+        column = (f"{sweep}/{run.stage}" if several else run.stage) if run.stage else sweep
+        found.append((column, run))
     return found
 
 

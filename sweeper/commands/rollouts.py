@@ -34,7 +34,7 @@ _LINE = 60
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper rollouts`."""
-    shared.root(verb)
+    shared.roots(verb)
     shared.json(verb)
     shared.run(verb)
     verb.add_argument("--iteration", type=int, help="only this one; -1 is the last")

@@ -2,18 +2,39 @@
 
 import os
 from argparse import Namespace
+from collections.abc import Callable, Iterable, Sequence
 
 from sweeper.errors import NotFound
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.storage.opening import default_root, open_store
 
-__all__ = ["chosen", "newest", "open_named", "open_registry"]
+__all__ = ["chosen", "newest", "open_named", "open_registry", "prefixes"]
 
 
 def open_registry(arguments: Namespace, *, cache: bool = True) -> Registry:
-    """Open the registry of the requested root."""
-    return Registry(arguments.root or default_root(), cache=cache)
+    """Open the registry of the requested root, or of several."""
+    return Registry(*_roots(arguments.root), cache=cache)
+
+
+def _roots(root: str | Sequence[str] | None) -> list[str]:
+    """Return the requested roots, else the default one."""
+    if isinstance(root, str):
+        return [root]
+    return list(root or [default_root()])
+
+
+def prefixes(runs: Iterable[RecordedRun]) -> Callable[[RecordedRun], str]:
+    """Return the function that gives the part before a run's or a cell's name that tells it from
+    others of these runs: its sweep if there are several, and its root if there are several."""
+    known = list(runs)
+    roots = len({run.root for run in known}) > 1
+    sweeps = roots or len({run.sweep for run in known}) > 1
+
+    def prefix(run: RecordedRun) -> str:
+        return (f"{run.root}/" if roots else "") + (f"{run.sweep}/" if sweeps else "")
+
+    return prefix
 
 
 def chosen(
@@ -32,19 +53,36 @@ def newest(registry: Registry) -> str:
     return max(found, key=lambda sweep: sweep["created"] or "")["sweep"]
 
 
-def open_named(root: str | None, given: list[str]) -> tuple[Registry, list[str]]:
-    """Open a registry that has all of the sweeps, and return their names. A sweep may be given as
-    its folder."""
+def open_named(
+    root: str | Sequence[str] | None, given: Sequence[str]
+) -> tuple[Registry, list[str]]:
+    """Open a registry that has all of the sweeps, and return their names. A name is looked up in
+    the requested roots first. Else it may be the folder of a sweep, with or without a cell after
+    it; then the name begins with its root."""
+    requested = _roots(root)
+    registry = Registry(*requested)
     roots: list[str] = []
     names: list[str] = []
     for name in given:
-        folder = name.rstrip("/") if "://" in name else os.path.abspath(name)
-        above, _, last = folder.rpartition("/")
-        if "://" in name:
-            found = open_store(above).exists(f"{last}/sweep.json")
-        else:
-            found = os.path.isfile(os.path.join(folder, "sweep.json"))
-        # Otherwise it is a name, or the path of any folder with runs.
-        roots.append((above or "/") if found else root or default_root())
-        names.append(last if found else name)
-    return Registry(*dict.fromkeys(roots)), names
+        above, rest = (None, name) if _is_in(registry, name) else _split_folder(name)
+        # Otherwise it is the path of any folder with runs.
+        names.append(name if above is None else f"{above.rstrip('/')}/{rest}")
+        roots += requested if above is None else [above]
+    return Registry(*roots), names
+
+
+def _is_in(registry: Registry, name: str) -> bool:
+    return registry.has_sweep(registry.split(name)[0])
+
+
+def _split_folder(name: str) -> tuple[str | None, str]:
+    """Split the path or address of a sweep's folder, or of a cell below one, into the root and the
+    rest. The root is None if there is no sweep."""
+    path = name.rstrip("/") if "://" in name else os.path.abspath(name)
+    for depth in (1, 2):
+        parts = path.rsplit("/", depth)
+        if len(parts) == depth + 1 and not parts[0].endswith(":/"):
+            root = parts[0] or "/"
+            if open_store(root).exists(f"{parts[1]}/sweep.json"):
+                return open_store(root).root, "/".join(parts[1:])
+    return None, name

@@ -62,7 +62,7 @@ class _Document(TypedDict):
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper show`."""
-    shared.root(verb)
+    shared.roots(verb)
     shared.json(verb)
     shared.run(verb)
 

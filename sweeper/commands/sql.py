@@ -16,7 +16,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sql`."""
-    shared.root(verb)
+    shared.roots(verb)
     shared.json(verb)
     shared.select(verb)
     verb.add_argument(

@@ -2,7 +2,11 @@
 
 from typing import NotRequired, TypedDict
 
-__all__ = ["AnswerRow", "ItemRow", "RunRecord", "SweepRecord", "Times"]
+__all__ = ["RUN_KEY", "AnswerRow", "ItemRow", "RunRecord", "SweepRecord", "Times"]
+
+RUN_KEY = ("run", "sweep", "root")
+"""The columns that identify a run in every table. The id alone does not: the same configuration
+has the same id in each sweep that contains it."""
 
 
 class Times(TypedDict):
@@ -68,7 +72,8 @@ class AnswerRow(TypedDict):
 
 
 class ItemRow(AnswerRow):
-    """An answer with its run and sweep."""
+    """An answer with the key of its run."""
 
     run: str
     sweep: str
+    root: str

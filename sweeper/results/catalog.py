@@ -11,7 +11,7 @@ from sweeper.results.folders import FolderRun, folder_runs
 from sweeper.results.marks import in_use
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
-from sweeper.results.selectors import check_states, current, named, pick
+from sweeper.results.selectors import check_states, current, named, pick, split_root
 from sweeper.results.sweeps import Sweep
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.storage.base import Store
@@ -67,33 +67,60 @@ class Catalog:
         """The roots as absolute paths."""
         return tuple(store.root for store in self._stores)
 
+    def split(self, reference: str) -> tuple[str, str]:
+        """Split a reference (`sweep`, `sweep/run`, or one of these after a root) into its sweep,
+        with its root if it has one, and the rest."""
+        root, rest = split_root(reference, self.roots)
+        sweep, _, rest = rest.partition("/")
+        return (sweep if root is None else f"{root.rstrip('/')}/{sweep}"), rest
+
+    def _placed(self, name: str) -> tuple[list[Store], str]:
+        """Split the root off a name. Returns the stores in which the name may be, and the rest."""
+        root, rest = split_root(name, self.roots)
+        return [store for store in self._stores if root in (None, store.root)], rest
+
     def sweep(self, name: str) -> Sweep:
-        """Returns the sweep called `name`, from the first root that has it. Raises `NotFound`."""
-        missing: NotFound | None = None
-        for store in self._stores:
+        """Returns the sweep called `name`, which may begin with its root. Raises `NotFound`, and
+        `UsageError` if several roots have it."""
+        found = self._called(name)
+        if len(found) > 1:
+            places = ", ".join(sweep.path for sweep in found)
+            raise UsageError(f"several roots have a sweep {name!r}: name its folder, of {places}")
+        return found[0]
+
+    def _called(self, name: str) -> list[Sweep]:
+        """The sweeps of this name, one per root at most. Raises `NotFound` if there is none."""
+        stores, name = self._placed(name)
+        found: list[Sweep] = []
+        missing: list[NotFound] = []
+        for store in stores:
             try:
-                return Sweep(store, name, self._memories[store.root], self._told)
+                found.append(Sweep(store, name, self._memories[store.root], self._told))
             except NotFound as error:
-                missing = missing or error
-        assert missing is not None  # noqa: S101 - there is at least one store
-        raise missing
+                missing.append(error)
+        if not found:
+            raise missing[0]
+        return found
 
     def _sweeps(self, pattern: str | None) -> list[Sweep]:
-        if pattern is not None and not _GLOB.intersection(pattern):
-            return [self.sweep(pattern)]
+        stores, below = (None, None) if pattern is None else self._placed(pattern)
+        if pattern is not None and below is not None and not _GLOB.intersection(below):
+            return self._called(pattern)
         found: list[Sweep] = []
-        for store, name in self._of_each_root(find_sweeps):
-            if pattern is None or fnmatch.fnmatchcase(name, pattern):
+        for store, name in self._of_each_root(find_sweeps, stores):
+            if below is None or fnmatch.fnmatchcase(name, below):
                 try:
                     found.append(Sweep(store, name, self._memories[store.root], self._told))
                 except (NotFound, StoreError) as error:
                     self._told(error)
         return found
 
-    def _of_each_root(self, find: Callable[[Store], Iterable[T]]) -> Iterator[tuple[Store, T]]:
-        """Yields the contents of each root. If one of several roots cannot be reached, that is
-        reported; if there is only one, it is an error."""
-        for store in self._stores:
+    def _of_each_root(
+        self, find: Callable[[Store], Iterable[T]], stores: Sequence[Store] | None = None
+    ) -> Iterator[tuple[Store, T]]:
+        """Yields the contents of each root, or of these `stores`. If one of several roots cannot
+        be reached, that is reported; if there is only one, it is an error."""
+        for store in self._stores if stores is None else stores:
             if not self._is_there(store):
                 continue
             try:
@@ -125,9 +152,10 @@ class Catalog:
 
     def has_sweep(self, name: str) -> bool:
         """Whether there is a sweep of exactly this name."""
+        stores, name = self._placed(name)
         if not name or _GLOB.intersection(name):
             return False
-        return any(store.exists(f"{name}/sweep.json") for store in self._stores)
+        return any(store.exists(f"{name}/sweep.json") for store in stores)
 
     def handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
@@ -156,14 +184,14 @@ class Catalog:
         archived sweeps; see `results.selectors`), have one of the states, and satisfy the
         condition. Raises `NotFound` for a selector without a match. `dropped` includes retired
         runs, `archived` those of archived sweeps."""
-        sweeps = {selector.partition("/")[0] for selector in selectors}
+        sweeps = {self.split(selector)[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))
         else:
             runs = self.all_handles()
         fitting = [selector for selector in selectors if named(runs, selector)]
         for selector in selectors:
-            unread = self.problems.unread and self.has_sweep(selector.partition("/")[0])
+            unread = self.problems.unread and self.has_sweep(self.split(selector)[0])
             if selector not in fitting and not unread:
                 raise NotFound(f"no run {selector!r} in {', '.join(self.roots)}")
         if selectors and not fitting:
@@ -192,10 +220,11 @@ class Catalog:
         wanted = _states(state)
         bare: list[RecordedRun] = []
         if sweep is None or not self.has_sweep(sweep):
+            stores, below = (None, "*") if sweep is None else self._placed(sweep)
             bare += (
                 run
-                for _, run in self._of_each_root(self._folder_runs)
-                if sweep is None or fnmatch.fnmatchcase(run.sweep, sweep)
+                for _, run in self._of_each_root(self._folder_runs, stores)
+                if fnmatch.fnmatchcase(run.sweep, below)
             )
         try:
             runs: list[RecordedRun] = [run for s in self._sweeps(sweep) for run in s.runs]
@@ -219,15 +248,19 @@ class Catalog:
     def run(self, reference: str) -> RecordedRun:
         """The one run that `reference` selects (see `results.selectors`): `sweep/name`, the
         beginning of one, a value, an id. Raises `NotFound`, or `UsageError` if several match."""
-        sweep, slash, _ = reference.partition("/")
-        runs = self.all_handles(sweep if slash and self.has_sweep(sweep) else None)
+        sweep, rest = self.split(reference)
+        runs = self.all_handles(sweep if rest and self.has_sweep(sweep) else None)
         fitting = named(runs, reference)
         if not fitting:
             raise NotFound(f"no run {reference!r} in {', '.join(self.roots)}")
         if len(fitting) > 1:
             shown = ", ".join(f"{run.sweep}/{run.name}" for run in fitting[:4])
+            if len({run.root for run in fitting}) > 1:
+                shown = ", ".join(f"{run.root}/{run.sweep}/{run.name}" for run in fitting[:4])
             more = " and more" if len(fitting) > 4 else ""
-            raise UsageError(f"{reference!r} fits {len(fitting)} runs ({shown}{more}); write more")
+            raise UsageError(
+                f"{reference!r} matches {len(fitting)} runs ({shown}{more}): name one of them"
+            )
         return fitting[0]
 
     def _resolve(self, runs: "Runs") -> list[RecordedRun]:

@@ -84,21 +84,22 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
 
 def by_cell(
     runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices
-) -> dict[tuple[str, str], Spent]:
-    """By sweep and cell, in the order of the runs."""
-    found: dict[tuple[str, str], list[Spent]] = {}
+) -> dict[tuple[str, str, str], Spent]:
+    """By root, sweep and cell, in the order of the runs."""
+    found: dict[tuple[str, str, str], list[Spent]] = {}
     for run, one in runs:
-        found.setdefault((run.sweep, run.cell), []).append(one)
+        found.setdefault((run.root, run.sweep, run.cell), []).append(one)
     return {cell: together(several, prices) for cell, several in found.items()}
 
 
 def by_stage(
     runs: Iterable[tuple[RecordedRun, Spent]], prices: Prices
-) -> dict[tuple[str, str], Spent]:
-    """By sweep and stage, in the order of the runs; all of a sweep without stages together."""
-    found: dict[tuple[str, str], list[Spent]] = {}
+) -> dict[tuple[str, str, str], Spent]:
+    """By root, sweep and stage, in the order of the runs; all of a sweep without stages
+    together."""
+    found: dict[tuple[str, str, str], list[Spent]] = {}
     for run, one in runs:
-        found.setdefault((run.sweep, run.stage or run.sweep), []).append(one)
+        found.setdefault((run.root, run.sweep, run.stage or run.sweep), []).append(one)
     return {stage: together(several, prices) for stage, several in found.items()}
 
 

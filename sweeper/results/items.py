@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import as_float, parse
-from sweeper.model.run_record import AnswerRow
+from sweeper.model.run_record import RUN_KEY, AnswerRow
 from sweeper.results.runs import RecordedRun
 
 __all__ = [
@@ -61,7 +61,8 @@ class ItemFile(NamedTuple):
 
 
 ITEM_COLUMNS = (
-    *("run", "sweep", "task", "item", "sample", "score", "text"),
+    *RUN_KEY,
+    *("task", "item", "sample", "score", "text"),
     *("prompt", "answer", "step", "cluster", "error"),
 )
 """The columns of `Registry.items`."""

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import Point
-from sweeper.model.run_record import ItemRow
+from sweeper.model.run_record import RUN_KEY, ItemRow
 from sweeper.results.items import (
     ITEM_COLUMNS,
     files_of,
@@ -106,7 +106,7 @@ class Tabulator:
         found = [read(run.files, path, keys) for path in run.metrics_paths()]
         merged = merge_columns([columns for columns in found if columns is not None])
         self._report(run, "metrics.jsonl", merged.malformed, merged.torn)
-        return Part({"run": run.id, "sweep": run.sweep}, merged.with_any(keys))
+        return Part(run.key, merged.with_any(keys))
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
         """The value of `objective.judged` for a run's history."""
@@ -159,9 +159,8 @@ class Tabulator:
         """The rollouts of each run; see `rollouts.rollout_parts`."""
 
         def read(run: RecordedRun) -> list[Part]:
-            common = {"run": run.id, "sweep": run.sweep}
             recorded = Recorded(run.files, run.folders(), self._cache(run), self._summaries)
-            found = rollout_parts(recorded, common, iteration, keys)
+            found = rollout_parts(recorded, run.key, iteration, keys)
             malformed = sum(part.columns.malformed for part in found)
             self._report(run, "rollout summaries", malformed, 0)
             return found
@@ -170,11 +169,10 @@ class Tabulator:
             return list(self._each(runs, read))
 
     def checkpoints(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
-        """The checkpoints as dicts: the fields of each record, and `run sweep attempt`."""
+        """The checkpoints as dicts: the fields of each record, `attempt` and the run's key."""
 
         def read(run: RecordedRun) -> list[dict[str, object]]:
-            labels = {"run": run.id, "sweep": run.sweep}
-            return [{**recorded, **labels} for recorded in run.checkpoint_records()]
+            return [{**recorded, **run.key} for recorded in run.checkpoint_records()]
 
         return list(self._each(runs, read))
 
@@ -186,7 +184,7 @@ class Tabulator:
             for path in large:
                 self._problems.tell(f"{run.sweep}/{run.name}: {path}: too large to be read")
             return [
-                {"run": run.id, "sweep": run.sweep, **row}
+                {"run": run.id, "sweep": run.sweep, "root": run.root, **row}
                 for file, answers in found
                 for row in item_rows(answers, file.kind)
             ]
@@ -215,12 +213,12 @@ class Tabulator:
 
         def checkpoints() -> object:
             rows = self.checkpoints(runs)
-            return plain_table(rows, ("run", "sweep", "attempt", "name"))
+            return plain_table(rows, (*RUN_KEY, "attempt", "name"))
 
         return {
             "metrics": metrics,
             "rollouts": lambda: numbers_table(
-                self.rollouts(runs), COLUMNS, common=("run", "sweep", *LABELS)
+                self.rollouts(runs), COLUMNS, common=(*RUN_KEY, *LABELS)
             ),
             "checkpoints": checkpoints,
             "items": lambda: plain_table(self.items(runs), ITEM_COLUMNS),
@@ -243,4 +241,4 @@ class Tabulator:
 
 def metric_column(key: str) -> str:
     """The column name of a metric."""
-    return f"metric.{key}" if key in ("run", "sweep") else key
+    return f"metric.{key}" if key in RUN_KEY else key

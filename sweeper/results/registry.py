@@ -5,7 +5,7 @@ DataFrames or by SQL.
     runs = registry.runs(sweep="sft-*", state="succeeded", where="learning_rate < 1e-3")
     registry.metrics(runs, keys=["test/nll"])
     registry.rollouts(runs, iteration=-1)
-    registry.sql('select lora_rank, min("test/nll") from runs join metrics using (run) group by 1')
+    registry.sql('select name, step, "test/nll" from runs join metrics using (run, sweep, root)')
     registry.run("quickstart/lr=1e-4,seed=0").log()
 
 `records()` and `sweep_records()` give the same as plain dicts, and load no pandas.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.errors import StoreError
 from sweeper.model.html import table, title
 from sweeper.model.mark import NO_MARKS, Marks
-from sweeper.model.run_record import ItemRow, RunRecord, SweepRecord
+from sweeper.model.run_record import RUN_KEY, ItemRow, RunRecord, SweepRecord
 from sweeper.model.states import State
 from sweeper.results.catalog import Catalog
 from sweeper.results.marks import in_use, marked
@@ -166,7 +166,7 @@ class Registry(Catalog):
     # What runs recorded
 
     def metrics(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "pandas.DataFrame":
-        """`run sweep step`, then one column per key, for every row of every run's merged history.
+        """`run sweep root step`, then one column per key: every row of every run's merged history.
 
         `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several of
         these. With `keys` the result has only these columns, in that order, and only rows with
@@ -195,7 +195,7 @@ class Registry(Catalog):
     def rollouts(
         self, runs: "Runs" = None, iteration: int | None = None, keys: Sequence[str] | None = None
     ) -> "pandas.DataFrame":
-        """One row per trajectory: `run sweep name split tags`, then `tables.rollouts.COLUMNS`,
+        """One row per trajectory: `run sweep root name split tags`, then `tables.rollouts.COLUMNS`,
         then its metrics. `iteration` -1 is each run's last, -2 the one before, None all. With
         `keys` the result has only these columns of numbers. Tokens are counted over all turns;
         rewards are as recorded."""
@@ -206,7 +206,7 @@ class Registry(Catalog):
         parts = self._tables().rollouts(resolved, iteration, keys)
         first = list(COLUMNS if keys is None else keys)
         whole = [key for key in COLUMNS if not key.endswith("reward")]
-        labels = ("run", "sweep", *LABELS)
+        labels = (*RUN_KEY, *LABELS)
         return numbers_frame(parts, first, whole=whole, common=labels)
 
     def sql(self, query: str, runs: "Runs" = None) -> "pandas.DataFrame":
@@ -230,7 +230,18 @@ class Registry(Catalog):
     def _ask(self, query: str, runs: "Runs", frame: bool) -> Any:
         from sweeper.results.tables.sql import ask
 
-        return ask(query, self._makers(query, self._resolve(runs)), frame)
+        resolved = self._resolve(runs)
+
+        def joined(columns: frozenset[str]) -> None:
+            named = [name for name in RUN_KEY if name in columns]
+            keys = {tuple(run.key[name] for name in named) for run in resolved}
+            if "run" in named and len(keys) < len(resolved):
+                self.problems.tell_once(
+                    "sql: several sweeps have runs of the same id, and this join mixes them: "
+                    "write `using (run, sweep, root)`"
+                )
+
+        return ask(query, self._makers(query, resolved), frame, joined)
 
     def _makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
         from sweeper.results.tables.frames import plain_table
@@ -243,10 +254,10 @@ class Registry(Catalog):
         return {"runs": table, **self._tables().makers(query, runs)}
 
     def checkpoints(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """One row per checkpoint: `run sweep attempt name`, then the other fields of its record."""
+        """One row per checkpoint: `run sweep root attempt name`, then the rest of its record."""
         from sweeper.results.tables.frames import rows_frame
 
-        return rows_frame(self.checkpoint_rows(runs), ("run", "sweep", "attempt", "name"))
+        return rows_frame(self.checkpoint_rows(runs), (*RUN_KEY, "attempt", "name"))
 
     def checkpoint_rows(self, runs: "Runs" = None) -> list[dict[str, object]]:
         """The same as dicts."""
@@ -254,8 +265,8 @@ class Registry(Catalog):
         return self._tables().checkpoints(resolved)
 
     def items(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """The answers of runs at their last evaluations, one row per sample: `run sweep task item
-        sample score text prompt answer step cluster error`. `item` is the evaluation's id of a
+        """The answers of runs at their last evaluations, one row per sample: `run sweep root task
+        item sample score text prompt answer step cluster error`. `item` is the evaluation's id of a
         question (a hash of its content, or its text); `score` is NaN if it was not graded."""
         from sweeper.results.items import ITEM_COLUMNS
         from sweeper.results.tables.frames import rows_frame

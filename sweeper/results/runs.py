@@ -87,6 +87,11 @@ class RecordedRun(ABC):
         self.quick: Callable[[RecordedRun, str, str, str], Point | None] | None = None
 
     @property
+    def key(self) -> dict[str, str]:
+        """The values that identify the run in every table: `RUN_KEY`."""
+        return {"run": self.id, "sweep": self.sweep, "root": self.root}
+
+    @property
     def config(self) -> dict[str, object]:
         """The explicitly given values of the configuration."""
         return {}

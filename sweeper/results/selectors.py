@@ -9,7 +9,8 @@ A selector is the first of these that fits:
     values, `key=value` with commas between them (`lr=3e-2,seed=0`): the runs that have them all
     the beginning of a name, or of an id (six digits or more)
 
-A number is found in any spelling: `lr=3e-2` and `learning_rate=0.03` name the same runs.
+A number is found in any spelling: `lr=3e-2` and `learning_rate=0.03` name the same runs. A root
+before a selector (`/data/sweeps/quickstart/lr=3e-2`) leaves only the runs of that root.
 
 Runs that the grid no longer has, and that are not at work any more, are left out of all that is
 listed and counted. They are found by a selector that fits no other run, such as their name, and by
@@ -26,7 +27,15 @@ from sweeper.errors import NotFound, UsageError
 from sweeper.model.states import OPEN, NoState, State
 from sweeper.results.runs import RecordedRun
 
-__all__ = ["asks_for_dropped", "check_states", "current", "in_one_spelling", "named", "pick"]
+__all__ = [
+    "asks_for_dropped",
+    "check_states",
+    "current",
+    "in_one_spelling",
+    "named",
+    "pick",
+    "split_root",
+]
 
 Run = TypeVar("Run", bound=RecordedRun)
 
@@ -101,8 +110,21 @@ def named(
     return found if dropped else current(found) or found
 
 
+def split_root(selector: str, roots: Iterable[str]) -> tuple[str | None, str]:
+    """Split the root that a selector begins with from the rest; None if it begins with none of
+    these roots."""
+    if selector.startswith("/") or "://" in selector:
+        for root in sorted(roots, key=len, reverse=True):
+            top = root.rstrip("/") + "/"
+            if selector.startswith(top):
+                return root, selector.removeprefix(top)
+    return None, selector
+
+
 def _named(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
-    selector = selector.rstrip("/")
+    root, selector = split_root(selector.rstrip("/"), {run.root for run in runs})
+    if root is not None:
+        runs = [run for run in runs if run.root == root]
     found = [run for run in runs if run.sweep == selector]
     found = found or [run for run in runs if selector in (_full(run), run.name, run.id)]
     found = found or [run for run in runs if fnmatch.fnmatchcase(run.sweep, selector)]

@@ -10,7 +10,8 @@
 
 A key is a column of ours, a key of the run's configuration (`config.<key>` where both exist), or
 in double quotes when it is not a plain word. A run without a key has nothing there: that is
-missing, and equal to null. Text is data: nothing is evaluated.
+missing, and equal to null. Values are compared by type: `true` is not 1, and `'1'` is not 1, but 1
+is 1.0. Text is data: nothing is evaluated.
 """
 
 import operator
@@ -36,10 +37,17 @@ Record = TypeVar("Record", bound=Mapping[str, object])
 _DEPTH = 50
 """How deep conditions may be nested."""
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+
+
+def _equal(value: object, other: object) -> bool:
+    """Whether two values are equal and of one type; to Python, True is 1."""
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
+    "=": _equal,
+    "==": _equal,
+    "!=": lambda value, other: not _equal(value, other),
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -73,15 +81,18 @@ class _Test(Condition):
 
 @dataclass(frozen=True)
 class _Compared(_Test):
-    """A comparison. It is false between things without an order (a text and a number, anything and
-    null)."""
+    """A comparison. It is false between things without an order (a text and a number, true and a
+    number, anything and null)."""
 
     operator: str
     value: Scalar
 
     def holds(self, values: Mapping[str, object]) -> bool:
+        value = values.get(self.key)
+        if isinstance(value, bool) != isinstance(self.value, bool) and self.operator[0] in "<>":
+            return False
         try:
-            return bool(_OPERATORS[self.operator](values.get(self.key), self.value))
+            return bool(_OPERATORS[self.operator](value, self.value))
         except TypeError:
             return False
 
@@ -91,7 +102,7 @@ class _OneOf(_Test):
     values: tuple[Scalar, ...]
 
     def holds(self, values: Mapping[str, object]) -> bool:
-        return values.get(self.key) in self.values
+        return any(_equal(values.get(self.key), value) for value in self.values)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def test_a_second_process_reads_the_other_half(root: Path, monkeypatch: pytest.M
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     for keys in (None, ["a"]):
         frame = Registry(str(root)).metrics(keys=keys)
-        assert frame.equals(alone if keys is None else alone[["run", "sweep", "step", "a"]])
+        assert frame.equals(alone if keys is None else alone[["run", "sweep", "root", "step", "a"]])
     shutil.rmtree(root.parent / "home")
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert Registry(str(root)).metrics().equals(alone)

@@ -153,7 +153,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("record_result", {"claim": "better", "better": "s/lr=9", "worse": "s/lr=1"}, "lr=9"),
     ("record_result", {"claim": "x", "better": "s/lr=1", "worse": "s/lr=2"}, "at least 5"),
     ("rollouts", {"run": "s/nothing"}, "no run"),
-    ("rollouts", {"run": "lr=1"}, "fits 3 runs"),
+    ("rollouts", {"run": "lr=1"}, "matches 3 runs"),
     ("rollouts", {"run": "s/lr=1,seed=0", "order": "random; rm -rf /"}, "match"),
     ("rollouts", {"run": "s/lr=1,seed=0", "size": 500}, "less than or equal to 10"),
     ("items", {"run": "nothing"}, "no run"),

@@ -109,7 +109,7 @@ def test_two_cells_are_compared_seed_by_seed(two: Registry):
     ("a", "b", "error", "said"),
     [
         ("a", "a/lr=1", UsageError, "two sweeps, or two cells"),
-        ("a/lr", "a/lr=1", UsageError, "fits 2 cells"),
+        ("a/lr", "a/lr=1", UsageError, "matches 2 cells"),
         ("a/x", "a/lr=1", NotFound, "no cell 'x'"),
         ("a", "c", NotFound, "no sweep"),
     ],

@@ -326,7 +326,7 @@ def test_a_verb_for_one_run_names_those_that_fit(
     capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     assert main([verb, "s"]) == 2
-    told = "'s' fits 3 runs (s/lr=1,seed=0, s/lr=2,seed=0, s/lr=3,seed=0); write more"
+    told = "'s' matches 3 runs (s/lr=1,seed=0, s/lr=2,seed=0, s/lr=3,seed=0): name one of them"
     assert told in capsys.readouterr().err
     assert main([verb, "none"]) == 5
 
@@ -454,8 +454,8 @@ def test_tables_are_written_for_others(root: Path, capsys: pytest.CaptureFixture
     )
     assert main(["export", "./alone", "--format", "csv", "--out", str(out)]) == 0
     head, *rows = out.read_text().splitlines()
-    assert head == '"run","sweep","step","test/nll","y"'
-    assert [row.split(",")[2:] for row in rows] == [["0", "nan", ""], ["1", "", "2"]]
+    assert head == '"run","sweep","root","step","test/nll","y"'
+    assert [row.split(",")[3:] for row in rows] == [["0", "nan", ""], ["1", "", "2"]]
     parquet = root.parent / "out.parquet"
     assert main(["export", "--format", "parquet", "--table", "runs", "--out", str(parquet)]) == 0
     import pandas

@@ -257,7 +257,7 @@ def test_which_runs_a_selector_means(
     code = main(["show", selector])
     told = capsys.readouterr().err
     assert code == (0 if count == 1 else 2), told
-    assert count == 1 or f"fits {count} runs" in told
+    assert count == 1 or f"matches {count} runs" in told
 
 
 @pytest.mark.usefixtures("rates")
@@ -267,7 +267,7 @@ def test_which_cell_is_compared(capsys: pytest.CaptureFixture[str]):
         told = capsys.readouterr().out
         assert "lr=0.03" in told and "lr=0.3," in told
     assert main(["compare", "g/lr=3e-2", "g/lr=0.3,rank=8"]) == 2
-    assert "fits 2 cells" in capsys.readouterr().err
+    assert "matches 2 cells" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("rates")

@@ -72,11 +72,11 @@ def test_runs_can_be_chosen_by_sweep_state_and_condition(root: Path):
 def test_metrics_have_one_column_a_key_and_lose_nothing(root: Path):
     registry = Registry(str(root))
     frame = registry.metrics(registry.runs())
-    assert list(frame.columns) == ["run", "sweep", "step", "test/nll", "text", "other"]
+    assert list(frame.columns) == ["run", "sweep", "root", "step", "test/nll", "text", "other"]
     assert len(frame) == 4
     assert frame["text"][1] == "x"
     named = registry.metrics(registry.runs("alpha"), keys=["test/nll", "absent"])
-    assert list(named.columns) == ["run", "sweep", "step", "test/nll", "absent"]
+    assert list(named.columns) == ["run", "sweep", "root", "step", "test/nll", "absent"]
     assert list(named["test/nll"]) == [2.0, 1.0, 3.0]
     assert list(registry.metrics("beta/lr=0.0001,seed=0")["other"]) == [1]
 
@@ -91,7 +91,7 @@ def test_the_same_configuration_in_two_sweeps_stays_apart(root: Path):
 
 def test_checkpoints_are_rows(root: Path):
     frame = Registry(str(root)).checkpoints()
-    assert list(frame.columns[:4]) == ["run", "sweep", "attempt", "name"]
+    assert list(frame.columns[:5]) == ["run", "sweep", "root", "attempt", "name"]
     assert list(frame["sampler_path"]) == ["tinker://a/sampler_weights/final"]
 
 
@@ -101,7 +101,7 @@ def test_a_run_is_found_by_name_by_its_beginning_and_by_id(root: Path):
     assert run.state == "planned"
     assert registry.run("alpha/lr=0.01").name == "lr=0.01,seed=0"
     assert registry.run(run.id).name == registry.run(run.id[:6]).name == run.name
-    with pytest.raises(UsageError, match="fits 2 runs"):
+    with pytest.raises(UsageError, match="matches 2 runs"):
         registry.run("alpha/lr=0.001")
     with pytest.raises(UsageError, match=r"alpha/.*beta/"):
         registry.run("lr=0.0001,seed=0")

@@ -178,7 +178,7 @@ def test_which_queries_want_every_column(query: str, everything: bool):
 def test_rollouts_are_rows_and_the_later_attempt_has_its_iterations(root: Path):
     registry = Registry(str(root))
     frame = registry.rollouts("s/lr=2,seed=0")
-    assert list(frame.columns[:6]) == ["run", "sweep", "name", "split", "tags", "iteration"]
+    assert list(frame.columns[:6]) == ["run", "sweep", "root", "name", "split", "tags"]
     assert sorted(frame["total_reward"]) == [0.25, 0.25, 1.0, 1.0, 1.25, 1.25, 2.0, 2.0]
     assert list(frame["attempt"]) == [1] * 4 + [2] * 4
     assert list(frame["ac_len"][:2]) == [0, 10] and list(frame["ok"][:2]) == [0, 1]
@@ -402,3 +402,23 @@ def test_a_remote_root_tells_the_same_and_is_not_read_twice(
         [{"step": 0, "loss": 7.0}]
     ]
     assert Registry("far://root", cache=cached).metrics("./alone")["loss"].tolist() == [7.0]
+
+
+def test_a_setting_with_numbers_and_words_has_its_numbers_as_numbers(
+    tmp_path: Path, written: ModuleType
+):
+    """One sweep with `auto` must not break queries that compare the numbers of all others."""
+    sweep = written.Written(tmp_path, "s", {"rank": [4, 16, "auto", True]})
+    for rank in (4, 16, "auto", True):
+        sweep.run({"rank": rank}, 0, [{"step": 0, "test/nll": 1.0}])
+    sweep.save()
+    registry = Registry(str(tmp_path), cache=False)
+
+    def ask(query: str) -> list[tuple[object, ...]]:
+        return registry.sql_rows(query)[1]
+
+    assert ask("select rank from runs where rank > 8") == [(16,)]
+    assert ask("select min(rank), max(rank) from runs") == [(4, 16)]
+    texts = 'select "rank.text" from runs where "rank.text" is not null order by 1'
+    assert ask(texts) == [("auto",), ("true",)]
+    assert registry.table("runs").column("rank").to_pylist() == [4, 16, None, None]

@@ -103,3 +103,21 @@ def test_a_nested_configuration_is_asked_by_the_keys_that_show_prints() -> None:
     for text in ("data.size = 8", "config.data.size < 9", "lr = 1"):
         assert select(parse_where(text), [nested]) == [nested]
     assert select(parse_where("data.size > 8"), [nested]) == []
+
+
+def test_values_are_compared_by_type():
+    """Grids and ids hold true and 1 apart, so conditions must, too: cancel takes them."""
+    records = [{"config": {"x": value}} for value in (True, 1, 1.0, "true", False, 0, None)]
+
+    def fitting(text: str) -> list[object]:
+        return [record["config"]["x"] for record in select(parse_where(text), records)]
+
+    def same(found: list[object], expected: list[object]) -> bool:
+        return list(map(repr, found)) == list(map(repr, expected))
+
+    assert same(fitting("x = true"), [True])
+    assert same(fitting("x = 1"), [1, 1.0])
+    assert same(fitting("x in (true, 0)"), [True, 0])
+    assert same(fitting("x != true"), [1, 1.0, "true", False, 0, None])
+    assert same(fitting("x >= 0"), [1, 1.0, 0])
+    assert same(fitting("x = 'true'"), ["true"])

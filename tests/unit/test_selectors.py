@@ -47,7 +47,7 @@ def test_over_a_root_and_within_a_sweep_a_selector_means_the_same(selector, regi
     if len(FITS[selector]) == 1:
         assert {registry.run(selector).name} == FITS[selector]
     else:
-        with pytest.raises(UsageError, match=f"fits {len(FITS[selector])} runs"):
+        with pytest.raises(UsageError, match=f"matches {len(FITS[selector])} runs"):
             registry.run(selector)
 
 

@@ -17,7 +17,7 @@ from sweeper.atomic import atomic_write
 
 __all__ = ["MOMENT", "Folder", "is_fleeting", "number_of"]
 
-_VERSION = "v3"
+_VERSION = "v4"
 MOMENT = 2_000_000_000
 """Nanoseconds after its last change for which a file's time says little: the kernel's clock for
 them is coarse, and a second change within one of its ticks would not show."""

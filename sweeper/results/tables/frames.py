@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sweeper.model.run_record import RUN_KEY
 from sweeper.results.tables.columns import ABSENT, Columns, Floats, present
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def numbers_frame(
     first: Sequence[str],
     rename: Rename = str,
     whole: Sequence[str] = (),
-    common: Sequence[str] = ("run", "sweep"),
+    common: Sequence[str] = RUN_KEY,
 ) -> "pandas.DataFrame":
     """A DataFrame: a category for each common value, the keys `first`, then the others in order of
     appearance. A column is float64 (NaN also where there is nothing); int64 if named in `whole`
@@ -145,7 +146,7 @@ def numbers_table(
     first: Sequence[str],
     rename: Rename = str,
     whole: Sequence[str] = (),
-    common: Sequence[str] = ("run", "sweep"),
+    common: Sequence[str] = RUN_KEY,
 ) -> object:
     """The same as an Arrow table for SQL, where NULL (nothing there) is not NaN (recorded). What is
     no number is a text column of the key's name, or `<key>.text` if the key has numbers too."""
@@ -204,8 +205,8 @@ def _text(value: object) -> str | None:
 
 
 def plain_column(values: Sequence[Any]) -> object:
-    """Any Python values as an Arrow column: of one type where they are of one, else of texts
-    (JSON, but for what is a text already)."""
+    """Any Python values of one kind as an Arrow column, else texts (JSON, but for what is a text
+    already)."""
     pyarrow = _pyarrow()
     kinds: set[object] = {type(value) for value in values if value is not None}
     if not kinds:
@@ -222,11 +223,29 @@ def plain_column(values: Sequence[Any]) -> object:
     return pyarrow.array([_text(value) for value in values], "string")
 
 
+def _is_number(value: object) -> bool:
+    """Whether a column of 64-bit floats can hold a value as it is."""
+    return type(value) is float or (type(value) is int and abs(value) < _WHOLE)
+
+
+def _split(name: str, values: Sequence[object]) -> list[tuple[str, Sequence[object]]]:
+    """Split a column of numbers and other values into two, as in `numbers_table`, so that the
+    numbers can be compared."""
+    numbers = [value if _is_number(value) else None for value in values]
+    others = [None if _is_number(value) else value for value in values]
+    mixed = any(value is not None for value in numbers) and any(v is not None for v in others)
+    if not mixed or all(value is None or type(value) is int for value in values):
+        return [(name, values)]
+    return [(name, numbers), (f"{name}.text", [_text(value) for value in others])]
+
+
 def plain_table(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> object:
-    """Rows of Python values as an Arrow table."""
+    """Rows of Python values as an Arrow table. A key with numbers and other values has two
+    columns: the others are texts in `<key>.text`."""
     pyarrow = _pyarrow()
     names = dict.fromkeys(first)
     for row in rows:
         names.update(dict.fromkeys(row))
-    columns = [plain_column([row.get(name) for row in rows]) for name in names]
-    return pyarrow.table(columns, names=_apart([_text(name) or "" for name in names]))
+    columns = [part for name in names for part in _split(name, [row.get(name) for row in rows])]
+    arrays = [plain_column(values) for _, values in columns]
+    return pyarrow.table(arrays, names=_apart([_text(name) or "" for name, _ in columns]))

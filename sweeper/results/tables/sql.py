@@ -53,10 +53,14 @@ class Answer(NamedTuple):
 
 
 def ask(
-    query: str, tables: Mapping[str, Callable[[], object]], frame: bool = False
+    query: str,
+    tables: Mapping[str, Callable[[], object]],
+    frame: bool = False,
+    joined: Callable[[frozenset[str]], None] | None = None,
 ) -> "Answer | pandas.DataFrame":
     """The answer to a query: an `Answer`, or a DataFrame. `tables` makes the Arrow tables; only
-    those that the query mentions are made. Raises `UsageError` for a query that is none."""
+    those that the query mentions are made. `joined` is called with the columns by which each join
+    matches rows. Raises `UsageError` for a query that is none."""
     import duckdb
 
     with duckdb.connect(":memory:", config=_LOCKED) as connection:
@@ -64,7 +68,11 @@ def ask(
             statements = connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise UsageError("sql: give one SELECT; its tables are " + ", ".join(TABLES))
-            _refuse(connection, statements[0].query)
+            nodes = _parsed(connection, statements[0].query)
+            _refuse(nodes)
+            for node in nodes:
+                if joined is not None and node.get("type") == "JOIN":
+                    joined(_matched(node))
             for name, make in tables.items():
                 if mentioned(name, query):
                     connection.register(name, make())
@@ -77,13 +85,31 @@ def ask(
             raise UsageError(f"sql: {' '.join(lines[:2])}") from error
 
 
-def _refuse(connection: "duckdb.DuckDBPyConnection", statement: str) -> None:
-    """Raise `UsageError` for a statement that reads anything but the tables."""
+def _parsed(connection: "duckdb.DuckDBPyConnection", statement: str) -> list[dict[str, object]]:
+    """Parse a statement into its parts. Raises `UsageError`."""
     [(text,)] = connection.execute("select json_serialize_sql(?)", [statement]).fetchall()
     parsed = json.loads(text)
     if parsed["error"]:
         raise UsageError(f"sql: {parsed['error_message']}")
-    nodes = list(_nodes(parsed["statements"]))
+    return list(_nodes(parsed["statements"]))
+
+
+def _matched(join: Mapping[str, object]) -> frozenset[str]:
+    """The columns that a join requires to be equal: by USING, or by `a.run = b.run`."""
+    names = {str(name).lower() for name in list_of(join.get("using_columns"))}
+    for node in _nodes(join.get("condition")):
+        if node.get("type") == "COMPARE_EQUAL":
+            left, right = (list_of(table_of(node[side]).get("column_names")) for side in _SIDES)
+            if left and right and str(left[-1]).lower() == str(right[-1]).lower():
+                names.add(str(left[-1]).lower())
+    return frozenset(names)
+
+
+_SIDES = ("left", "right")
+
+
+def _refuse(nodes: list[dict[str, object]]) -> None:
+    """Raise `UsageError` for a statement that reads anything but the tables."""
     own = {
         str(table_of(one)["key"]).lower()
         for node in nodes

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from sweeper.metrics import as_float
 from sweeper.model.json_values import list_of, table_of
+from sweeper.model.run_record import RUN_KEY
 
 __all__ = [
     "COLUMNS",
@@ -31,7 +32,7 @@ LABELS = ("name", "split", "tags")
 """Columns of texts: the file's name ("train", "eval_test"), the split, the tags."""
 SUFFIX = "_rollout_summaries.jsonl"
 
-_RESERVED = frozenset((*COLUMNS, *LABELS, "run", "sweep"))
+_RESERVED = frozenset((*COLUMNS, *LABELS, *RUN_KEY))
 
 
 class SummaryFile(NamedTuple):

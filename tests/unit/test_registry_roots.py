@@ -1,0 +1,137 @@
+"""Several roots, and several sweeps with the same runs: nothing is mixed, and nothing is picked
+without a word."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sweeper import analysis
+from sweeper.cli import main
+from sweeper.errors import UsageError
+from sweeper.results.registry import Registry
+
+Roots = tuple[str, str]
+
+
+@pytest.fixture
+def roots(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Roots:
+    """Two roots. Each has a sweep `one` with the same runs, and the first also has `two`. Their
+    losses are 0, 100 and 50."""
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SWEEPER_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for root, name, loss in (("A", "one", 0.0), ("A", "two", 50.0), ("B", "one", 100.0)):
+        sweep = written.Written(tmp_path / root, name, {"x": [1, 2]}, metric={"name": "loss"})
+        for x in (1, 2):
+            for seed in (0, 1, 2):
+                rows = [{"step": 0, "loss": loss + seed / 10 + x / 100, "root": "of the model"}]
+                sweep.run({"x": x}, seed, rows, checkpoints=written.checkpoint(f"{root}{name}"))
+        sweep.save()
+    return str(tmp_path / "A"), str(tmp_path / "B")
+
+
+def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, object]]]:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("table", ["metrics", "checkpoints"])
+def test_the_key_of_a_run_is_unique_in_every_table(roots: Roots, table: str):
+    registry = Registry(*roots)
+    count = "select count(*), count(distinct (runs.root, sweep, run)) from runs join"
+    assert registry.sql_rows(f"{count} {table} using (run, sweep, root)")[1] == [(18, 18)]
+    low = "select min(loss) from runs join metrics using (run, sweep, root) where "
+    assert registry.sql_rows(f"{low} runs.sweep = 'two'")[1][0][0] >= 50
+    assert registry.sql_rows(f"{low} runs.root = '{roots[1]}'")[1][0][0] >= 100
+
+
+def test_every_table_has_the_root_and_a_metric_of_that_name_gives_way(roots: Roots):
+    registry = Registry(*roots)
+    for frame in (registry.metrics(), registry.checkpoints(), registry.rollouts()):
+        assert list(frame.columns[:3]) == ["run", "sweep", "root"]
+    assert set(registry.metrics()["root"]) == set(roots)
+    assert set(registry.metrics()["metric.root"]) == {"of the model"}
+    assert list(registry.items().columns[:3]) == ["run", "sweep", "root"]
+
+
+def test_a_join_by_ids_that_are_not_unique_is_reported(roots: Roots):
+    registry = Registry(*roots)
+    registry.sql("select min(loss) from runs join metrics using (run)")
+    assert any("using (run, sweep, root)" in line for line in registry.problems)
+    registry.sql("select min(loss) from runs join metrics using (run, sweep, root)")
+    assert not registry.problems
+    one = Registry(roots[1])
+    one.sql("select min(loss) from runs join metrics using (run)")
+    assert not one.problems  # the ids of one sweep are unique
+
+
+def test_a_name_that_two_roots_have_is_an_error_that_names_both(roots: Roots):
+    registry = Registry(*roots)
+    for ask in (registry.run, registry.sweep):
+        with pytest.raises(UsageError) as raised:
+            ask("one/x=1,seed=0" if ask == registry.run else "one")
+        assert all(f"{root}/one" in str(raised.value) for root in roots)
+    assert registry.run(f"{roots[1]}/one/x=1,seed=0").root == roots[1]
+    assert registry.sweep(f"{roots[1]}/one").root == roots[1]
+    assert registry.sweep("two").root == roots[0]
+    assert set(registry.runs("one")["root"]) == set(roots)
+    assert set(registry.runs(f"{roots[1]}/on*")["root"]) == {roots[1]}
+
+
+def test_compare_does_not_pool_the_cells_of_two_roots(roots: Roots):
+    found = analysis.compare(Registry(*roots).runs())
+    assert len(found.cells) == 6
+    assert set(found.cells["n"]) == {3}
+    assert found.best == f"{roots[0]}/one/x=1"
+
+
+def test_reading_verbs_read_several_roots(roots: Roots, capsys: pytest.CaptureFixture[str]):
+    both = [word for root in roots for word in ("--root", root)]
+    assert {run["root"] for run in ask(capsys, "ls", *both)["runs"]} == set(roots)
+    assert len(ask(capsys, "ls", "one", *both)["runs"]) == 12
+    assert len(ask(capsys, "ls", f"{roots[1]}/one", *both)["runs"]) == 6
+    assert main(["ls", *both]) == 0
+    assert roots[0] in capsys.readouterr().out  # or rows of two roots would look alike
+    query = "select root, count(*) from runs group by 1 order by 1"
+    assert ask(capsys, "sql", query, *both)["rows"] == [[roots[0], 12], [roots[1], 6]]
+    named = [cost["cell"] for cost in ask(capsys, "costs", "one", *both)["costs"]]
+    assert len(named) == len(set(named)) == 4
+    assert main(["show", "one/x=1,seed=0", *both]) == 2
+    assert main(["show", f"{roots[1]}/one/x=1,seed=0", *both]) == 0
+
+
+@pytest.mark.parametrize("verb", [["pause", "one"], ["delete", "one"], ["launch", "g.yaml"]])
+def test_verbs_that_act_on_one_root_refuse_two(
+    roots: Roots, verb: list[str], capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as raised:
+        main([*verb, "--root", roots[0], "--root", roots[1]])
+    assert raised.value.code == 2
+    assert "--root is given twice" in capsys.readouterr().err
+
+
+def test_sweeps_of_one_name_in_two_roots_are_compared_with_each_other(
+    roots: Roots, capsys: pytest.CaptureFixture[str]
+):
+    found = ask(capsys, "compare", "A/one", "B/one")
+    assert [round(cell["difference"]) for cell in found["cells"]] == [100, 100]  # type: ignore[call-overload]
+    found = ask(capsys, "compare", "A/one/x=1", "B/one/x=2")
+    assert [round(cell["difference"]) for cell in found["cells"]] == [100]  # type: ignore[call-overload]
+    report = analysis.analyze(
+        Registry(*roots), [f"{root}/one" for root in roots], out="report", pictures=False
+    )
+    assert len(report.cells) == 4
+
+
+def test_compare_says_that_a_named_run_stands_for_its_cell(
+    roots: Roots, capsys: pytest.CaptureFixture[str]
+):
+    of_root = ["--root", roots[0]]
+    assert main(["compare", "one/x=1,seed=0", "one/x=2,seed=1", *of_root]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["A one/x=1", "B one/x=2"]
+    assert "A is the whole cell of the run that you named: 3 runs" in lines
+    assert main(["compare", "one/x=1,seed=0", "one/x=1,seed=1", *of_root]) == 2
+    assert "sweeper diff" in capsys.readouterr().err
