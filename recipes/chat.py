@@ -29,13 +29,13 @@ class Example(NamedTuple):
 def render(tokenizer: Any, conversation: Conversation) -> list[Example]:
     """Return the example, or examples, of a conversation.
 
-    There is one for each of the assistant's turns; a turn is joined with the one before if it
-    begins with all of its tokens. Not every template allows that: some write past turns
-    differently from the last.
+    There is one for each of the assistant's turns that is trainable; a turn is joined with the one
+    before if it begins with all of its tokens. Not every template allows that: some write past
+    turns differently from the last.
     """
     examples: list[Example] = []
     for position, message in enumerate(conversation):
-        if message["role"] != "assistant":
+        if message["role"] != "assistant" or message.get("trainable") is False:
             continue
         prompt, answer = _turn(tokenizer, conversation[:position], message["content"])
         weights = [0.0] * len(prompt)
@@ -132,15 +132,43 @@ def _turn(tokenizer: Any, before: Conversation, answer: str) -> tuple[list[int],
     if tokenizer.chat_template is None:
         return _plain_turn(tokenizer, before, answer)
     said = [*before, {"role": "assistant", "content": answer}]
-    prompt: str = tokenizer.apply_chat_template(before, tokenize=False, add_generation_prompt=True)
-    whole: str = tokenizer.apply_chat_template(said, tokenize=False)
+    prompt = _by_template(tokenizer, before, add_generation_prompt=True)
+    whole = _by_template(tokenizer, said)
     if not whole.startswith(prompt):
         raise RecipeError(
             "the model's chat template does not continue its own prompt, so that the "
             "assistant's tokens cannot be told from the rest"
         )
-    answer_tokens = _encode(tokenizer, whole[len(prompt) :])
-    return _encode(tokenizer, prompt), _until_end(tokenizer, answer_tokens)
+    rendered = whole[len(prompt) :]
+    _check_whole(rendered, answer, "an answer")
+    for message in before:
+        if message["role"] != "assistant":  # templates drop thoughts of past answers on purpose
+            _check_whole(prompt, message["content"], f"a message of the role {message['role']}")
+    return _encode(tokenizer, prompt), _until_end(tokenizer, _encode(tokenizer, rendered))
+
+
+def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str:
+    """Render messages. Raises RecipeError if the template does not allow them."""
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    except Exception as error:
+        if not type(error).__module__.startswith("jinja2"):  # not imported for this alone
+            raise
+        reason = " ".join(str(error).split())[:200]
+        roles = ", ".join(message["role"] for message in messages[:8])
+        raise RecipeError(
+            f"the model's chat template refuses a conversation ({roles}): {reason}"
+        ) from None
+
+
+def _check_whole(rendered: str, text: str, what: str) -> None:
+    """Raise RecipeError if a template has left out a part of a text, as some do with thoughts or
+    with roles that they do not know. Space does not count."""
+    if text not in rendered and "".join(text.split()) not in "".join(rendered.split()):
+        raise RecipeError(
+            f"the model's chat template leaves out a part of {what}, which would be lost: "
+            f"{' '.join(text.split())[:100]!r}"
+        )
 
 
 def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:

@@ -92,9 +92,13 @@ def _check_top_k(config: Config) -> None:
             raise ValueError(f"kl_top_k={config.kl_top_k} wants {key}={usual}, not {value}")
 
 
+lacks = rl.lacks
+
+
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
-    return hyperparams.notes("distill", Config, values)
+    """Return lines for the plan of a run: the numbers found for values that are `auto`, and what
+    is to be known about its data."""
+    return [*hyperparams.notes("distill", Config, values), *settings.notes(values)]
 
 
 def main(config: Config) -> None:

@@ -72,9 +72,13 @@ class Config(pairs.Settings):
         settings.check_positive(self, "dpo_beta")
 
 
+lacks = pairs.lacks
+
+
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
-    return hyperparams.notes("dpo", Config, values)
+    """Return lines for the plan of a run: the numbers found for values that are `auto`, and what
+    is to be known about its data."""
+    return [*hyperparams.notes("dpo", Config, values), *pairs.notes(values)]
 
 
 def main(config: Config) -> None:

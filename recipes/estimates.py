@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from . import chat, pairs, rewards, settings, tasks
+from . import chat, data_files, pairs, rewards, settings, tasks
 
 SOME = 128
 """Number of texts whose mean length stands for all."""
@@ -99,6 +99,11 @@ def sizes_of(model: str, conversations: Sequence[tasks.Conversation]) -> Sizes:
     return measured(len(conversations), examples)
 
 
+def _times(sizes: Sizes, more: float) -> Sizes:
+    """Return the sizes of a file from those of its first lines."""
+    return sizes._replace(number=round(sizes.number * more))
+
+
 def measured(count: int, some: Sequence[chat.Example]) -> Sizes:
     """Return the sizes of `count` examples, measured on some of them."""
     prompts = sum(example.answer for example in some) / len(some)
@@ -109,8 +114,13 @@ def split_sizes(config: settings.Settings) -> tuple[Sizes, Sizes]:
     """Return the sizes of the training and the held-out examples."""
 
     def measure() -> tuple[Sizes, Sizes]:
-        train, test = settings.load_data(config)
-        return sizes_of(config.model_name, train), sizes_of(config.model_name, test)
+        if config.data is None:
+            (train, test), more = settings.load_data(config), 1.0
+        else:
+            rows, more = data_files.sample(config.data, tasks.conversation)
+            train, test = tasks.split(rows, config.test_size, config.data)
+        sizes = sizes_of(config.model_name, train)
+        return _times(sizes, more), sizes_of(config.model_name, test)
 
     return once(config, measure, "split", config.data, config.train_size)
 
@@ -121,9 +131,13 @@ def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Siz
     """
 
     def measure() -> tuple[Sizes, Sizes]:
-        train, test = pairs.load_pairs(config)
+        if config.data is None:
+            (train, test), more = pairs.load_pairs(config), 1.0
+        else:
+            rows, more = data_files.sample(config.data, pairs.pair)
+            train, test = pairs.hold_out(rows, config.test_size, config.data)
         model = config.model_name
-        return _of_pairs(model, train, judged), _of_pairs(model, test, judged)
+        return _times(_of_pairs(model, train, judged), more), _of_pairs(model, test, judged)
 
     return once(config, measure, "pairs", judged, config.data, config.train_size)
 
@@ -132,7 +146,10 @@ def judged_size(config: settings.Settings) -> float:
     """Return the tokens that a preference model reads of a question with its right answer."""
 
     def measure() -> float:
-        train, _ = settings.load_data(config)
+        if config.data is None:
+            train = settings.load_data(config).train
+        else:
+            train = data_files.sample(config.data, tasks.conversation)[0]
         said = [pairs.Pair(one[:-1], one[-1]["content"], one[-1]["content"]) for one in train]
         sizes = _of_pairs(config.model_name, said, judged=True)
         return sizes.prompt + sizes.answer

@@ -20,7 +20,7 @@ items so far, `eval/<suite>/pass@k` the chance that one of k samples is right.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chz
@@ -28,6 +28,7 @@ import chz
 from . import (
     benchmarks,
     chat,
+    data_files,
     estimates,
     graders,
     rundir,
@@ -88,6 +89,27 @@ class Config(settings.Problems):
             raise ValueError(f"temperature must not be negative, not {self.temperature}")
         if self.samples > 1 and self.temperature == 0:
             raise ValueError("samples above 1 are all the same at temperature 0: raise it")
+
+
+def lacks(values: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the files of a run's suite and with its grader."""
+    checks = _checked_suites(values)
+    found = [f"suite: {check.mistake}" for check in checks if check.mistake is not None]
+    if ":" in str(values.get("grader", "")):
+        found += settings.lacking_function(values, "grader")
+    return found
+
+
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """Return lines for the plan of a run about its suite and its weights."""
+    told = [note for check in _checked_suites(values) for note in check.notes]
+    return [*told, *settings.missing_folders(values)]
+
+
+def _checked_suites(values: Mapping[str, Any]) -> list[data_files.Checked]:
+    suite = str(values.get("suite") or "")
+    own, _ = ("", []) if settings.comes_later(suite) else benchmarks.split(suite)
+    return [suites.check(name, str(values.get("grader", "exact"))) for name in suites.names_of(own)]
 
 
 def main(config: Config) -> None:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import chz
 
-from . import chat, settings, tasks
+from . import chat, data_files, settings, tasks
+from .data_files import Conversation, Row
 from .service import RecipeError
-from .tasks import Conversation
 
 
 @chz.chz
@@ -39,8 +39,15 @@ class Settings(settings.Settings):
         settings.check_at_least(self, batch_size=1)
 
 
-Say = Callable[[str], RecipeError]
-"""Makes an error about a line, with its place."""
+def lacks(values: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the file `data` of a run on pairs."""
+    mistake = settings.check_data(values, pair, hold_out).mistake
+    return [] if mistake is None else [mistake]
+
+
+def notes(values: Mapping[str, Any]) -> list[str]:
+    """Return lines for the plan of a run; see `settings.notes`."""
+    return settings.notes(values, settings.check_data(values, pair, hold_out))
 
 
 class Pair(NamedTuple):
@@ -118,8 +125,11 @@ def read_pairs(path: str, test_size: int) -> PairSplit:
     Copies of a held-out pair are left out of the training part. Raises RecipeError, with file and
     line, for an invalid pair.
     """
-    rows = tasks.read_rows(path)
-    read = [_pair(row, f"{path}:{number}") for number, row in rows]
+    return hold_out(data_files.read(path, pair), test_size, path)
+
+
+def hold_out(read: Sequence[Pair | None], test_size: int, path: str) -> PairSplit:
+    """Split the pairs of a file, without the ties; see `tasks.hold_out`."""
     found = [pair for pair in read if pair is not None]
     if ties := len(read) - len(found):
         print(f"{ties} of {len(read)} comparisons left out: ties")
@@ -139,59 +149,72 @@ def render_pairs(
     return chat.short_enough(rendered, sizes, max_length, "pair")
 
 
-def _pair(row: Any, where: str) -> Pair | None:
-    """Parse a line's pair; None for a tie."""
-
-    def wrong(what: str) -> RecipeError:
-        return RecipeError(f"{where}: {what}")
-
-    if not isinstance(row, dict):
-        raise wrong("expected an object")
+def pair(row: Row) -> Pair | None:
+    """Return the pair of a line; None for a tie. Raises RecipeError for an invalid one."""
     if "comparison" in row:
-        return _compared(row, wrong)
+        return _compared(row)
     chosen, rejected = row.get("chosen"), row.get("rejected")
     if chosen is None or rejected is None:
-        raise wrong('expected "prompt", "chosen" and "rejected"')
-    if "prompt" in row:
-        prompt = _messages(row["prompt"], wrong)
-        return _checked(prompt, _answer(chosen, wrong), _answer(rejected, wrong), wrong)
-    better, worse = _messages(chosen, wrong), _messages(rejected, wrong)
-    if better[:-1] != worse[:-1] or len(better) < 2:
-        raise wrong('"chosen" and "rejected" must be alike but for their last message')
-    return _checked(better[:-1], _answer(better[-1:], wrong), _answer(worse[-1:], wrong), wrong)
+        raise row.wrong('expected "prompt", "chosen" and "rejected"')
+    if isinstance(chosen, list) and isinstance(rejected, list) and len(chosen) > 1:
+        return _of_conversations(row, chosen, rejected)
+    if "prompt" not in row:
+        raise row.wrong('expected "prompt", or conversations as "chosen" and "rejected"')
+    return _checked(row, row.get("prompt"), chosen, rejected)
 
 
-def _compared(row: Mapping[str, Any], wrong: Say) -> Pair | None:
-    compared, label = row["comparison"], row.get("label")
+def _of_conversations(row: Row, chosen: Any, rejected: Any) -> Pair:
+    """Return the pair of two conversations that differ only in their last message. A prompt that
+    is given besides must be the beginning of both."""
+    better, worse = row.messages(chosen, '"chosen"'), row.messages(rejected, '"rejected"')
+    if better[:-1] != worse[:-1]:
+        raise row.wrong('"chosen" and "rejected" must be alike but for their last message')
+    if "prompt" in row and (given := row.get("prompt")) is not None:
+        asked = better[:-1]
+        if given != asked[-1]["content"] and _prompt(row, given) != asked:
+            raise row.wrong('"prompt" is not the beginning of "chosen" and "rejected"')
+    return _checked(row, better[:-1], better[-1:], worse[-1:])
+
+
+def _compared(row: Row) -> Pair | None:
+    compared, label = row.get("comparison"), row.get("label")
     if label not in ("A", "B", "Tie") or not isinstance(compared, dict):
-        raise wrong('expected "comparison" and the label "A", "B" or "Tie"')
+        raise row.wrong('expected "comparison" and the label "A", "B" or "Tie"')
+    inner = Row(compared, row.where)
+    prompt = inner.get("prompt_conversation")
+    a, b = (inner.get(f"completion_{side}") for side in "AB")
+    if extra := inner.unused():
+        raise row.wrong(f'"comparison" has "{extra[0]}", which would be lost')
     if label == "Tie":
         return None
-    prompt = _messages(compared.get("prompt_conversation"), wrong)
-    a, b = (_answer(compared.get(f"completion_{side}"), wrong) for side in "AB")
-    return _checked(prompt, a, b, wrong) if label == "A" else _checked(prompt, b, a, wrong)
+    return _checked(row, prompt, a, b) if label == "A" else _checked(row, prompt, b, a)
 
 
-def _checked(prompt: Conversation, chosen: str, rejected: str, wrong: Say) -> Pair:
-    if chosen == rejected:
-        raise wrong("the two answers are the same")
-    return Pair(prompt, chosen, rejected)
+def _checked(row: Row, prompt: Any, chosen: Any, rejected: Any) -> Pair:
+    asked = _prompt(row, prompt)
+    better, worse = _answer(row, chosen), _answer(row, rejected)
+    if better == worse:
+        raise row.wrong("the two answers are the same")
+    return Pair(asked, row.answer(better, "the preferred answer"), worse)
 
 
-def _messages(value: Any, wrong: Say) -> Conversation:
+def _prompt(row: Row, value: Any) -> Conversation:
+    """Check a prompt: a text, or messages."""
     if isinstance(value, str):
-        return [{"role": "user", "content": value}]
-    if not isinstance(value, list) or not value or not all(map(tasks.is_message, value)):
-        raise wrong("expected a text or a list of messages with role and content")
-    return [{"role": message["role"], "content": message["content"]} for message in value]
+        return [{"role": "user", "content": row.text(value, "the prompt")}]
+    if not isinstance(value, list):
+        raise row.wrong("the prompt: expected a text or a list of messages")
+    return row.messages(value, "the prompt")
 
 
-def _answer(value: Any, wrong: Say) -> str:
-    """Parse an answer: a text, or one message of the assistant's."""
+def _answer(row: Row, value: Any) -> str:
+    """Check an answer: a text, or one message of the assistant's. One that is not preferred may be
+    empty."""
     if isinstance(value, str):
-        return value
-    if isinstance(value, list) and len(value) == 1 and tasks.is_message(value[0]):
-        if value[0]["role"] != "assistant":
-            raise wrong("an answer must be the assistant's")
-        return value[0]["content"]
-    raise wrong("an answer must be a text or one message")
+        return row.text(value, "an answer")
+    if not isinstance(value, list) or len(value) != 1:
+        raise row.wrong("an answer must be a text or one message")
+    [message] = value
+    if isinstance(message, dict) and message.get("role") != "assistant":
+        raise row.wrong("an answer must be the assistant's")
+    return row.messages(value, "an answer")[0]["content"]

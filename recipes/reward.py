@@ -28,9 +28,13 @@ class Config(pairs.Settings):
     log_path: str = chz.field(default="runs/reward", doc="directory for metrics and checkpoints")
 
 
+lacks = pairs.lacks
+
+
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
-    return hyperparams.notes("reward", Config, values)
+    """Return lines for the plan of a run: the numbers found for values that are `auto`, and what
+    is to be known about its data."""
+    return [*hyperparams.notes("reward", Config, values), *pairs.notes(values)]
 
 
 def main(config: Config) -> None:

@@ -82,10 +82,13 @@ class Config(settings.Policy, settings.Settings):
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return what this machine lacks for a run with these values. Checked when a grid is planned
     whose runs execute on this machine."""
-    if values.get("function_environment") != "bubblewrap":
-        return []
-    lacking = isolated.missing()
-    return [] if lacking is None else [f"function_environment=bubblewrap: {lacking}"]
+    found = settings.lacks(values)
+    if values.get("reward_function") is not None:
+        found += settings.lacking_function(values, "reward_function")
+    apart = values.get("function_environment") == "bubblewrap"
+    if apart and (lacking := isolated.missing()) is not None:
+        found.append(f"function_environment=bubblewrap: {lacking}")
+    return found
 
 
 TRIED = 4
@@ -93,8 +96,9 @@ TRIED = 4
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
-    return hyperparams.notes("rl", Config, values)
+    """Return lines for the plan of a run: the numbers found for values that are `auto`, and what
+    is to be known about its data."""
+    return [*hyperparams.notes("rl", Config, values), *settings.notes(values)]
 
 
 def main(config: Config) -> None:

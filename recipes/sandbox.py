@@ -8,6 +8,7 @@ that. This protects a run from a function that hangs, fails or grows. It does no
 function, which can read what its user can.
 """
 
+import ast
 import json
 import os
 import selectors
@@ -93,6 +94,25 @@ def find_function(function: str) -> tuple[str, str]:
     if not os.path.isfile(path):
         raise RecipeError(f"{function}: there is no file {path}")
     return os.path.abspath(path), name
+
+
+def check_source(function: str) -> None:
+    """Raise RecipeError if the file of `path/to/file.py:name` is missing, is no Python, or never
+    mentions the name. Nothing of it is executed."""
+    path, name = find_function(function)
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+        ast.parse(source)
+    except OSError as error:
+        raise RecipeError(f"{function}: cannot be read: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        place = "" if line is None else f" (line {line})"
+        reason = getattr(error, "msg", None) or error
+        raise RecipeError(f"{function}: not valid Python{place}: {reason}") from None
+    if name.encode() not in source:
+        raise RecipeError(f"{function}: the file has no {name!r}")
 
 
 class _Child(NamedTuple):

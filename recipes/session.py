@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from . import chat, rundir, samplers, service, tasks
+from . import chat, data_files, rundir, samplers, service, tasks
 from .trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Session(Trainer):
         if not data:
             return None
         try:
-            return [tasks.conversation(row, f"data[{n}]") for n, row in enumerate(data)]
+            return [_conversation(values, f"data[{n}]") for n, values in enumerate(data)]
         except service.RecipeError as error:
             raise Refused(str(error)) from None
 
@@ -303,3 +303,12 @@ class Session(Trainer):
         began.
         """
         return super().marks | {"order": self.number, "order_begun": self.begun}
+
+
+def _conversation(values: Any, where: str) -> tasks.Conversation:
+    """Return the conversation of an order's row. Raises RecipeError, also for unknown keys."""
+    row = data_files.Row(values, where)
+    found = tasks.conversation(row)
+    if unused := row.unused():
+        raise row.wrong(f'"{unused[0]}" is not used: leave it out')
+    return found

@@ -59,6 +59,9 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
         return self.training.save_weights_and_get_sampling_client()
 
 
+lacks = sft.lacks
+
+
 def notes(values: Mapping[str, Any]) -> list[str]:
     """See `sft.notes`."""
     return sft.notes(settings.without_order(values))

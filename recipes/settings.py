@@ -10,12 +10,14 @@ how to train, `Settings` the training data, `ByOrder` the settings of sessions. 
 """
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import chz
 
-from . import tasks
+from . import data_files, sandbox, tasks
+from .service import RecipeError
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
@@ -229,6 +231,58 @@ def check_positive(config: object, key: str) -> None:
     value = getattr(config, key)
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{key} must be positive, not {value}")
+
+
+def check_data(
+    values: Mapping[str, Any],
+    parse: Callable[[data_files.Row], Any] = tasks.conversation,
+    split: data_files.Split = tasks.split,
+) -> data_files.Checked:
+    """Check the file `data` of a run while its grid is planned."""
+    if values.get("data") is None or comes_later(values["data"]):
+        return data_files.Checked(None)
+    test_size = values.get("test_size", chz.chz_fields(Settings)["test_size"]._default)
+    found = data_files.check(str(values["data"]), parse, split, test_size)
+    return found if found.mistake is None else data_files.Checked(f"data: {found.mistake}")
+
+
+def lacks(values: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the file `data` of a run that trains on conversations."""
+    mistake = check_data(values).mistake
+    return [] if mistake is None else [mistake]
+
+
+def notes(values: Mapping[str, Any], checked: data_files.Checked | None = None) -> list[str]:
+    """Return lines for the plan of a run about its data and about folders of other runs."""
+    return [*(checked or check_data(values)).notes, *missing_folders(values)]
+
+
+def comes_later(value: object) -> bool:
+    """Return whether a value refers to a run of an earlier stage that is not known yet."""
+    return "${" in str(value)
+
+
+def lacking_function(values: Mapping[str, Any], key: str) -> list[str]:
+    """Return what is wrong with the file of a user function, without executing it."""
+    if comes_later(values[key]):
+        return []
+    try:
+        sandbox.check_source(str(values[key]))
+    except RecipeError as error:
+        return [f"{key}: {error}"]
+    return []
+
+
+def missing_folders(values: Mapping[str, Any]) -> list[str]:
+    """Return lines for a plan about folders of other runs that do not exist yet."""
+    found: list[str] = []
+    for key in ("load_checkpoint_path", "reward_model", "kl_reference"):
+        path = str(values.get(key) or "tinker://")
+        may_be_model = key == "kl_reference" and not path.startswith(("/", "."))
+        elsewhere = path.startswith("tinker://") or comes_later(path)
+        if not (elsewhere or may_be_model or os.path.isdir(path)):
+            found.append(f"{key}={path} does not exist yet: a run needs a checkpoint there")
+    return found
 
 
 def load_data(config: Settings) -> tasks.Split:

@@ -36,9 +36,13 @@ class Config(settings.Settings):
         settings.check_at_least(self, batch_size=1)
 
 
+lacks = settings.lacks
+
+
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
-    return hyperparams.notes("sft", Config, values)
+    """Return lines for the plan of a run: the numbers found for values that are `auto`, and what
+    is to be known about its data."""
+    return [*hyperparams.notes("sft", Config, values), *settings.notes(values)]
 
 
 def main(config: Config) -> None:

@@ -13,12 +13,13 @@ any file and at any place in it, and are asked once.
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import NamedTuple
 
-from . import graders, settings, tasks
+from . import data_files, graders, settings, tasks
+from .data_files import Conversation, Row
 from .service import RecipeError
-from .tasks import Conversation
 
 NAMED: Mapping[str, tuple[tuple[str, int], ...]] = {
     "arithmetic": (("addition", 1), ("addition", 2)),
@@ -47,7 +48,7 @@ def load_suites(config: settings.Problems, suite: str | None, grader: str) -> li
     """
     found: dict[str, Item] = {}
     total = 0
-    for name in [part.strip() for part in (suite or config.task).split(",") if part.strip()]:
+    for name in names_of(suite or config.task):
         for item in _items_of(config, name, grader):
             found.setdefault(item.key, item)
             total += 1
@@ -55,29 +56,53 @@ def load_suites(config: settings.Problems, suite: str | None, grader: str) -> li
         raise RecipeError(f"suite={suite} has no items")
     if total > len(found):
         print(f"{total - len(found)} of {total} items are copies of others: asked once")
+    if ungraded := sum(item.grader is None for item in found.values()):
+        print(f"{ungraded} of {len(found)} items have no answer: asked, but not graded")
     return list(found.values())
+
+
+def names_of(suite: str) -> list[str]:
+    """Return the tasks and files that a suite names."""
+    return [part.strip() for part in suite.split(",") if part.strip()]
+
+
+def check(name: str, grader: str) -> data_files.Checked:
+    """Check a task's name or a file of a suite while a grid is planned."""
+    if os.path.isfile(name):
+        return data_files.check(name, _parser(name, grader))
+    try:
+        _tasks_of(settings.Problems(), name)
+    except RecipeError as error:
+        return data_files.Checked(str(error))
+    return data_files.Checked(None)
+
+
+@cache
+def _parser(name: str, grader: str) -> "partial[Item]":
+    """Return the function that parses a line of a file."""
+    label = os.path.splitext(os.path.basename(name))[0]
+    return partial(_item_of, label=label, grader=grader)
 
 
 def _items_of(config: settings.Problems, name: str, grader: str) -> list[Item]:
     if os.path.isfile(name):
-        label = os.path.splitext(os.path.basename(name))[0]
-        return [
-            _item_of(row, label, grader, f"{name}:{number}")
-            for number, row in tasks.read_rows(name)
-        ]
-    if name in NAMED:
-        parts = [tasks.addition(digits) for _, digits in NAMED[name]]
-    elif name in ("addition", "reversal", "sorting"):
-        parts = [settings.task_named(config, name)]
-    else:
-        known = ", ".join(("addition", "reversal", "sorting", *NAMED))
-        raise RecipeError(f"there is no suite {name!r}: no file, and none of {known}")
+        return data_files.read(name, _parser(name, grader))
     return [
         _problem(conversation, part.name.replace("/", "-"))
-        for part in parts
+        for part in _tasks_of(config, name)
         # Training on the task holds out exactly these problems.
         for conversation in tasks.held_out(part, min(config.test_size, part.size))
     ]
+
+
+def _tasks_of(config: settings.Problems, name: str) -> list[tasks.Task]:
+    """Return the tasks that a name means. Raises RecipeError for an unknown name."""
+    if name in NAMED:
+        return [tasks.addition(digits) for _, digits in NAMED[name]]
+    if name in ("addition", "reversal", "sorting"):
+        return [settings.task_named(config, name)]
+    known = ", ".join(("addition", "reversal", "sorting", *NAMED))
+    raise RecipeError(f"there is no suite {name!r}: no file, and none of {known}")
 
 
 def _problem(conversation: Conversation, suite: str) -> Item:
@@ -92,66 +117,64 @@ def _key(messages: Conversation, question: graders.Question) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _item_of(row: Any, label: str, grader: str, where: str) -> Item:
+def _item_of(row: Row, label: str, grader: str) -> Item:
     """Parse a line's item."""
-    if not isinstance(row, dict):
-        raise RecipeError(f"{where}: expected an object")
     choices = row.get("choices") or []
-    if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices):
-        raise RecipeError(f'{where}: "choices" must be a list of texts')
+    if not isinstance(choices, list) or not all(isinstance(option, str) for option in choices):
+        raise row.wrong('"choices" must be a list of texts')
     if len(choices) > len(graders.LETTERS):
-        raise RecipeError(f'{where}: "choices" has more than {len(graders.LETTERS)}')
-    messages = _asked(row, where)
+        raise row.wrong(f'"choices" has more than {len(graders.LETTERS)}')
+    messages = _asked(row)
     answer = row.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
-        raise RecipeError(f'{where}: "answer" must be a text or a number')
-    text = "" if answer is None else str(answer)
+        raise row.wrong('"answer" must be a text or a number')
+    text = "" if answer is None else row.text(str(answer), '"answer"')
     question = graders.Question(messages[-1]["content"], text, tuple(choices))
-    used = _grader(row, grader, question, where, graded=answer is not None)
+    used = _grader(row, grader, question, graded=answer is not None)
     if choices:
-        messages = [*messages[:-1], {"role": "user", "content": _with_choices(question)}]
+        messages = [*messages[:-1], messages[-1] | {"content": _with_choices(question)}]
     return Item(
         _key(messages, question),
-        _text(row, "task", where) or label,
+        _text(row, "task") or label,
         messages,
         question,
         used,
-        _text(row, "cluster", where),
-        _text(row, "id", where),
+        _text(row, "cluster"),
+        _text(row, "id"),
     )
 
 
-def _grader(
-    row: Mapping[str, Any], default: str, question: graders.Question, where: str, graded: bool
-) -> str | None:
-    used = row.get("grader")
+def _grader(row: Row, default: str, question: graders.Question, graded: bool) -> str | None:
+    given = used = row.get("grader")
     if used is None:
         used = "choice" if question.choices and default == "exact" else default
     if not isinstance(used, str):
-        raise RecipeError(f'{where}: "grader" must be a text')
+        raise row.wrong('"grader" must be a text')
     if ":" in used:
-        if row.get("grader") is not None:  # a data file must not name code
-            raise RecipeError(f"{where}: a function is named by the configuration, not by a line")
+        if given is not None:  # a data file must not name code
+            raise row.wrong("a function is named by the configuration, not by a line")
         return used
     if used not in graders.NAMES:
-        raise RecipeError(f"{where}: there is no grader {used!r}: use {', '.join(graders.NAMES)}")
+        raise row.wrong(f"there is no grader {used!r}: use {', '.join(graders.NAMES)}")
     if not graded:
         return None
     if problem := graders.check(used, question.answer, question.choices):
-        raise RecipeError(f"{where}: {problem}")
+        raise row.wrong(problem)
     return used
 
 
-def _asked(row: Mapping[str, Any], where: str) -> Conversation:
+def _asked(row: Row) -> Conversation:
     given = row.get("messages")
     if given is None:
-        text = row.get("prompt", row.get("question"))
-        given = [{"role": "user", "content": text}]
-    if not isinstance(given, Sequence) or not given or not all(map(tasks.is_message, given)):
-        raise RecipeError(f'{where}: expected "prompt", "question" or "messages"')
-    if given[-1]["role"] == "assistant":
-        raise RecipeError(f"{where}: the last message must not be the assistant's")
-    return [{"role": message["role"], "content": message["content"]} for message in given]
+        text = row.get("prompt")
+        text = row.get("question") if text is None else text
+        if text is None:
+            raise row.wrong('expected "prompt", "question" or "messages"')
+        return [{"role": "user", "content": row.text(text, "the question")}]
+    messages = row.messages(given)
+    if messages[-1]["role"] == "assistant":
+        raise row.wrong("the last message must not be the assistant's")
+    return messages
 
 
 def _with_choices(question: graders.Question) -> str:
@@ -159,8 +182,8 @@ def _with_choices(question: graders.Question) -> str:
     return "\n".join([question.text, *(f"{letter}) {option}" for letter, option in options)])
 
 
-def _text(row: Mapping[str, Any], key: str, where: str) -> str:
+def _text(row: Row, key: str) -> str:
     value = row.get(key)
     if value is None or isinstance(value, str | int):
         return "" if value is None else str(value)
-    raise RecipeError(f'{where}: "{key}" must be a text')
+    raise row.wrong(f'"{key}" must be a text')

@@ -3,18 +3,20 @@
 Both are conversations, lists of `{"role": ..., "content": ...}`, in two parts: training and held
 out. The held-out part depends on everything but the seed, so that the scores of several seeds can
 be compared, and it shares no conversation with the training part.
+
+An answer in a conversation may be marked `"trainable": false`: it is shown, but not learned.
 """
 
 import json
 import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from . import data_files
+from .data_files import Conversation, Row
 from .service import RecipeError
 
-Message = dict[str, str]
-Conversation = list[Message]
 T = TypeVar("T")
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -99,15 +101,15 @@ def with_wrong(
 ) -> list[Conversation]:
     """Give a share of the conversations a wrong answer, taken from another conversation.
 
-    This simulates human answers, which are mostly right. If all answers are equal none can be
-    wrong.
+    This simulates human answers, which are mostly right. Raises RecipeError if all answers are
+    equal, so that none can be wrong.
     """
     count = round(share * len(conversations))
     draw = random.Random(f"wrong/{seed}")
     wrong = set(draw.sample(range(len(conversations)), count))
     answers = [conversation[-1]["content"] for conversation in conversations]
-    if len(set(answers)) < 2:
-        return list(conversations)
+    if wrong and len(set(answers)) < 2:
+        raise RecipeError(f"wrong_share={share:g}: all answers are equal, so none can be wrong")
     found: list[Conversation] = []
     for index, conversation in enumerate(conversations):
         answer = answers[index]
@@ -124,8 +126,11 @@ def load(path: str, test_size: int) -> Split:
     of a held-out conversation are left out of the training part. Raises RecipeError, with file and
     line, for an invalid conversation.
     """
-    rows = read_rows(path)
-    conversations = [conversation(row, f"{path}:{number}") for number, row in rows]
+    return split(data_files.read(path, conversation), test_size, path)
+
+
+def split(conversations: Sequence[Conversation], test_size: int, path: str) -> Split:
+    """Split the conversations of a file; see `hold_out`."""
     return Split(*hold_out(conversations, test_size, path, "conversations"))
 
 
@@ -146,6 +151,8 @@ def hold_out(rows: Sequence[T], test_size: int, path: str, what: str) -> tuple[l
     known = {json.dumps(row) for row in test}
     rest = (rows[i] for i in sorted(order[test_size:]))
     train = [row for row in rest if json.dumps(row) not in known]
+    if copies := len(rows) - test_size - len(train):
+        print(f"{copies} of {len(rows)} {what} left out: copies of those held out", flush=True)
     if not train:
         raise RecipeError(f"{path}: nothing to train on, every one of its {what} is held out")
     return train, test
@@ -185,47 +192,28 @@ def _ask(task: Task, index: int) -> Conversation:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-def read_rows(path: str) -> list[tuple[int, Any]]:
-    """Return the JSON of each line of a file that is not blank, with the line's number.
-
-    Raises RecipeError, with the place, for an unreadable file or an invalid line.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().split("\n")  # only at \n: text may hold other line breaks
-    except OSError as error:
-        raise RecipeError(f"cannot read data={path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise RecipeError(f"cannot read data={path}: it is not UTF-8 text") from None
-    found: list[tuple[int, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                found.append((number, json.loads(line)))
-            except (ValueError, RecursionError) as error:
-                raise RecipeError(f"{path}:{number}: not JSON: {error}") from None
+def conversation(row: Row) -> Conversation:
+    """Return the conversation of a line; see `load`. Raises RecipeError for an invalid one."""
+    if (messages := row.get("messages")) is None:
+        return _question(row)
+    found = row.messages(messages, marked=True)
+    if found[-1]["role"] != "assistant":
+        raise row.wrong("the last message must be the assistant's")
+    if "trainable" in found[-1]:
+        raise row.wrong("the last message is not trainable: end the conversation before it")
+    for number, message in enumerate(found):
+        if message["role"] == "assistant" and "trainable" not in message:
+            row.answer(message["content"], f"messages[{number}].content")
     return found
 
 
-def conversation(row: Any, where: str) -> Conversation:
-    """Return the conversation of a line; see `load`. Raises RecipeError, beginning with `where`,
-    for an invalid one."""
-    messages: Any = row.get("messages") if isinstance(row, dict) else None
-    if messages is None and isinstance(row, dict):
-        pair = (("user", row.get("prompt")), ("assistant", row.get("answer")))
-        messages = [{"role": role, "content": content} for role, content in pair]
-    if not isinstance(messages, Sequence) or not messages or not all(map(is_message, messages)):
-        raise RecipeError(
-            f'{where}: expected {{"messages": [{{"role": ..., "content": ...}}]}} '
+def _question(row: Row) -> Conversation:
+    """Return the conversation of a line with a question and its answer."""
+    if "prompt" not in row or "answer" not in row:
+        raise row.wrong(
+            'expected {"messages": [{"role": ..., "content": ...}]} '
             'or {"prompt": ..., "answer": ...}'
         )
-    if messages[-1]["role"] != "assistant":
-        raise RecipeError(f"{where}: the last message must be the assistant's")
-    return [{"role": m["role"], "content": m["content"]} for m in messages]
-
-
-def is_message(message: Any) -> bool:
-    """Return whether a value is a message: texts under `role` and `content`."""
-    return isinstance(message, dict) and all(
-        isinstance(message.get(key), str) for key in ("role", "content")
-    )
+    prompt = row.text(row.get("prompt"), '"prompt"')
+    answer = row.answer(row.get("answer"), '"answer"')
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]

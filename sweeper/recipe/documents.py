@@ -98,7 +98,7 @@ class Answer(TypedDict, total=False):
     error: tuple[str, str]
     recipe: Located
     problems: list[Told]
-    lacks: list[str]
+    lacks: list[Told]
     notes: list[str]
     estimates: Estimates
 

@@ -1,7 +1,8 @@
 """Calls the functions with which a recipe's module describes its runs. Each gets the values of one
 run. Runs in the recipe's interpreter, like inspection.py; standard library only.
 
-    lacks(values)       lines about what this machine lacks for such a run
+    lacks(values)       lines about what this machine lacks for such a run; one that begins with
+                        `key=` or `key:` is about the value of that key
     notes(values)       lines with other notes about it for people; a ValueError is a problem of
                         the configuration, of the key that its message begins with
     estimate(values)    tokens that it will use of its service, by model and kind
@@ -43,20 +44,24 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
             "estimates": estimates}  # fmt: skip
 
 
-def _lacks(module: ModuleType, configs: Configs) -> list[str]:
-    """Returns what this machine lacks according to the recipe, for all configurations together."""
+def _lacks(module: ModuleType, configs: Configs) -> list[Told]:
+    """Returns what this machine lacks according to the recipe, each once, with the first
+    configuration that needs it and the key that it is about."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
-    found: dict[str, None] = {}
+    found: dict[str, Told] = {}
     if not callable(function):
         return []
-    for config in configs:
+    for number, config in enumerate(configs):
         try:
-            found.update(dict.fromkeys(str(line) for line in function(config)))
+            for line in map(str, function(config)):
+                key = line.partition("=")[0].partition(":")[0]
+                known = key in config
+                found.setdefault(line, (number if known else None, key if known else None, line))
         except (Exception, SystemExit):  # noqa: BLE001  (its run tells what is wrong)
             break
         if len(found) > _MOST:
             break
-    return list(found)[:_MOST]
+    return list(found.values())[:_MOST]
 
 
 def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]:

@@ -132,7 +132,7 @@ def inspect(
         kind, message = answer["error"]
         raise RecipeError(kind, _explain(kind, source, message, interpreter))
     recipe = _read_recipe(answer, source, interpreter, filled)
-    lacks = [Problem(None, None, line, lacking=True) for line in answer.get("lacks", ())]
+    lacks = [Problem(*lack, lacking=True) for lack in answer.get("lacks", ())]
     problems = [*(Problem(*problem) for problem in answer.get("problems", ())), *lacks]
     estimates = _estimates(Part(answer, "the recipe's answer"))
     return Inspected(recipe, problems, tuple(answer.get("notes", ())), estimates)

@@ -95,6 +95,46 @@ def test_examples_that_are_too_long_are_left_out_and_counted(tokenizer, capsys):
         chat.render_all(tokenizer, [[ASK, ANSWER]], max_length=5)
 
 
+def test_an_answer_that_is_not_trainable_is_shown_and_not_learned(tokenizer):
+    wrong = {"role": "assistant", "content": "5", "trainable": False}
+    [example] = chat.render(tokenizer, [ASK, wrong, {"role": "user", "content": "sure?"}, ANSWER])
+    assert learned(tokenizer, example) == "4<|im_end|>"
+    assert "5<|im_end|>" in tokenizer.decode(example.tokens)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        # As reasoning models have it that drop thoughts, also from the answer to learn.
+        (
+            CHATML.replace("m['content']", "m['content'].split('</think>')[-1]"),
+            "leaves out a part of an answer, which would be lost: '<think>hm</think>4'",
+        ),
+        (
+            CHATML.replace("in messages", "in messages if m['role'] != 'system'"),
+            "leaves out a part of a message of the role system, which would be lost: 'Be brief.'",
+        ),
+        (
+            "{{ raise_exception('System role not supported') }}",
+            "refuses a conversation (system, user): System role not supported",
+        ),
+    ],
+)
+def test_a_template_that_would_lose_something_is_refused(tokenizer, template, said):
+    """What a template leaves out would neither be seen nor learned, and nobody would know."""
+    tokenizer.chat_template = template
+    brief = {"role": "system", "content": "Be brief."}
+    thought = {"role": "assistant", "content": "<think>hm</think>4"}
+    with pytest.raises(RecipeError) as refused:
+        chat.render(tokenizer, [brief, ASK, thought])
+    assert said in str(refused.value)
+
+
+def test_a_template_that_only_writes_other_space_loses_nothing(tokenizer):
+    tokenizer.chat_template = CHATML.replace("m['content']", "m['content'].strip()")
+    chat.render(tokenizer, [ASK, {"role": "assistant", "content": " 4\n"}])
+
+
 def test_a_datum_predicts_each_next_token(tokenizer):
     [example] = chat.render(tokenizer, [ASK, ANSWER])
     datum = chat.to_datum(example)

@@ -39,6 +39,13 @@ def test_copies_are_asked_once(tmp_path, capsys):
     assert "2 of 3 items are copies of others: asked once" in capsys.readouterr().out
 
 
+def test_questions_that_are_not_graded_and_keys_that_are_not_used_are_printed(tmp_path, capsys):
+    items(tmp_path, {"prompt": "a", "answer": "b"}, {"prompt": "c", "target": "d"})
+    printed = capsys.readouterr().out
+    assert "suite.jsonl: keys that are not used: target\n" in printed
+    assert "1 of 2 items have no answer: asked, but not graded\n" in printed
+
+
 def test_choices_are_part_of_the_question(tmp_path):
     [item] = items(tmp_path, {"question": "Sky?", "choices": ["red", "blue"], "answer": "B"})
     assert item.grader == "choice"
@@ -63,6 +70,12 @@ def test_a_task_asks_what_training_holds_out():
     [
         ([], "expected an object"),
         ({"answer": "b"}, 'expected "prompt", "question" or "messages"'),
+        ({"prompt": 3, "answer": "b"}, "the question must be a text"),
+        ({"prompt": "a", "answer": "b", "system": "c"}, '"system" would not be seen by the model'),
+        (
+            {"messages": [{"role": "user", "content": "a", "trainable": False}]},
+            'messages[0] has "trainable", which would be lost',
+        ),
         ({"prompt": "a", "answer": True}, '"answer" must be a text or a number'),
         ({"prompt": "a", "answer": "b", "choices": "c"}, '"choices" must be a list of texts'),
         ({"prompt": "a", "answer": "b", "grader": "f"}, "there is no grader 'f'"),

@@ -25,6 +25,11 @@ PAIR = pairs.Pair(ASKED, "blue", "green")
             "rejected": [*ASKED, say("assistant", "green")],
         },
         {
+            "prompt": "sky?",
+            "chosen": [*ASKED, say("assistant", "blue")],
+            "rejected": [*ASKED, say("assistant", "green")],
+        },
+        {
             "comparison": {
                 "prompt_conversation": ASKED,
                 "completion_A": [say("assistant", "green")],
@@ -57,7 +62,36 @@ def test_every_shape_of_a_pair_is_read(tmp_path, row):
         ),
         (
             {"chosen": [say("assistant", "b")], "rejected": [say("assistant", "c")]},
+            'expected "prompt", or conversations',
+        ),
+        (
+            {
+                "chosen": [*ASKED, say("assistant", "b")],
+                "rejected": [say("user", "sea?"), say("assistant", "c")],
+            },
             "must be alike but for their last message",
+        ),
+        (
+            {
+                "prompt": "sea?",
+                "chosen": [*ASKED, say("assistant", "b")],
+                "rejected": [*ASKED, say("assistant", "c")],
+            },
+            '"prompt" is not the beginning of "chosen" and "rejected"',
+        ),
+        (
+            {"prompt": "a", "chosen": [say("assistant", "b") | {"tool_calls": []}], "rejected": ""},
+            'an answer[0] has "tool_calls", which would be lost',
+        ),
+        (
+            {"prompt": [say("gpt", "a")], "chosen": "b", "rejected": "c"},
+            'the prompt[0] has the role "gpt"',
+        ),
+        ({"prompt": "a", "chosen": " ", "rejected": "c"}, "the preferred answer is empty"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c", "tools": []}, '"tools" would not be seen'),
+        (
+            {"comparison": {"prompt_conversation": ASKED, "tools": []}, "label": "Tie"},
+            '"tools" would not be seen by the model',
         ),
         ({"comparison": {}, "label": "C"}, 'expected "comparison" and the label'),
     ],

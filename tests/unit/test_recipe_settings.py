@@ -17,6 +17,7 @@ from sweeper.recipes import (
     terminal,
 )
 from sweeper.recipes import eval as evaluation
+from sweeper.recipes.service import RecipeError
 
 RECIPES = [distill, dpo, evaluation, harbor, reward, rl, session_rl, session_sft, sft, terminal]
 
@@ -72,5 +73,7 @@ def test_the_share_of_training_answers_that_is_wrong():
 
 def test_an_answer_that_all_share_has_no_wrong_one():
     chats = [[{"role": "assistant", "content": "yes"}]] * 3
-    assert tasks.with_wrong(chats, 1.0, seed=0) == chats
+    with pytest.raises(RecipeError, match="wrong_share=1: all answers are equal"):
+        tasks.with_wrong(chats, 1.0, seed=0)
+    assert tasks.with_wrong(chats, 0.0, seed=0) == chats
     assert tasks.with_wrong([], 1.0, seed=0) == []

@@ -117,9 +117,20 @@ def test_copies_of_held_out_conversations_are_not_trained_on(tmp_path):
         ),
         ('{"prompt": "q"}', "chats.jsonl:2: expected"),
         ('{"answer": "a"}', "chats.jsonl:2: expected"),
-        ('{"prompt": "q", "answer": null}', "chats.jsonl:2: expected"),
-        ('{"prompt": "q", "answer": 4}', "chats.jsonl:2: expected"),
-        ('{"prompt": ["q"], "answer": "a"}', "chats.jsonl:2: expected"),
+        ('{"prompt": "q", "answer": null}', 'chats.jsonl:2: "answer" must be a text'),
+        ('{"prompt": "q", "answer": 4}', 'chats.jsonl:2: "answer" must be a text'),
+        ('{"prompt": ["q"], "answer": "a"}', 'chats.jsonl:2: "prompt" must be a text'),
+        ('{"prompt": "q", "answer": " "}', 'chats.jsonl:2: "answer" is empty'),
+        (
+            '{"prompt": "q", "answer": "a", "answer": "b"}',
+            'chats.jsonl:2: not JSON: the key "answer" is given twice',
+        ),
+        ('{"prompt": "q", "answer": "a", "tools": []}', 'chats.jsonl:2: "tools" would not be seen'),
+        (
+            '{"prompt": "q", "answer": "a", "weight": 0}',
+            'chats.jsonl:2: "weight" would have no effect',
+        ),
+        ('{"prompt": "\\ud83d", "answer": "a"}', 'chats.jsonl:2: "prompt" is not valid text'),
         ('{"Prompt": "q", "answer": "a"}', "chats.jsonl:2: expected"),
         ('{"prompt": "q", "answer": "a"', "chats.jsonl:2: not JSON"),
         ('{"prompt": "q", "answer": "a"} {}', "chats.jsonl:2: not JSON"),
@@ -142,9 +153,72 @@ def test_a_prompt_with_its_answer_is_a_conversation(tmp_path):
     ]
 
 
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (CALL, 'messages[2] has "tool_calls", which would be lost'),
+        ({"role": "assistant", "content": "a", "weight": 0}, 'messages[2] has "weight"'),
+        ({"role": "user", "content": "a", "name": "Ada"}, 'messages[2] has "name"'),
+        ({"role": "assistant", "content": ""}, "messages[2].content is empty"),
+        ({"role": "assistant", "content": None}, "messages[2].content must be a text"),
+        ({"role": "user", "content": [{"text": "a"}]}, "messages[2].content must be a text"),
+        ({"role": "human", "content": "a"}, 'messages[2] has the role "human": use system'),
+        ({"role": 3, "content": "a"}, "messages[2] has the role 3"),
+        ({"role": "assistant", "content": "a", "trainable": 0}, "must be true or false"),
+        ({"role": "user", "content": "a", "trainable": True}, "only the assistant's messages"),
+    ],
+)
+def test_a_message_is_trained_as_written_or_refused(tmp_path, message, said):
+    """Nothing of a message may be dropped: a model would learn something that nobody wrote."""
+    row = chat("q")
+    row["messages"] += [message, *chat("again")["messages"]]
+    with pytest.raises(RecipeError) as refused:
+        tasks.load(write(tmp_path / "chats.jsonl", [json.dumps(chat("q")), json.dumps(row)]), 1)
+    assert str(refused.value).startswith(f"{tmp_path}/chats.jsonl:2: ")
+    assert said in str(refused.value)
+
+
+def test_answers_may_be_marked_as_not_trainable(tmp_path):
+    row = chat("q")
+    row["messages"][1]["trainable"] = False
+    row["messages"] += chat("more")["messages"]
+    path = write(tmp_path / "chats.jsonl", [json.dumps(row), json.dumps(chat("other"))])
+    split = tasks.load(path, 1)
+    assert row["messages"] in split.train + split.test
+    row["messages"] = row["messages"][:2]
+    write(tmp_path / "chats.jsonl", [json.dumps(row), json.dumps(chat("other"))])
+    with pytest.raises(RecipeError, match="1: the last message is not trainable"):
+        tasks.load(path, 1)
+
+
+def test_what_is_left_out_or_not_used_is_printed(tmp_path, capsys):
+    rows = [chat(f"q{i % 4}") | {"source": "a", **({"id": i} if i else {})} for i in range(20)]
+    path = write(tmp_path / "chats.jsonl", map(json.dumps, rows))
+    split = tasks.load(path, 2)
+    printed = capsys.readouterr().out
+    assert f"{path}: keys that are not used: source, id\n" in printed
+    copies = 18 - len(split.train)
+    assert copies > 0
+    assert f"{copies} of 20 conversations left out: copies of those held out\n" in printed
+
+
+def test_a_mark_before_the_first_line_is_no_text(tmp_path):
+    """Some programs begin a file of UTF-8 with a byte order mark."""
+    path = write(tmp_path / "chats.jsonl", [json.dumps(chat(q)) for q in "ab"])
+    file = tmp_path / "chats.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert len(tasks.load(path, 1).train) == 1
+
+
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(RecipeError, match=r"cannot read data=.*gone\.jsonl: No such file"):
+    with pytest.raises(RecipeError, match=r"/gone\.jsonl: cannot be read: No such file"):
         tasks.load(str(tmp_path / "gone.jsonl"), 1)
+    (tmp_path / "bytes.jsonl").write_bytes(json.dumps(chat("q")).encode() + b"\n\xff\n")
+    with pytest.raises(RecipeError, match=r"bytes\.jsonl:2: not UTF-8 text"):
+        tasks.load(str(tmp_path / "bytes.jsonl"), 1)
 
 
 def test_only_a_newline_ends_a_line_of_conversations(tmp_path):

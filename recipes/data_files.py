@@ -1,0 +1,244 @@
+"""Reads JSONL data files. Nothing in a line is ignored silently.
+
+A mistake is a RecipeError with file and line. In a message, every key must be one that the recipes
+use. Other keys of a line are printed if they are not used; those that would change what is trained
+are refused.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+from .service import RecipeError
+
+Message = dict[str, Any]
+"""`role` and `content`, and `"trainable": False` for an answer that is not to be learned."""
+
+Conversation = list[Message]
+T = TypeVar("T")
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_MEANT = ("tools", "functions", "tool_calls", "system", "images", "videos", "audios")
+_MEANT_WEIGHTS = ("weight", "weights", "trainable")
+"""Keys of a line that change what an example means: ignoring them would train something else."""
+
+MOST_LINES, MOST_BYTES = 10_000, 20_000_000
+"""How much of a file is read while a grid is planned."""
+_SHOWN = 8
+
+
+class Row:
+    """The object in a line. It remembers which keys were read."""
+
+    def __init__(self, values: Any, where: str) -> None:
+        self.where = where
+        if not isinstance(values, dict):
+            raise self.wrong("expected an object")
+        self._values: Mapping[str, Any] = values
+        self._used: set[str] = set()
+
+    def wrong(self, what: str) -> RecipeError:
+        """Return an error about this line."""
+        return RecipeError(f"{self.where}: {what}")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def get(self, key: str) -> Any:
+        """Return a value; None if there is none."""
+        self._used.add(key)
+        return self._values.get(key)
+
+    def unused(self) -> list[str]:
+        """Return the keys that were not read. Raises RecipeError for keys with a meaning that
+        would be lost."""
+        unused = [key for key in self._values if key not in self._used]
+        for key in unused:
+            if key in _MEANT:
+                raise self.wrong(f'"{key}" would not be seen by the model: write it into messages')
+            if key in _MEANT_WEIGHTS:
+                raise self.wrong(f'"{key}" would have no effect: examples have no weights')
+        return unused
+
+    def text(self, value: Any, name: str) -> str:
+        """Check that a value is a text that can be encoded."""
+        if not isinstance(value, str):
+            raise self.wrong(f"{name} must be a text")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            half = value[error.start].encode("unicode_escape").decode()
+            raise self.wrong(
+                f"{name} is not valid text: it has half a character ({half})"
+            ) from None
+        return value
+
+    def answer(self, value: Any, name: str) -> str:
+        """Check that a value is a text with something to learn in it."""
+        if not self.text(value, name).strip():
+            raise self.wrong(f"{name} is empty: nothing can be learned from it")
+        return value
+
+    def messages(self, value: Any, name: str = "messages", marked: bool = False) -> Conversation:
+        """Check that a value is a list of messages. With `marked` an assistant's message may be
+        marked as not trainable."""
+        if not isinstance(value, list) or not value:
+            raise self.wrong(f"expected {name} to be a list of messages with role and content")
+        return [
+            self._message(message, f"{name}[{number}]", marked)
+            for number, message in enumerate(value)
+        ]
+
+    def _message(self, message: Any, name: str, marked: bool) -> Message:
+        if not isinstance(message, dict):
+            raise self.wrong(f"expected {name} to be an object with role and content")
+        known = ("role", "content", "trainable") if marked else ("role", "content")
+        for key in message:
+            if key not in known:
+                raise self.wrong(
+                    f'{name} has "{key}", which would be lost: a message has '
+                    f"{', '.join(known)}; write the rest into content, as the model is to see it"
+                )
+        for key in ("role", "content"):
+            if key not in message:
+                raise self.wrong(f"expected {name} to have role and content: there is no {key}")
+        role, trainable = message["role"], message.get("trainable")
+        if role not in ROLES:
+            raise self.wrong(f"{name} has the role {json.dumps(role)[:60]}: use {', '.join(ROLES)}")
+        if trainable is not None and not isinstance(trainable, bool):
+            raise self.wrong(f"{name}.trainable must be true or false")
+        if trainable and role != "assistant":
+            raise self.wrong(f"{name} is trainable: only the assistant's messages can be")
+        if role != "assistant":
+            trainable = None
+        content = self.text(message["content"], f"{name}.content")
+        found: Message = {"role": role, "content": content}
+        return found | {"trainable": False} if trainable is False else found
+
+
+def read(path: str, parse: Callable[[Row], T]) -> list[T]:
+    """Parse every line of a file that is not blank. Prints which keys are not used. Raises
+    RecipeError, with the place, for an unreadable file or an invalid line."""
+    found: list[T] = []
+    unused: Counter[str] = Counter()
+    for row, _ in _rows(path):
+        found.append(parse(row))
+        unused.update(row.unused())
+    if unused:
+        print(_not_used(path, unused), flush=True)
+    return found
+
+
+def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:
+    """Return the first lines of a file, and about how many times as many it has."""
+    found: list[T] = []
+    for row, end in _rows(path):
+        found.append(parse(row))
+        if _enough(len(found), end):
+            return found, max(1.0, os.path.getsize(path) / end)
+    return found, 1.0
+
+
+def _enough(lines: int, size: int) -> bool:
+    return lines >= MOST_LINES or size >= MOST_BYTES
+
+
+Split = Callable[[list[Any], int, str], object]
+"""Splits the rows of a file: gets them, `test_size` and the file's path."""
+
+
+class Checked(NamedTuple):
+    """What is wrong with a data file, if anything, and what to say about it otherwise."""
+
+    mistake: str | None
+    notes: tuple[str, ...] = ()
+
+
+def check(
+    path: str, parse: Callable[[Row], Any], split: Split | None = None, test_size: int = 0
+) -> Checked:
+    """Check the first lines of a file while a grid is planned, at most MOST_LINES and MOST_BYTES.
+
+    `parse` is called for each line, and `split` for the rows of a whole file; both raise
+    RecipeError. A file is read again only if it has changed.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return Checked(_unreadable(path, error))
+    return _checked(path, (status.st_mtime_ns, status.st_size), parse, split, test_size)
+
+
+@cache
+def _checked(
+    path: str,
+    stamp: tuple[int, int],
+    parse: Callable[[Row], Any],
+    split: Split | None,
+    test_size: int,
+) -> Checked:
+    del stamp  # part of the cache's key
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        return Checked(None, (f"{path} is no regular file: not checked",))
+    found: list[Any] = []
+    unused: Counter[str] = Counter()
+    notes: list[str] = []
+    try:
+        for row, end in _rows(path):
+            found.append(parse(row))
+            unused.update(row.unused())
+            if _enough(len(found), end):
+                notes.append(f"{path}: large, so only its first {len(found):,} lines were checked")
+                break
+        else:
+            if split is not None:
+                split(found, test_size, path)
+    except RecipeError as error:
+        return Checked(str(error))
+    return Checked(None, (*notes, *([_not_used(path, unused)] if unused else [])))
+
+
+def _not_used(path: str, unused: Counter[str]) -> str:
+    shown = ", ".join(key[:40] for key, _ in unused.most_common(_SHOWN))
+    more = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
+    return f"{path}: keys that are not used: {shown}{more}"
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    return f"{path}: cannot be read: {error.strerror}"
+
+
+def _rows(path: str) -> Iterator[tuple[Row, int]]:
+    """Yield the object of each line, and where the line ends, in bytes."""
+    end = 0
+    try:
+        # In bytes a line ends only at \n: texts may hold other line breaks.
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                end += len(line)
+                if line.strip():
+                    yield _row(line, f"{path}:{number}", first=number == 1), end
+    except OSError as error:
+        raise RecipeError(_unreadable(path, error)) from None
+
+
+def _row(line: bytes, where: str, first: bool) -> Row:
+    try:
+        text = line.decode("utf-8-sig" if first else "utf-8")
+        return Row(json.loads(text, object_pairs_hook=_object), where)
+    except UnicodeDecodeError:
+        raise RecipeError(f"{where}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise RecipeError(f"{where}: not JSON: {error}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object. Raises ValueError for a key that is given twice: one would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {json.dumps(twice)} is given twice")
+    return found
