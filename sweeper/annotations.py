@@ -150,6 +150,7 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
             with suppress(OSError):
                 os.rmdir(to)
             raise StoreError(f"{top}: cannot be renamed ({error.strerror})") from error
+        _forget_environment(top)
 
 
 def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
@@ -175,6 +176,7 @@ def delete(sweep: str, *, root: str | None = None) -> None:
         for several in (first, *last.values()):
             store.remove(several)
     clear(store, sweep)  # the rest: the files of our lock
+    _forget_environment(f"{store.root}/{sweep}")
 
 
 def clear(store: Store, sweep: str) -> None:
@@ -201,6 +203,14 @@ def _require_rest(store: Store, sweep: str) -> None:
         raise EnvironmentFailure(
             f"{at_work} runs of {sweep!r} are at work: `sweeper cancel {sweep}` stops them"
         )
+
+
+def _forget_environment(folder: str) -> None:
+    """Remove the environment that the last launch kept for the runs of the sweep that was at
+    `folder`. It would make the next launch under that name look for the sweep on a missing disk."""
+    from sweeper.scheduler import environment
+
+    environment.forget(environment.env_file(folder), folder)
 
 
 def _remove_folder(top: str) -> None:

@@ -10,6 +10,7 @@ from importlib import import_module
 from sweeper.commands import VERBS, load
 from sweeper.errors import EnvironmentFailure, SweeperError
 from sweeper.limits import crowding
+from sweeper.paths import current_folder
 from sweeper.sanitize import guarded
 from sweeper.terminal import complain, warn
 
@@ -52,11 +53,23 @@ def _main(given: list[str]) -> int:
     except Exception as error:
         if os.environ.get("SWEEPER_DEBUG"):
             raise
-        if (lack := crowding(error)) is not None:
-            return complain(EnvironmentFailure(str(lack)))
+        if (failure := _failure_of(error)) is not None:
+            return complain(failure)
         warn(f"a bug of ours: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)")
         return 1
     return code
+
+
+def _failure_of(error: Exception) -> EnvironmentFailure | None:
+    """Return what is wrong with the machine or the current folder, if that caused the error."""
+    if (lack := crowding(error)) is not None:
+        return EnvironmentFailure(str(lack))
+    if isinstance(error, FileNotFoundError):
+        try:
+            current_folder()
+        except EnvironmentFailure as removed:
+            return removed
+    return None
 
 
 def _run(given: list[str]) -> int:

@@ -4,15 +4,19 @@ import os
 import sys
 from collections.abc import Mapping
 
+from sweeper.errors import EnvironmentFailure
+
 __all__ = [
     "add_extra",
     "built",
     "cache",
     "checkpoints",
+    "current_folder",
     "engine",
     "environments",
     "home",
     "hub",
+    "is_utf8",
     "models",
     "sources",
     "spill",
@@ -20,6 +24,25 @@ __all__ = [
     "views",
     "warm",
 ]
+
+
+def current_folder() -> str:
+    """Return the current folder. Raises `EnvironmentFailure` if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise EnvironmentFailure(
+            "the current folder was removed: go to one that exists, with `cd`"
+        ) from error
+
+
+def is_utf8(path: str) -> bool:
+    """Return whether a path can be written down: in documents, and as an argument of tmux."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:

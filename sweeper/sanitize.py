@@ -10,6 +10,7 @@ wrapped stream, which `raw` returns.
 Uses only a small part of the standard library: a worker loads this for every job.
 """
 
+import os
 import re
 import sys
 from collections.abc import Generator, Iterable
@@ -85,17 +86,31 @@ class Writer:
 
 @contextmanager
 def guarded() -> Generator[None]:
-    """Send all output through a `Writer` while the block lasts."""
+    """Send all output through a `Writer` while the block lasts. Standard streams that are closed
+    are opened on /dev/null first."""
+    _open_missing_streams()
     before = sys.stdout, sys.stderr
-    # A stream may be None: then nobody reads it.
-    sys.stdout, sys.stderr = (
-        cast(TextIO, Writer(stream)) if stream is not None else stream  # pyright: ignore[reportUnnecessaryComparison]
-        for stream in map(raw, before)
-    )
+    sys.stdout, sys.stderr = (cast(TextIO, Writer(raw(stream))) for stream in before)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _open_missing_streams() -> None:
+    """Open the standard streams that our caller has closed, as daemons do, on /dev/null. Otherwise
+    the next file that is opened would get the stream's number, and the programs that we start would
+    write their output into it."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.set_inheritable(number, True)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # It stays open as long as the process.
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
 
 
 def raw(stream: TextIO) -> TextIO:

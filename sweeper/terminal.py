@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from sweeper.errors import GridError, SweeperError
 from sweeper.sanitize import raw, sanitize, sanitize_json
@@ -153,12 +154,19 @@ def say(line: str = "", *, flush: bool = False) -> None:
 
 def warn(sentence: str) -> None:
     """Print a warning on standard error."""
-    print(f"sweeper: {sanitize(sentence)}", file=sys.stderr)
+    _print_error(sanitize(sentence))
 
 
 def complain(error: SweeperError) -> int:
     """Print an error on standard error and return its exit code. Prints one line, or one for each
     problem of a grid."""
     problems = error.problems if isinstance(error, GridError) else (str(error),)
-    print("sweeper: " + "\n".join(map(sanitize, problems)), file=sys.stderr)
+    _print_error("\n".join(map(sanitize, problems)))
     return error.exit_code
+
+
+def _print_error(text: str) -> None:
+    """Print on standard error, if it can be written to: a message that does not arrive must not
+    change what a command does."""
+    with suppress(OSError):
+        print(f"sweeper: {text}", file=sys.stderr)

@@ -17,13 +17,14 @@ from sweeper.backends import backend_type, options_of
 from sweeper.backends.base import Check as Look
 from sweeper.backends.configuration import defaults_of
 from sweeper.commands import arguments as shared
-from sweeper.errors import AlreadyExists, SweeperError, UsageError
+from sweeper.errors import SweeperError, UsageError
 from sweeper.fields.kinds import seconds
 from sweeper.fields.nodes import Problems
 from sweeper.grid import load_grid
 from sweeper.grid.notify import configured, require_variables
 from sweeper.model.launch import Launch
 from sweeper.storage.opening import default_root, open_store
+from sweeper.storage.writable import probe
 from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:
@@ -136,26 +137,16 @@ def _python() -> str:
 
 
 def _store(root: str) -> str:
-    """Check that the store creates files exclusively, which everything relies on."""
+    """Check that sweeps can be kept at the root, by what a launch does there."""
     store = open_store(root)
     if store.is_remote:
         from sweeper.launcher.remote_recovery import check
 
         check(store, ".doctor")
-        return f"{root}, creates exclusively"
+        return f"{root}, creates exclusively, lists and reads"
     folder = nearest_folder(store.local_path("") or root)
-    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as probe:
-        path = "probe"
-        store = open_store(probe)
-        store.create(path, b"1")
-        try:
-            store.create(path, b"2")
-        except AlreadyExists:
-            exclusive = True
-        else:
-            exclusive = False
-    if not exclusive:
-        raise LookupError(f"{folder} cannot create a file exclusively: use another folder")
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as place:
+        probe(open_store(place), "probe")
     return f"{root}, {shutil.disk_usage(folder).free / 1e9:.0f} GB free"
 
 

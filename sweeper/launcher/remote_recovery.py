@@ -9,21 +9,19 @@ from sweeper.errors import SweeperError, UsageError
 from sweeper.paths import home
 from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.writable import probe
 
 __all__ = ["check", "launcher_log", "recover"]
 
 
 def check(store: Store, sweep: str) -> None:
     """Check that a sweep can be launched in a store. Raises `UsageError` for a store in this
-    process's memory, `StoreError` for one that does not answer or lacks exclusive creation."""
-    from sweeper.storage.remote import RemoteStore
-
+    process's memory, `StoreError` for one that does not answer or fails the probe."""
     if store.root.startswith("memory://"):
         raise UsageError(
             f"{store.root}: lies in the memory of one process, where no job finds it: use a folder"
         )
-    if isinstance(store, RemoteStore):
-        store.probe(Layout(sweep).launcher)
+    probe(store, Layout(sweep).launcher)
 
 
 def recover(store: Store, sweep: str, *, over: bool) -> None:

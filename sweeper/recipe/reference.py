@@ -20,6 +20,7 @@ from sweeper.model.json_values import table_of
 from sweeper.model.recipe import Recipe, read_recipe
 from sweeper.model.usage import Usage
 from sweeper.model.usage import read as read_usage
+from sweeper.paths import is_utf8
 from sweeper.recipe.command_template import with_log_path
 from sweeper.recipe.probe import probe
 
@@ -103,6 +104,8 @@ def inspect(
     folder = os.path.abspath(os.path.expanduser(process.cwd or "."))
     if not os.path.isdir(folder):
         raise RecipeError("cwd", f"launch.cwd: there is no folder {folder}")
+    if not is_utf8(folder):
+        raise RecipeError("cwd", f"{folder}: this path is not UTF-8: rename it, or use another")
     interpreter = find_python(process.python)
     if not isinstance(source, str):
         recipe = Recipe(

@@ -116,16 +116,14 @@ class StoredRecord:
 
     def _newest(self, numbers: list[int]) -> Page:
         """The newest readable page, with the number of the newest page: the next page replaces
-        all damaged ones."""
-        damages: list[Damaged] = []
+        all damaged ones. If none is readable, the account starts anew: each launcher adds itself
+        again, and the limit is learned again."""
         for number in reversed(numbers):
-            if damages and number == self._page.number:
+            if number == self._page.number:
                 return self._page._replace(number=numbers[-1])
-            try:
+            with suppress(Damaged):
                 return self._read(number)._replace(number=numbers[-1])
-            except Damaged as error:
-                damages.append(error)
-        raise damages[0]
+        return BLANK._replace(number=numbers[-1])
 
     def write(self, change: Callable[[Page], Page]) -> Page:
         for number in range(_TRIES):

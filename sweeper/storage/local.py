@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from sweeper.atomic import TEMPORARY, atomic_create, atomic_write, sync_folder
 from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.paths import is_utf8
 from sweeper.storage.base import Entry
 
 __all__ = ["LocalStore", "open_regular", "refuse_links"]
@@ -29,6 +30,8 @@ class LocalStore:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.realpath(root)  # one place has one name, whatever links lead there
+        if not is_utf8(self.root):
+            raise StoreError(f"{self.root}: this path is not UTF-8: rename it, or use another")
         self._inode = 0
 
     def _full(self, path: str) -> str:

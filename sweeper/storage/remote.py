@@ -7,6 +7,7 @@ every listing asks again.
 
 import contextlib
 import hashlib
+import logging
 import os
 import posixpath
 import re
@@ -70,6 +71,10 @@ _KINDS = {
     "memory": _Kind("fsspec", {}),
 }
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")
+_NOT_LOGGED_IN = ("SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError")
+_LOGGERS = ("adlfs", "aiobotocore", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs")
+"""Loggers of the clients. Those that have no handler would print tracebacks on standard error,
+beside the line in which we report the same error."""
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
 _AT_ONCE = 16
 _CONFLICTS = 5
@@ -96,7 +101,14 @@ def open_remote(root: str) -> "RemoteStore":
         raise StoreError(f"{scheme}://{authority}/...: an address with ?, # or :: is no root")
     if not authority and scheme != "memory":
         raise StoreError(f"{root}: names no bucket")
-    return RemoteStore(scheme, rest.strip("/"), kind)
+    path = rest.strip("/")
+    parts = path.split("/")
+    if path and not {"", ".", ".."}.isdisjoint(parts):
+        # Clients and stores disagree on what such a key is called: what was written is not found.
+        clean = "/".join(part for part in parts if part not in ("", "."))
+        hint = "" if ".." in parts else f": write {scheme}://{clean}"
+        raise StoreError(f"{root}: an address with //, /./ or /../ is no root{hint}")
+    return RemoteStore(scheme, path, kind)
 
 
 def packages_of(root: str) -> list[str]:
@@ -113,6 +125,9 @@ class RemoteStore:
     def __init__(self, scheme: str, rest: str, kind: _Kind) -> None:
         self.root = f"{scheme}://{rest}"
         self._lock = _memory if scheme == "memory" else contextlib.nullcontext()
+        for logger in map(logging.getLogger, _LOGGERS):
+            if not logger.handlers:
+                logger.addHandler(logging.NullHandler())
         try:
             fsspec = import_module("fsspec")  # has no types
             # Not one from fsspec's own cache: it may have another endpoint's, or a closed session.
@@ -230,31 +245,6 @@ class RemoteStore:
         del path
         return None
 
-    def probe(self, folder: str) -> None:
-        """See that of several who create the same file one wins, which everything rests on. Leaves
-        nothing behind. Raises `StoreError`."""
-        path = f"{folder}/.probe-{os.urandom(8).hex()}"
-
-        def create(number: int) -> bool:
-            try:
-                self.create(path, b"%d" % number)
-            except AlreadyExists:
-                return False
-            return True
-
-        try:
-            create(0)  # taken already, it says, where the reply was lost and it was sent again
-            again = self._each(create, range(1, 5))
-            kept = self.read(path)
-        finally:
-            with contextlib.suppress(StoreError):
-                self.remove([path])
-        if any(again) or kept != b"0":
-            raise StoreError(
-                f"{self.root}: cannot create a file exclusively (it takes a second create of the "
-                "same key), so two launchers or workers could not be kept apart: use another store"
-            )
-
     def _full(self, path: str) -> str:
         inside = posixpath.normpath(path) if path else "."
         if inside == ".":
@@ -314,6 +304,8 @@ def _is_taken(error: Exception) -> bool:
 
 def _told(error: BaseException) -> str:
     name = type(error).__name__
+    if name in _NOT_LOGGED_IN:
+        return f"not logged in: `aws sso login` ({error})"
     if name in _NO_CREDENTIALS:
         return "no credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     if _code(error) in _SKEWED:

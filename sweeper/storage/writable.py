@@ -1,10 +1,14 @@
 """Finds out whether sweeps can be kept in a root, before anything is written there."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
 from sweeper.atomic import nearest_folder, try_to_write
-from sweeper.errors import StoreError
+from sweeper.errors import AlreadyExists, StoreError
 from sweeper.storage.base import Store
 
-__all__ = ["check_root"]
+__all__ = ["check_root", "probe"]
 
 
 def check_root(store: Store) -> None:
@@ -20,3 +24,35 @@ def check_root(store: Store) -> None:
         what = "cannot be written to" if folder == root else "cannot be made"
         where = "" if folder == root else f" in {folder}"
         raise StoreError(f"the root {root} {what}{where}: {error.strerror}") from error
+
+
+def probe(store: Store, folder: str) -> None:
+    """Do in `folder` what every sweep relies on: create a file exclusively, find it in a listing,
+    read it back. Leaves nothing behind. Raises `StoreError` if one of them does not work."""
+    path = f"{folder}/.probe-{os.urandom(8).hex()}"
+
+    def create(number: int) -> bool:
+        try:
+            store.create(path, b"%d" % number)
+        except AlreadyExists:
+            return False
+        return True
+
+    try:
+        create(0)  # reports that it exists if the reply was lost and the request was sent again
+        with ThreadPoolExecutor(4) as pool:
+            again = list(pool.map(create, range(1, 5)))
+        listed, content = path in set(store.names(folder)), store.read(path)
+    finally:
+        with suppress(StoreError):
+            store.remove([path])
+    if any(again) or content != b"0":
+        raise StoreError(
+            f"{store.root}: cannot create a file exclusively (it accepts a second create of the "
+            "same name), so two launchers or workers could not be kept apart: use another store"
+        )
+    if not listed:
+        raise StoreError(
+            f"{store.root}: a file that was just created is not in the listing of its folder, so "
+            "a sweep would not see its own events: use another store"
+        )

@@ -8,6 +8,7 @@ import pytest
 from sweeper import annotations
 from sweeper.errors import EnvironmentFailure, NotFound
 from sweeper.results.registry import Registry
+from sweeper.scheduler import environment
 from sweeper.storage.documents import encode
 from sweeper.storage.opening import open_store
 
@@ -58,3 +59,21 @@ def test_a_name_is_given_where_folders_can_be_moved(root: str, make: Callable[[s
     else:
         annotations.rename("one", "other", root=root)
         assert Registry(root).sweep_names() == ["other"]
+
+
+@pytest.mark.parametrize("change", ["rename", "delete"])
+def test_a_sweep_that_we_moved_or_deleted_is_not_looked_for_on_a_missing_disk(
+    root: str, make: Callable[[str], None], change: str
+) -> None:
+    """The environment of its runs is kept on this machine while a sweep is not over."""
+    store = open_store(root)
+    if store.is_remote and change == "rename":
+        pytest.skip("no folder is moved there")
+    make("one")
+    kept = environment.write(f"{store.root}/one", {})
+    if change == "rename":
+        annotations.rename("one", "other", root=root)
+    else:
+        annotations.delete("one", root=root)
+    assert not Path(kept).exists()
+    environment.refuse_if_folder_missing(store, "one")  # the name can be used again

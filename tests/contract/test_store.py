@@ -3,12 +3,15 @@
 import errno
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +21,7 @@ from sweeper.storage.base import Store
 from sweeper.storage.local import LocalStore
 from sweeper.storage.opening import open_store
 from sweeper.storage.remote import RemoteStore
+from sweeper.storage.writable import probe
 from sweeper.testing import Faults, FaultyStore
 
 REMOTE = ["memory", "s3", "ceph"] if "SWEEPER_TEST_CEPH" in os.environ else ["memory", "s3"]
@@ -226,6 +230,13 @@ def test_a_disk_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         ("s3://AKIA:secret@bucket/x", "credentials do not belong into an address"),
         ("az://name:secret@container/x", "credentials do not belong into an address"),
         ("s3://bucket/x?versionId=1", "an address with"),
+        ("s3://bucket//x", "an address with //, /./ or /../ is no root: write s3://bucket/x"),
+        ("s3://bucket/x//y/", "write s3://bucket/x/y"),
+        ("s3://bucket/./x", "write s3://bucket/x"),
+        ("s3://bucket/x/../y", "is no root"),
+        ("gs://bucket//x", "write gs://bucket/x"),
+        ("az://container//x", "write az://container/x"),
+        ("memory://a//b", "write memory://a/b"),
         ("gs://bucket/x", "needs the package gcsfs: `pip install gcsfs`"),
     ],
 )
@@ -264,9 +275,7 @@ def test_a_store_that_does_not_answer_says_so(
 
 
 def test_the_probe_leaves_nothing(store: Store) -> None:
-    if not isinstance(store, RemoteStore):
-        pytest.skip("a folder is tried by `sweeper doctor`")
-    store.probe("s/launcher")
+    probe(store, "s/launcher")
     assert list(store.names("")) == []
 
 
@@ -279,5 +288,45 @@ def test_a_store_that_takes_a_second_create_is_refused(
     # As servers do that pass over If-None-Match.
     monkeypatch.setattr(store._fs, "pipe_file", lambda full, data, mode="": pipe(full, data))
     with pytest.raises(StoreError, match="cannot create a file exclusively"):
-        store.probe("s/launcher")
+        probe(store, "s/launcher")
     assert list(store.names("")) == []
+
+
+def test_a_store_that_does_not_list_what_it_holds_is_refused(store: Store) -> None:
+    """A launcher knows its runs by listings: without them it would wait for ever."""
+
+    class Forgetful:
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def names(self, prefix: str) -> Iterator[str]:
+            del prefix
+            return iter(())
+
+    with pytest.raises(StoreError, match="not in the listing"):
+        probe(cast(Store, Forgetful()), "s/launcher")
+    assert list(store.names("")) == []
+
+
+@pytest.mark.parametrize("session", ["", "sso_session = s\n"])
+def test_a_login_that_is_missing_costs_one_line(tmp_path: Path, session: str) -> None:
+    """AWS's client logs a traceback of its own, which is no answer."""
+    (tmp_path / "config").write_text(
+        f"[profile work]\nregion = us-east-1\nsso_account_id = 1\nsso_role_name = r\n{session}"
+        "sso_start_url = https://example.invalid/start\nsso_region = us-east-1\n"
+        "[sso-session s]\nsso_start_url = https://example.invalid/start\nsso_region = us-east-1\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "sweeper", "ls", "--root", "s3://bucket/x"],
+        env={
+            **{name: text for name, text in os.environ.items() if not name.startswith("AWS_")},
+            **{"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_PROFILE": "work"},
+            **{"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"},
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 6, done.stderr
+    assert "not logged in: `aws sso login`" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -19,6 +19,7 @@ from sweeper.backends.tmux.backend import (
     open_backend,
     panes_in,
 )
+from sweeper.commands.doctor import examine
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 
@@ -322,3 +323,28 @@ def test_what_ends_in_a_semicolon_is_one_argument(tmux: Tmux) -> None:
     server = TmuxServer()
     session = server.ensure_window("s", "/f", "odd", ["sh", "-c", "sleep 600", "x;"])
     assert [pane.command for pane in server.panes(session)] == ['sh -c "sleep 600" "x;"']
+
+
+@pytest.mark.parametrize("way", ["name", "folder", "open to all"])
+def test_a_socket_that_tmux_cannot_have_is_refused_before_anything_starts(
+    tmux_socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The launcher would wait for it, for ever."""
+    hint = "a socket's path has at most 107 bytes; set TMUX_TMPDIR"
+    if way == "name":
+        monkeypatch.setenv("SWEEPER_TMUX_SOCKET", "x" * 120)
+    elif way == "folder":
+        folder = tmp_path / ("y" * 120)
+        folder.mkdir()
+        monkeypatch.setenv("TMUX_TMPDIR", str(folder))
+    else:
+        shared = tmp_path / f"tmux-{os.getuid()}"
+        shared.mkdir()
+        shared.chmod(0o777)
+        monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
+        hint = "has unsafe permissions: set TMUX_TMPDIR to a folder of your own"
+    with pytest.raises(EnvironmentFailure, match=hint) as refused:
+        open_backend("s", "/f")
+    assert not isinstance(refused.value, Unreachable)
+    (check,) = (check for check in examine(str(tmp_path), "tmux") if check.name == "tmux")
+    assert (check.good, check.found) == (False, str(refused.value))

@@ -579,15 +579,19 @@ def test_the_place_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert f"{file}: quota.slots: " in str(told.value)
 
 
-def test_a_damaged_page_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"schema": 1, "mark": "x", "learned": {"limit": "many"}}']
+)
+def test_an_account_whose_only_page_is_damaged_starts_anew(tmp_path: Path, damage: bytes) -> None:
+    """All launchers of the account would wait for ever for a page that nobody mends."""
     store = LocalStore(str(tmp_path))
-    store.replace("a/pages/3.json", b'{"schema": 1, "mark": "x", "learned": {"limit": "many"}}')
-    with pytest.raises(StoreError) as told:
-        StoredRecord(store, "a").look()
-    assert str(told.value) == (
-        f'{tmp_path}/a/pages/3.json: learned.limit: should be a number, and is "many"'
-    )
-    assert os.path.exists(tmp_path / "a/pages/3.json")
+    store.replace("a/pages/3.json", damage)
+    record = StoredRecord(store, "a")
+    assert (record.look().number, record.look().members) == (3, {})
+    StoredRecord(store, "a").write(_with("y", 2))
+    record.write(_with("x", 1))
+    found = StoredRecord(store, "a").look()
+    assert {name: member.slots for name, member in found.members.items()} == {"y": 2, "x": 1}
 
 
 def test_a_damaged_page_is_passed_over(tmp_path: Path) -> None:

@@ -22,10 +22,11 @@ def _version() -> str:
     import shutil
     import subprocess
 
-    from sweeper.backends.tmux.server import socket_name
+    from sweeper.backends.tmux.server import TmuxServer, socket_name
 
     if shutil.which("tmux") is None:
         raise LookupError("not found: `apt-get install tmux`, or use `--backend local`")
+    TmuxServer().check()
     asked = subprocess.run(["tmux", "-V"], capture_output=True, text=True, timeout=10, check=True)
     return f"{asked.stdout.strip()}, socket {socket_name()!r}"
 

@@ -37,6 +37,12 @@ _NO_MORE: Mapping[str, str] = MappingProxyType({})
 _NO_SOCKET = "(No such file or directory)"  # error on connecting to a missing socket
 _NO_FORK = "fork failed"
 _NOTHING_THERE = ("no server running", "can't find session", _NO_SOCKET, "(Connection refused)")
+_TOO_LONG = "(File name too long)"
+_REFUSED_FOLDER = (
+    *("couldn't create directory", "couldn't read directory", "is not a directory"),
+    *("has unsafe permissions", "no suitable socket path", "(Permission denied)"),
+)
+"""What tmux says about a folder in which it can have no socket."""
 _REVIVAL_SECONDS = 30.0
 _SOCKET_SECONDS = 3.0
 
@@ -148,8 +154,22 @@ class TmuxServer:
         return False
 
     def check(self) -> None:
-        """Raises `EnvironmentFailure` if there is no tmux."""
-        self._run("-V")
+        """Raises `EnvironmentFailure` if there is no tmux, or it can have no socket where it would
+        be. A running launcher that loses its socket waits for it instead."""
+        try:
+            self._listing("list-sessions")
+        except Refusal as error:
+            message = str(error)
+            if _TOO_LONG in message:
+                raise EnvironmentFailure(
+                    f"{message}: a socket's path has at most 107 bytes; set TMUX_TMPDIR to a "
+                    "folder with a shorter path, or SWEEPER_TMUX_SOCKET to a shorter name"
+                ) from error
+            if any(part in message for part in _REFUSED_FOLDER):
+                raise EnvironmentFailure(
+                    f"{message}: set TMUX_TMPDIR to a folder of your own"
+                ) from error
+            raise
 
     def is_around_us(self) -> bool:
         """Whether this process runs in a window of this server."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import UsageError
 from sweeper.model.json_values import is_list, is_table, list_of, table_of
+from sweeper.paths import current_folder
 
 if TYPE_CHECKING:
     import duckdb
@@ -63,6 +64,7 @@ def ask(
     matches rows. Raises `UsageError` for a query that is none."""
     import duckdb
 
+    current_folder()  # without one, DuckDB aborts the process
     with duckdb.connect(":memory:", config=_LOCKED) as connection:
         try:
             statements = connection.extract_statements(query)
