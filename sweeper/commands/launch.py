@@ -25,6 +25,11 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--smoke", action="store_true", help="start one run first, and the others if it succeeds"
     )
     verb.add_argument(
+        "--drop",
+        action="store_true",
+        help="let finished runs that are no longer in the grid leave the sweep",
+    )
+    verb.add_argument(
         "--live", action="store_true", help="run the checkout itself, not a copy of it"
     )
 
@@ -32,7 +37,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Start a grid, or continue it."""
     from sweeper.commands.live_view import showing
-    from sweeper.commands.trust_prompt import agreeing
+    from sweeper.commands.trust_prompt import agreeing, dropping
     from sweeper.launcher.launch_preview import gone_baselines
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
     from sweeper.launcher.plan_arguments import planned_by
@@ -52,7 +57,7 @@ def run(arguments: Namespace) -> int:
     request = LaunchRequest(
         planned, arguments.root, arguments.wait, smoke=arguments.smoke, live=arguments.live
     )
-    user = User(agreeing(arguments), tell=warn)
+    user = User(agreeing(arguments), dropping(arguments), tell=warn)
     where = shared.with_root(planned.name, arguments.root)
     if not arguments.wait:
         launched = launch_plan(request, user)

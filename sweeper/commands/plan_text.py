@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
 from sweeper.labels import plural
+from sweeper.launcher.dropped_runs import sentence as sentence_of_dropped
 from sweeper.launcher.estimate import sentence
 from sweeper.launcher.launch_preview import (
     LaunchPreview,
@@ -60,10 +61,11 @@ def short(found: LaunchPreview) -> Iterator[str]:
         yield from _clipped(f"{left} more once those that they go on from have ended", width)
     if found.estimate is not None:
         yield from _clipped(sentence(found.estimate), width)
-    if found.retired:
-        yield from _clipped(
-            f"{found.retired} runs on record are not in this grid: launch leaves them there", width
-        )
+    if found.dropped:
+        yield from _clipped(f"{sentence_of_dropped(found.dropped)} (--drop)", width)
+    if others := found.retired - found.dropped:
+        runs = f"{plural(others, 'run')} on record {'is' if others == 1 else 'are'}"
+        yield from _clipped(f"{runs} not in this grid: launch leaves them there", width)
     yield ""
     over = {p.run.id for p in found.previews if p.state.state is State.SUCCEEDED}
     rows = [

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sweeper.backends import Capabilities
 from sweeper.errors import AnotherLauncher, Damaged, NotFound
-from sweeper.launcher.manifest import keep_environment, merge, tell_changes, with_code
+from sweeper.launcher.manifest import keep_environment, merged, tell_changes, with_code
 from sweeper.launcher.placement_guard import Located, is_same
 from sweeper.launcher.preflight import environment_in_store
 from sweeper.launcher.trust import is_ours, sealed
@@ -55,12 +55,12 @@ def offer(store: Store, plan: Plan, found: Offer, tell: Callable[[str], None]) -
     except NotFound as error:  # another launch is about to write it
         raise AnotherLauncher.at_work(plan.name, store.root) from error
     plan = with_chosen(store, plan.name, plan)
-    if _essence(merge(before, plan)) == _essence(before):
+    if _essence(merged(store, before, plan)) == _essence(before):
         raise AnotherLauncher.at_work(plan.name, store.root)
     _refuse(store, plan, before, found)
     now = with_code(store, plan, live=found.live, tell=tell)
     keep_environment(store, plan, found.url, found.capabilities)
-    tell_changes(store, before, merge(before, now), tell)
+    tell_changes(store, before, merged(store, before, now), tell)
     for warning in repeats_by_default(plan, before):
         tell(warning)
     propose_plan(store, plan.name, sealed(now.document()))
@@ -118,7 +118,7 @@ def take_up(store: Store, sweep: str) -> None:
     if proposed is not None and proposed.name == sweep and is_ours(proposed.recorded):
         before = read_plan(store, sweep)
         if before.provenance != proposed.provenance:  # else a killed launcher already took it up
-            now = merge(before, with_chosen(store, sweep, proposed))
+            now = merged(store, before, with_chosen(store, sweep, proposed))
             store.replace(Layout(sweep).plan, encode(sealed(now.document())))
         forget(store, sweep, "parallel", "cancel")
     forget(store, sweep, "plan")

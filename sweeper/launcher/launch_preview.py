@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sweeper.backends import capabilities_together
 from sweeper.backends.base import JobSpec
 from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.launcher.dropped_runs import dropped
 from sweeper.launcher.estimate import Estimate, estimate
 from sweeper.launcher.metric_check import unrecorded_metric
 from sweeper.model.event import NOTHING
@@ -60,14 +61,16 @@ class RunPreview(NamedTuple):
 
 class LaunchPreview(NamedTuple):
     """A plan, and what a launch of it would do with each of its runs in the store at `root`.
-    `retired` counts the runs on record that the grid no longer has; `estimate` is the expected
-    usage of the runs that start, if it can be estimated."""
+    `retired` counts the runs on record that the grid no longer has, `dropped` those among them that
+    have finished and are still in the sweep. `estimate` is the expected usage of the runs that
+    start, if it can be estimated."""
 
     plan: Plan
     root: str
     previews: tuple[RunPreview, ...]
     retired: int
     estimate: Estimate | None = None
+    dropped: int = 0
 
 
 def survey(planned: Plan, store: Store) -> LaunchPreview:
@@ -78,16 +81,17 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     with suppress(NotFound):
         events = read_events(store, planned.name)
     names: dict[str, str] = {}
-    retired = 0
+    retired = gone = 0
     with suppress(NotFound):  # it was never launched
         old = read_plan(store, planned.name)
-        from sweeper.launcher.manifest import merge  # slow to import
+        from sweeper.launcher.manifest import merged  # slow to import
 
-        runs = merge(old, planned).runs
+        runs = merged(store, old, planned).runs
         warnings = (*planned.warnings, *repeats_by_default(planned, old))
         planned = planned._replace(warnings=warnings)
         names = {run.id: run.name for run in runs}
         retired = sum(run.retired for run in runs)
+        gone = len(dropped(store, old, {run.id for run in planned.runs}))
     odd = unrecorded_metric(planned, store)
     more = (*gone_baselines(planned, store), *(() if odd is None else (odd,)))
     planned = planned._replace(warnings=(*planned.warnings, *more))
@@ -105,7 +109,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     expected = None
     with suppress(UsageError):  # an unreadable price table: `sweeper prices` reports it
         expected = estimate(planned, starting, store)
-    return LaunchPreview(planned, store.root, tuple(previews), retired, expected)
+    return LaunchPreview(planned, store.root, tuple(previews), retired, expected, gone)
 
 
 def gone_baselines(planned: Plan, store: Store) -> list[str]:
@@ -159,6 +163,7 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
         "bare": bare,
         "environment": environment(found.plan),
         "retired": found.retired,
+        "dropped": found.dropped,
         "estimate": None if found.estimate is None else found.estimate.document(),
         "warnings": list(found.plan.warnings),
         "notes": list(found.plan.notes),

@@ -21,6 +21,7 @@ from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreE
 from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import hand_over, preflight, remote_recovery
 from sweeper.launcher.detached import start_detached
+from sweeper.launcher.dropped_runs import require_consent
 from sweeper.launcher.engine import engine_for, ensure_engine
 from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.launcher.hand_over import Offer, offer
@@ -83,11 +84,13 @@ class User(NamedTuple):
     """Callbacks to the user of a launch.
 
     `agree` is asked before continuing a sweep that this user did not launch from here (see
-    `trust.py`). `notify` gets each changed summary. `tell` gets sentences for the user, such as
-    what this launch changes about an earlier one.
+    `trust.py`), and `drop` before finished runs leave a sweep that no longer has them. `notify`
+    gets each changed summary. `tell` gets sentences for the user, such as what this launch changes
+    about an earlier one.
     """
 
     agree: Agree = refuse
+    drop: Agree = refuse
     notify: Callable[[Summary], None] = lambda _: None
     tell: Callable[[str], None] = lambda _: None
 
@@ -109,7 +112,7 @@ class Launched(NamedTuple):
         return wait_async(self.name, root=self.root).__await__()
 
 
-def launch(
+def launch(  # noqa: PLR0913  (the options of the command)
     source: "str | os.PathLike[str] | Mapping[str, object] | Plan",
     root: str | None = None,
     *,
@@ -117,19 +120,22 @@ def launch(
     wait: bool = True,
     smoke: bool = False,
     live: bool = False,
+    drop: bool = False,
 ) -> Launched:
     """Launch a grid, or continue its sweep: finished runs are skipped, running ones adopted, new
     ones added, and failed ones left alone unless `launch.retries` allows more attempts.
 
     `source` is a grid's path, its mapping, or a plan; for the other arguments see `LaunchRequest`.
-    Raises `GridError` for a grid that cannot run, `UsageError` for another user's sweep (see
-    `launch_plan`), `EnvironmentFailure` if something it needs is missing, `AnotherLauncher` if the
-    sweep already has a launcher.
+    With `drop`, finished runs that the grid no longer has leave the sweep. Raises `GridError` for a
+    grid that cannot run, `UsageError` for another user's sweep (see `launch_plan`) and for finished
+    runs that would be dropped, `EnvironmentFailure` if something it needs is missing,
+    `AnotherLauncher` if the sweep already has a launcher.
     """
     from sweeper.planner.plan import plan
 
     planned = source if isinstance(source, Plan) else plan(source, overrides)
-    return launch_plan(LaunchRequest(planned, root, wait, smoke, live), User())
+    user = User(drop=lambda _: drop)
+    return launch_plan(LaunchRequest(planned, root, wait, smoke, live), user)
 
 
 def launch_plan(request: LaunchRequest, user: User) -> Launched:
@@ -142,6 +148,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         remote_recovery.check(store, planned.name)
     with suppress(NotFound):  # at the first launch
         require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", user.agree)
+    require_consent(store, planned, user.drop)
     if planned.budget is not None and planned.budget.usd is not None:
         prices.load()  # which the launcher needs
     _check_account(planned)

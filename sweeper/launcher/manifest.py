@@ -3,7 +3,7 @@ previous launch."""
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from sweeper import tracking
@@ -15,7 +15,7 @@ from sweeper.launcher.placement_guard import Located, refuse_moved_sweep
 from sweeper.launcher.trust import sealed
 from sweeper.model.metric import Metric
 from sweeper.model.plan import Plan, Run
-from sweeper.model.states import OPEN
+from sweeper.model.states import OPEN, RunState, State
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import provenance, redaction, snapshot
@@ -30,6 +30,7 @@ __all__ = [
     "hidden_values",
     "keep_environment",
     "merge",
+    "merged",
     "record",
     "secret_names",
     "tell_changes",
@@ -61,7 +62,7 @@ def record(
     now = with_code(store, plan, live=live, tell=tell)
     with suppress(NotFound):  # at the first launch
         before = read_plan(store, plan.name)
-        now = merge(before, now)
+        now = merged(store, before, now)
         tell_changes(store, before, now, tell)
         for warning in repeats_by_default(plan, before):
             tell(warning)
@@ -181,20 +182,37 @@ def _refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
                 )
 
 
-def merge(old: Plan, new: Plan) -> Plan:
+def merged(store: Store, old: Plan, new: Plan) -> Plan:
+    """Merge the plan of a sweep in the store with a new plan: see `merge`."""
+    states = read_states(store, new.name)
+    return merge(old, new, [run.id for run in old.runs if _is_nothing(states.get(run.id))])
+
+
+def _is_nothing(state: RunState | None) -> bool:
+    """Whether a run has no result, and none to come."""
+    return state is None or state.state in (State.PLANNED, State.FAILED, State.CANCELLED)
+
+
+def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
     """Make the plan of a sweep that is launched again. Runs are matched by id and keep their
-    recorded names; runs that the grid no longer has stay on record as retired."""
+    recorded names; runs that the grid no longer has stay on record as retired. `free` are the ids
+    of recorded runs without a result: if the grid no longer has one, a new run may get its name,
+    since mending a mistake in a command should not change all names for good."""
     names = {run.id: run.name for run in old.runs}
-    taken = set(names.values())
+    holders = {name: run for run, name in names.items()}
+    planned = {run.id for run in new.runs}
     runs: list[Run] = []
     for run in new.runs:
         name = names.get(run.id)
         if name is None:
-            # If an earlier grid gave the name to another run, it gets a suffix.
-            name = run.name if run.name not in taken else f"{run.name}~{run.id[:6]}"
+            name, holder = run.name, holders.get(run.name)
+            if holder is not None and holder in free and holder not in planned:
+                names[holder] = f"{name}~{holder[:6]}"
+            elif holder is not None:
+                name = f"{name}~{run.id[:6]}"
         runs.append(run._replace(name=name))
-    kept = {run.id for run in runs}
-    runs += [run._replace(retired=True) for run in old.runs if run.id not in kept]
+    gone = [run for run in old.runs if run.id not in planned]
+    runs += [run._replace(retired=True, name=names[run.id]) for run in gone]
     launches = tuple(provenance.earlier(old.provenance or {}, old.launches))
     return new._replace(created=old.created, launches=launches, runs=tuple(runs))
 

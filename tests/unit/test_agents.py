@@ -228,7 +228,7 @@ def test_each_limit_holds_and_is_told(bench: Bench, name: str) -> None:
         limits,
         ("launch", launch | {name: 5.5}),
         ("launch", launch | {name: 4}),
-        ("launch", launch | {"overrides": ["name=another"], name: 2}),
+        ("launch", launch | {"overrides": ["lr=[1,2,5]"], name: 2}),
     )
     assert f"5.5 {name} are more than is left: {name} 5" in beyond.content[0].text
     assert within.structured_content["budget_left"] == {name: 1.0}

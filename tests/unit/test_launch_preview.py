@@ -101,11 +101,13 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
         "lr=0.2,seed=0",
         "lr=0.2,seed=1",
     ]
+    happen(store, old, 0, (1, Event.INTENT), (1, Event.SUCCEEDED))
     smaller = launch_preview.survey(plan(GRID | {"grid": {"lr": [0.2]}}), store)
     assert smaller.retired == 2
-    # `seed=0` is taken by a run that the grid has no more.
+    # `seed=0` is the name of a finished run that the grid no longer has; `seed=1` never started.
     assert smaller.previews[0].run.name == f"seed=0~{smaller.previews[0].run.id[:6]}"
-    assert "2 runs on record are not in this grid" in "\n".join(plan_text.short(smaller))
+    assert smaller.previews[1].run.name == "seed=1"
+    assert "1 run on record is not in this grid" in "\n".join(plan_text.short(smaller))
 
 
 def test_the_document_says_what_is_submitted(store: LocalStore) -> None:

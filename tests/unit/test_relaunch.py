@@ -1,0 +1,89 @@
+"""What a second launch of a sweep does to the runs of the first: their names, and their place in
+the sweep."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.cli import main
+from sweeper.errors import UsageError
+from sweeper.launcher import launch_preview
+from sweeper.launcher.launching import launch
+from sweeper.planner.plan import plan
+from sweeper.storage.local import LocalStore
+from sweeper.storage.sweeps import read_plan
+
+OK = [sys.executable, "-c", "pass", "{lr}", "{log_path}"]
+BROKEN = [sys.executable, "-c", "1/0", "{lr}", "{log_path}"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+def grid(command: list[str], *lrs: float) -> dict[str, Any]:
+    local = {"backend": "local"}
+    return {"name": "g", "command": command, "grid": {"lr": list(lrs)}, "launch": local}
+
+
+def names(retired: bool = False) -> list[str]:
+    return [r.name for r in read_plan(LocalStore("sweeps"), "g").runs if r.retired is retired]
+
+
+def test_a_mended_command_takes_over_the_names_of_runs_that_all_failed() -> None:
+    launch(grid(BROKEN, 1, 2))
+    assert [
+        p.run.name for p in launch_preview.survey(plan(grid(OK, 1, 2)), LocalStore("sweeps"))[2]
+    ] == [
+        "lr=1",
+        "lr=2",
+    ]
+    summary = launch(grid(OK, 1, 2)).summary
+    assert summary is not None and summary.counts
+    assert names() == ["lr=1", "lr=2"]
+    assert all(name.startswith(("lr=1~", "lr=2~")) for name in names(retired=True))
+    launch(grid(OK, 1, 2, 3))
+    assert names() == ["lr=1", "lr=2", "lr=3"]
+
+
+def test_a_run_with_a_result_keeps_its_name() -> None:
+    launch(grid(OK, 1, 2))
+    launch(grid([*OK, "more"], 1, 2), drop=True)
+    assert all(name.startswith(("lr=1~", "lr=2~")) for name in names())
+    assert names(retired=True) == ["lr=1", "lr=2"]
+
+
+def test_a_launch_that_would_drop_finished_runs_is_refused_without_consent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    launch(grid(OK, 1, 2))
+    with pytest.raises(UsageError, match="1 finished run of this sweep not in the grid now"):
+        launch(grid(OK, 1))
+    assert names() == ["lr=1", "lr=2"]
+    found = launch_preview.survey(plan(grid(OK, 1)), LocalStore("sweeps"))
+    assert (found.retired, found.dropped) == (1, 1)
+    Path("g.yaml").write_text(
+        f"command: [{sys.executable}, -c, pass, '{{lr}}', '{{log_path}}']\n"
+        "grid: {lr: [1, 2]}\nlaunch: {backend: local}\n"
+    )
+    assert main(["plan", "g.yaml", "lr=[1,3]"]) == 0
+    assert (
+        "1 finished run of this sweep not in the grid now: a launch drops"
+        in capsys.readouterr().out
+    )
+    assert main(["launch", "g.yaml", "lr=[1,3]", "--wait", "--plain"]) == 2
+    assert "Launch with --drop if you mean that" in capsys.readouterr().err
+    assert main(["launch", "g.yaml", "lr=[1,3]", "--wait", "--plain", "--drop"]) == 0
+    assert names() == ["lr=1", "lr=3"]
+    # What has left the sweep already asks no more.
+    assert main(["launch", "g.yaml", "lr=[1,3]", "--wait", "--plain"]) == 0
+
+
+def test_runs_without_a_result_may_leave_without_a_question() -> None:
+    launch(grid(BROKEN, 1, 2))
+    launch(grid(BROKEN, 1))
+    assert names() == ["lr=1"]
