@@ -134,8 +134,11 @@ def launch(  # noqa: PLR0913  (the options of the command)
     from sweeper.planner.plan import plan
 
     planned = source if isinstance(source, Plan) else plan(source, overrides)
-    user = User(drop=lambda _: drop)
-    return launch_plan(LaunchRequest(planned, root, wait, smoke, live), user)
+
+    def dropping(_: Sequence[str]) -> bool:
+        return drop
+
+    return launch_plan(LaunchRequest(planned, root, wait, smoke, live), User(drop=dropping))
 
 
 def launch_plan(request: LaunchRequest, user: User) -> Launched:

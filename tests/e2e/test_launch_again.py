@@ -17,7 +17,7 @@ def test_giving_a_default_is_warned_of_and_trains_again(shells: Any, tmp_path: P
         " they are other runs, and train again"
     )
     assert f"warning: {warning}" in shell.run("plan", *small, "fail=false")
-    assert warning in shell.run("launch", *small, "fail=false", "--wait")
+    assert warning in shell.run("launch", *small, "fail=false", "--wait", "--drop")
     assert warning not in shell.run("plan", *small, "fail=false")  # they are on record by now
     assert len(shell.executed()) == 10
 
