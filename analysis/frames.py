@@ -32,6 +32,7 @@ from sweeper.monitor import Alarm, alarms
 from sweeper.results.cells import counts
 from sweeper.results.items import Answered, files_of, item_files, read_items
 from sweeper.results.objective import sign_of, smoothed
+from sweeper.results.origins import Origin
 from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.sweeps import SweepRun
 
@@ -83,7 +84,7 @@ class RunData:
     `curves` holds the keys that are drawn. `clocks` holds what an x axis may show instead of the
     step ("tokens", "time"), one value per row of the history. `items` has the run's answers by
     task, and `unread` the files of answers that are too large to read. `link` is the run's page at
-    W&B. `alarms` are those raised while it ran.
+    W&B. `alarms` are those raised while it ran. `origin` is what it executed.
     """
 
     id: str
@@ -115,6 +116,7 @@ class RunData:
     link: str | None = None
     alarms: tuple[Alarm, ...] = ()
     superseded: bool = False
+    origin: Origin | None = field(default=None, compare=False)
 
     @property
     def counts(self) -> bool:
@@ -428,6 +430,7 @@ def _read(
         unread=tuple(unread),
         sweep=run.sweep,
         link=_link(run),
+        origin=run.origin,
         **judged_values,
     )
 

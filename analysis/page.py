@@ -308,10 +308,20 @@ def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
 
 
 def provenance(data: SweepData) -> list[tuple[str, str]]:
-    """The provenance of the sweep, as pairs of texts."""
+    """The provenance of the runs, as pairs of texts: one line for each launch if several started
+    them, then all that is known of the last one."""
     if data.plan is None:
         return []
-    found = list(_flat(data.plan.provenance or {}))
+    runs = [(run.origin, run) for run in data.runs if run.origin is not None]
+    origins = {id(origin): origin for origin, _ in runs}
+    used = sorted(origins.values(), key=lambda origin: origin.launched or "")
+    found: list[tuple[str, str]] = []
+    for origin in used if len(used) > 1 else []:
+        count = sum(own is origin for own, _ in runs)
+        told = {"commit": origin.commit, "code": origin.code, "command": origin.get("command")}
+        text = ", ".join(f"{key} {value}" for key, value in _flat(told))
+        found.append((f"{labels.plural(count, 'run')} launched {origin.launched}", text))
+    found += _flat(used[-1].record if used else data.plan.provenance or {})
     return [*found, *([("launched", data.plan.created)] if data.plan.created else [])]
 
 

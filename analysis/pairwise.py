@@ -15,6 +15,7 @@ from sweeper.analysis.settings import level
 from sweeper.errors import NotFound, UsageError
 from sweeper.model.metric import value_text
 from sweeper.results.cells import Scale, choose_scale, on_scale
+from sweeper.results.origins import differences
 from sweeper.results.registry import Registry
 from sweeper.sanitize import sanitize
 from sweeper.storage.documents import dotted, strict
@@ -248,10 +249,12 @@ def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
         a, b = ({level(run.config, key) for run in side.runs} for side in (own, other))
         if len(a) == len(b) == 1 and a != b:
             yield key, a.pop(), b.pop()
-    for key in ("commit", "python"):
-        told = [str(side.data.provenance.get(key) or "") for side in (own, other)]
-        if told[0] != told[1]:
-            yield key, told[0][:12] or labels.NONE, told[1][:12] or labels.NONE
+    for each in differences([*own.runs, *other.runs]):
+        a, b = (
+            labels.listed(list(dict.fromkeys(filter(None, map(each.label, side.runs)))))
+            for side in (own, other)
+        )
+        yield each.title, a, b
 
 
 def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:

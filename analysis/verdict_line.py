@@ -7,6 +7,7 @@ from sweeper.analysis.frames import load
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.study import study
 from sweeper.errors import SweeperError
+from sweeper.results.origins import differences, sentences
 from sweeper.results.registry import Registry
 from sweeper.sanitize import sanitize
 
@@ -27,9 +28,11 @@ def verdict_line(registry: Registry, sweep: str) -> str | None:
             verdict = study(with_baseline(data, registry)).verdict
     except SweeperError:
         return None
+    told = sentences(differences(run for run in data.runs if run.counts))
+    caution = f"; but the runs executed {'; '.join(told)}" if told else ""
     if verdict.number is None:
-        return f"{sanitize(verdict.headline)} [{verdict.label}]"
+        return sanitize(f"{verdict.headline} [{verdict.label}]{caution}")
     spread = f" ({verdict.spread})" if verdict.spread else ""
     line = f"{verdict.headline}: {verdict.number}{spread} [{verdict.label}]"
     against = f"; {verdict.against}" if verdict.against else ""
-    return sanitize(f"{line}{against}")
+    return sanitize(f"{line}{against}{caution}")

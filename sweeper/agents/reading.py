@@ -34,7 +34,7 @@ class Reading:
         found = self._workspace.registry.sweep(sweep)
         chosen = page(pick(found.runs, selectors, None, where), number, size)
         kept = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
-                "wall_s", "config")  # fmt: skip
+                "wall_s", "code", "config")  # fmt: skip
         records = [run.record() for run in chosen.items]
         return chosen.under("runs", [{k: one[k] for k in kept} for one in records])
 

@@ -106,7 +106,9 @@ class Running:
                 runs = self._workspace.registry.sweep(one.sweep).runs
                 sweeps[one.sweep] = {run.id: run for run in runs}
             record = sweeps[one.sweep][one.run].record()
-            found.append({"run": f"{one.sweep}/{one.name}", "value": record["value"]})
+            found.append(
+                {"run": f"{one.sweep}/{one.name}", "value": record["value"], "code": record["code"]}
+            )
         return found
 
     def status(

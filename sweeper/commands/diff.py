@@ -9,6 +9,7 @@ from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import UsageError
 from sweeper.results.objective import last_values
+from sweeper.results.origins import differences
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import named
@@ -44,19 +45,23 @@ def run(arguments: Namespace) -> int:
     points = [last_values(run.readable_history.rows) for run in runs]
     last = [{key: point["value"] for key, point in found.items()} for found in points]
     metrics = _rows(last, arguments.all)
+    found = differences(runs)
+    executed: list[list[object]] = [[each.title, *map(each.label, runs)] for each in found]
     if arguments.json:
         document = {"schema": 1, "runs": [run.record() for run in runs]}
         keyed = {"config": config, "state": _rows(states, True), "last_metrics": metrics}
+        keyed["executed"] = executed
         document |= {k: {key: v for key, *v in rows} for k, rows in keyed.items()}
         return print_json_answer(document, registry.problems)
     for title, rows, shown in (("configuration", config, _set),
+                               ("code, packages and data", executed, _shown),
                                ("state", _rows(states, arguments.all), _shown),
                                ("last metrics", metrics, _shown)):  # fmt: skip
         if rows:
             print(title)
             print_table(("key", *names), [(key, *map(shown, found)) for key, *found in rows])
             print()
-    if not (config or metrics):
+    if not (config or metrics or executed):
         print("the same configuration, and the same last metrics")
     return tell_problems(registry.problems)
 

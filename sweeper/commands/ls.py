@@ -15,6 +15,7 @@ from sweeper.model.mark import Marks
 from sweeper.model.run_record import RunRecord
 from sweeper.results.marks import marks_by_run, with_tags
 from sweeper.results.objective import last_values
+from sweeper.results.origins import differences, sentences
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import save
 from sweeper.results.runs import RecordedRun
@@ -44,6 +45,12 @@ def add_arguments(verb: ArgumentParser) -> None:
         metavar="KEY",
         help="a table of states, with a row for each value of this key and a column for each stage",
     )
+    verb.add_argument(
+        "--code",
+        action="store_true",
+        help="also show the code that each run executed, and when that was launched "
+        "(shown anyway if runs of a sweep differ in it)",
+    )
     verb.add_argument("--starred", action="store_true", help="only runs with a star")
 
 
@@ -70,25 +77,42 @@ def run(arguments: Namespace) -> int:
         columns = columns[:-2]
     told = [shown_marks(r["tags"], starred=r["starred"]) for r in records]
     shown = ["noted"] if any(told) else []
+    origins = _executed_otherwise(runs)
+    code = ["code", "launched"] if arguments.code or origins else []
     several = ["backend"] if any("backend" in record for record in records) else []
     print_table(
-        [*roots, *columns, *several, *asked, *shown],
+        [*roots, *columns, *several, *code, *asked, *shown],
         [
             (
                 *([r["root"]] if roots else []),
                 *(r["sweep"], r["name"], r["state"], r["attempts"]),
                 *(duration(r["wall_s"]), r["metric"], r["value"])[: len(columns) - 4],
                 *([r.get("backend")] if several else []),
+                *((r["code"], r["launched"])[: len(code)]),
                 *(r.get("metrics", {}).get(key) for key in asked),
                 *([words] if shown else []),
             )
             for r, words in zip(records, told, strict=True)
         ],
     )
+    for sentence in origins:
+        say(sentence)
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
     for name in dict.fromkeys(unseeded):
         say(f"{name}: seeds are not set; its replicates differ by themselves")
     return tell_problems(registry.problems)
+
+
+def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
+    """Return a sentence for each difference in code, packages or data within a sweep."""
+    sweeps: dict[tuple[str, str], list[RecordedRun]] = {}
+    for run in runs:
+        sweeps.setdefault((run.root, run.sweep), []).append(run)
+    return [
+        f"{name}: {sentence}"
+        for (_, name), group in sweeps.items()
+        for sentence in sentences(differences(group))
+    ]
 
 
 def _by(key: str, runs: list[RecordedRun], problems: Problems, *, as_json: bool) -> int:

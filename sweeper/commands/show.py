@@ -22,6 +22,7 @@ __all__ = ["add_arguments", "run"]
 
 _FILES = 30
 _FACT = 160
+_OF_LAUNCH = ("time", "commit", "dirty", "code", "program", "python", "service")
 
 
 class _Run(RunRecord):
@@ -36,6 +37,7 @@ class _Attempt(Times):
     signal: str | None
     host: str | None
     max_rss_bytes: int | None
+    launch: dict[str, object]
     backend: NotRequired[str]
 
 
@@ -90,9 +92,14 @@ def run(arguments: Namespace) -> int:
     _section("configuration", ("key", "value"), given)
     attempts = document["attempts"]
     several = ["backend"] if any("backend" in a for a in attempts) else []
-    rows = [(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"],
-             *([a["backend"]] if "backend" in a else [])) for a in attempts]  # fmt: skip
-    _section("attempts", ("attempt", "events", "time", "reason", "host", *several), rows)
+    rows = [
+        (
+            *(a["attempt"], ", ".join(a["events"]), duration(a["wall_s"]), a["reason"], a["host"]),
+            *(a["launch"].get("short"), a.get("backend"))[: 1 + len(several)],
+        )
+        for a in attempts
+    ]
+    _section("attempts", ("attempt", "events", "time", "reason", "host", "code", *several), rows)
     metrics = document["last_metrics"]
     _section("last metrics", ("key", "step", "value"),
              [(key, point["step"], point["value"]) for key, point in metrics.items()])  # fmt: skip
@@ -163,7 +170,9 @@ def _attempts(run: RecordedRun) -> list[_Attempt]:
         return []
     attempts: list[_Attempt] = []
     for attempt in range(1, run.attempts + 1):
-        ended = run.ended(attempt)
+        ended, origin = run.ended(attempt), run.origin_of(attempt)
+        launch: dict[str, object] = {"short": origin.code} if origin else {}
+        launch |= {key: origin.get(key) for key in _OF_LAUNCH} if origin else {}
         known: _Attempt = {
             "attempt": attempt,
             "events": [event.value for number_, event in run.events if number_ == attempt],
@@ -175,6 +184,7 @@ def _attempts(run: RecordedRun) -> list[_Attempt]:
             "signal": ended.signal,
             "host": ended.host,
             "max_rss_bytes": ended.max_rss_bytes,
+            "launch": launch,
         }
         if run.launch.backends:
             known["backend"] = run.backend_of(attempt)

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from sweeper import tracking
 from sweeper.backends import Capabilities, capabilities_together
@@ -18,7 +19,8 @@ from sweeper.model.plan import Plan, Run
 from sweeper.model.states import OPEN, RunState, State
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
-from sweeper.provenance import provenance, redaction, snapshot
+from sweeper.provenance import launch_record, provenance, redaction, snapshot
+from sweeper.results.origins import Origin, differences
 from sweeper.scheduler import environment
 from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, timestamp
@@ -27,6 +29,7 @@ from sweeper.storage.sweep_requests import asked_parallel, forget
 from sweeper.storage.sweeps import read_plan, read_states, with_chosen
 
 __all__ = [
+    "code_change",
     "hidden_values",
     "keep_environment",
     "merge",
@@ -94,6 +97,7 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
         secrets=names,
         code=_code_record(code),
     )
+    origin = launch_record.keep(store, plan, origin, code)
     now = plan._replace(created=timestamp(), provenance=origin, snapshot=code.kept, carried=None)
     if not capabilities.files:
         from sweeper.provenance.job_bundle import carry  # only for jobs that share no files with us
@@ -234,6 +238,9 @@ def tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]
     for line in changes(old, new):
         kept = f"; the {at_work} at work keep what they were started with" if at_work else ""
         tell(f"{line}{kept}")
+    changed = code_change(store, old, new)
+    if changed is not None:
+        tell(changed)
     if old.metric != new.metric:
         tell(
             f"the metric is now {_metric(new.metric)}, and was {_metric(old.metric)}: old runs are "
@@ -258,9 +265,33 @@ def changes(old: Plan, new: Plan) -> list[str]:
         lines.append("who is told of the sweep has changed")
     if old.wandb != new.wandb:
         lines.append("what the grid says of W&B has changed")
-    if old.snapshot and new.snapshot and old.snapshot.hash != new.snapshot.hash:
-        lines.append("the code has changed: attempts from now on run it as it is now")
     return lines
+
+
+def code_change(store: Store, old: Plan, new: Plan) -> str | None:
+    """A sentence about code that has changed since the last launch; None if it has not."""
+    before, now = (_program(store, plan) for plan in (old, new))
+    found = differences([before, now])
+    code = next((each for each in found if each.kind == "code"), None)
+    if code is None:
+        return None
+    return (
+        f"the {code.title.replace('code', 'code has changed', 1)}: attempts from now on run it as "
+        "it is now; runs that have ended are not comparable with them: `sweeper retry "
+        f"{new.name} --state succeeded` runs them again"
+    )
+
+
+class _Launched(NamedTuple):
+    """A launch, for `differences`."""
+
+    name: str
+    origin: Origin | None
+
+
+def _program(store: Store, plan: Plan) -> _Launched:
+    known = plan.provenance
+    return _Launched(plan.name, None if known is None else Origin(store, Layout(plan.name), known))
 
 
 def _budget(plan: Plan) -> str:

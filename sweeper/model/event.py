@@ -16,7 +16,9 @@ class Outcome(NamedTuple):
     one word, `detail` a sentence. `time` is when the event was written, `started` and `ended` when
     the worker was (UTC), `wall_s` is in seconds. `nonce` distinguishes claims, `submitted` is the
     attempt whose job made the claim. `place` is the backend that an attempt is submitted to; only
-    an intent has it. `usage` is the recipe's use of its service.
+    an intent has it. `launch` is the id of the launch whose code and packages the attempt ran, and
+    `program` the digest of its source files if it ran them in place, without a copy. `usage` is
+    the recipe's use of its service.
     """
 
     time: str | None = None
@@ -34,6 +36,8 @@ class Outcome(NamedTuple):
     nonce: str | None = None
     submitted: int | None = None
     place: str | None = None
+    launch: str | None = None
+    program: str | None = None
     usage: Usage = NO_USAGE
 
     def document(self) -> dict[str, object]:
@@ -71,5 +75,7 @@ def read(document: object, place: str) -> Outcome:
         nonce=body.text_or("nonce", None),
         submitted=body.integer_or("submitted", None),
         place=body.text_or("place", None),
+        launch=body.text_or("launch", None),
+        program=body.text_or("program", None),
         usage=usage.read(body.part_or_none("usage")),
     )

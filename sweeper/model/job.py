@@ -24,7 +24,7 @@ class Job(NamedTuple):
     variables that make W&B continue its run, `fields` are added to the configuration. `engine` is
     the engine that the attempt uses, if it uses one of ours. `warm` says whether a fork server may
     start the recipe. `requirements` is a file of the snapshot, from which the recipe's environment
-    is made.
+    is made. `launch` is the id of the launch whose record says what the attempt runs.
     """
 
     run: str
@@ -48,6 +48,7 @@ class Job(NamedTuple):
     engine: Engine | None
     warm: bool = False
     requirements: str | None = None
+    launch: str | None = None
 
     def document(self) -> dict[str, object]:
         """Returns the value in its stored form."""
@@ -94,6 +95,7 @@ def read(document: object, place: str) -> Job:
         engine=_engine(job),
         warm=job.flag_or("warm", False),
         requirements=job.text_or("requirements", None),
+        launch=job.text_or("launch", None),
     )
 
 

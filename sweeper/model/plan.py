@@ -23,6 +23,7 @@ __all__ = [
     "Run",
     "Stage",
     "Wandb",
+    "launch_id",
 ]
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
@@ -313,6 +314,12 @@ class Plan(NamedTuple):
         if not self.stages:
             return {}
         return {"stages": [stage.document() for stage in self.stages], "order": self.order}
+
+
+def launch_id(provenance: Mapping[str, object] | None) -> str | None:
+    """Returns the id of the launch with this provenance; None if an older version recorded it."""
+    found = (provenance or {}).get("launch")
+    return found if isinstance(found, str) else None
 
 
 def _written(metric: Metric) -> dict[str, object]:

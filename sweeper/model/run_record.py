@@ -21,7 +21,8 @@ class Times(TypedDict):
 class RunRecord(Times):
     """A run as plain values. Only sweeps with stages have `stage` and `parents`, only those with
     several backends have `backend`. `metric` is the metric's name, `value` the value that the run
-    is judged by; both are left out if metrics were not read."""
+    is judged by; both are left out if metrics were not read. `code` is a short name of the code
+    that the run executed, `commit` and `launched` are the commit and the time of its launch."""
 
     id: str
     sweep: str
@@ -33,6 +34,9 @@ class RunRecord(Times):
     reason: str | None
     retired: bool
     root: str
+    code: str | None
+    commit: str | None
+    launched: str | None
     stage: NotRequired[str]
     parents: NotRequired[list[str]]
     backend: NotRequired[str]

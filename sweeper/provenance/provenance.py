@@ -29,6 +29,7 @@ _SHOWN = (
 _DIFF_BYTES = 1_000_000
 _UNTRACKED = 100
 _EARLIER = 50
+_ESSENCE = ("time", "command", "host", "commit", "dirty", "code", "program", "launch")
 _LIST = """
 import json, os, sys
 names = [n for f in sys.path if os.path.isdir(f) for n in os.listdir(f) if n.endswith('.dist-info')]
@@ -83,7 +84,7 @@ def earlier(
     """The previous launches, the latest first, each with its command line, host and code.
     `provenance` is that of the latest launch; `before` is this function's result for the launches
     before it."""
-    essence = {key: provenance.get(key) for key in ("time", "command", "host", "commit", "code")}
+    essence = {key: provenance.get(key) for key in _ESSENCE}
     return [essence, *before][:_EARLIER]
 
 

@@ -26,9 +26,10 @@ import hashlib
 import os
 import stat
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, NamedTuple, Never
 
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.model.recipe import Snapshot
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CodeCopy", "changed", "checkout_of", "commit_of", "extract", "git", "make", "relink"]
 
+_NO_FILES: Mapping[str, Never] = MappingProxyType({})
 _TRACKED_BYTES = 10_000_000
 _UNTRACKED_BYTES = 1_000_000
 _UNTRACKED_FILES = 2_000
@@ -67,6 +69,8 @@ class CodeCopy(NamedTuple):
     linked: tuple[str, ...] = ()
     in_checkout: bool = True
     """Whether there is a checkout to copy."""
+    files: Mapping[str, str] = _NO_FILES
+    """The digest of each file in the copy."""
 
 
 def git(folder: str, *arguments: str) -> bytes | None:
@@ -136,7 +140,7 @@ def make(
         commit=commit_of(root),
     )
     relink(kept)
-    return CodeCopy(kept, None, tuple(tree.linked))
+    return CodeCopy(kept, None, tuple(tree.linked), files=tree.files)
 
 
 def changed(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> bool:
@@ -193,6 +197,7 @@ class _Tree:
         self._secrets = [os.fsencode(value) for value in secrets if value]
         self._folders: dict[str, bool] = {}
         self.linked: list[str] = []
+        self.files: dict[str, str] = {}
 
     def archive(self) -> bytes:
         """A tar file of the tree, the same bytes for the same tree. Raises `_TooMuchError` or
@@ -253,6 +258,7 @@ class _Tree:
                     return
                 entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, target, 0o777
                 tar.addfile(entry)
+                self.files[name] = f"link {target}"
                 return
             if not stat.S_ISREG(status.st_mode):
                 return  # a submodule, a pipe
@@ -268,6 +274,7 @@ class _Tree:
             return
         entry.size, entry.mode = len(data), 0o755 if status.st_mode & 0o100 else 0o644
         tar.addfile(entry, io.BytesIO(data))
+        self.files[name] = hashlib.sha256(data).hexdigest()[:16]
 
     def _leads_out(self, path: str, target: str) -> bool:
         if os.path.isabs(target):

@@ -39,7 +39,8 @@ __all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
 
 RUN_COLUMNS = (
     *("run", "sweep", "name", "cell", "seed", "state", "attempts", "reason"),
-    *("retired", "started", "ended", "wall_s", "root", "metric", "value"),
+    *("retired", "started", "ended", "wall_s", "root"),
+    *("code", "commit", "launched", "metric", "value"),
 )
 """The columns of `Registry.runs` that come before those of the configurations."""
 _OF_STAGES = frozenset({"stage", "parents"})

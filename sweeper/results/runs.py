@@ -24,6 +24,7 @@ from sweeper.model.run_record import RunRecord, Times
 from sweeper.model.states import NoState, State
 from sweeper.model.usage import NO_USAGE, Usage, total
 from sweeper.results.objective import judged
+from sweeper.results.origins import Origin
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files, Stamp
 from sweeper.storage.base import Store
@@ -151,6 +152,11 @@ class RecordedRun(ABC):
         return None
 
     @property
+    def origin(self) -> Origin | None:
+        """What the deciding attempt ran (see `origins.differences`); None if it is not known."""
+        return None
+
+    @property
     def reason(self) -> str | None:
         """The reason for the end of the deciding attempt; None if unknown or without a reason."""
         return self.outcome.reason
@@ -169,8 +175,8 @@ class RecordedRun(ABC):
 
     def record(self, *, values: bool = True) -> RunRecord:
         """The run as plain values, in the shape of `--json`: `id sweep name cell seed state
-        attempts reason retired started ended wall_s root metric value config`; with stages also
-        `stage parents`, and with several places `backend`.
+        attempts reason retired started ended wall_s root code commit launched metric value
+        config`; with stages also `stage parents`, and with several places `backend`.
 
         `metric` is the name of the sweep's metric, and `value` what the run is judged by (see
         `results.objective`), or None if nothing was recorded. With `values=False` no metrics file
@@ -189,6 +195,10 @@ class RecordedRun(ABC):
             **self.times,
             "root": self.root,
         }
+        origin = self.origin
+        record["code"] = None if origin is None else origin.code
+        record["commit"] = None if origin is None else origin.commit
+        record["launched"] = None if origin is None else origin.launched
         if self.stage is not None:
             record |= {"stage": self.stage, "parents": list(self.parents)}
         if self.backend is not None:

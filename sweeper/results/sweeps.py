@@ -15,6 +15,7 @@ from sweeper.model.run_record import Times
 from sweeper.model.stage_runs import lineage
 from sweeper.model.states import OUTCOMES, Event, RunState, State, fold, is_finished
 from sweeper.model.usage import NO_USAGE
+from sweeper.results.origins import Launches, Origin
 from sweeper.results.runs import OPEN_DAY, RecordedRun, Told, Used
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.index import Index
@@ -97,6 +98,11 @@ class Sweep:
         return self.store.local_path(self.name) or f"{self.root.rstrip('/')}/{self.name}"
 
     @functools.cached_property
+    def launches(self) -> Launches:
+        """The launches of the sweep, which tell what its runs executed."""
+        return Launches(self.store, self.layout, self.plan)
+
+    @functools.cached_property
     def runs(self) -> tuple["SweepRun", ...]:
         """Every planned run, in the order of the plan."""
         return tuple(
@@ -135,6 +141,9 @@ class _Ending(NamedTuple):
     started: str | None = None
     ended: str | None = None
     wall_s: float | None = None
+    launch: str | None = None
+    program: str | None = None
+    opened: str | None = None
 
 
 class SweepRun(RecordedRun):
@@ -208,7 +217,7 @@ class SweepRun(RecordedRun):
         def recall() -> _Ending:
             path, stamp = self.layout.event, self._sweep.state_files.stamp
             files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in told]
-            recalled = self.index.recall(self.id, "ending", files, read)
+            recalled = self.index.recall(self.id, "end", files, read)
             return found[0] if recalled is None else _Ending(*recalled)
 
         return self.readable(recall, _Ending())
@@ -223,7 +232,26 @@ class SweepRun(RecordedRun):
             walls.append(earlier.wall_s)
         self._unreadable |= last is NOTHING and self._state.event in TELLING
         known = [wall for wall in walls if wall is not None]
-        return _Ending(last.reason, started, last.ended, sum(known) if known else None)
+        return _Ending(
+            last.reason,
+            started,
+            last.ended,
+            sum(known) if known else None,
+            *self._launch_of(self._state.attempt, last),
+        )
+
+    def _launch_of(self, attempt: int, told: Outcome) -> tuple[str | None, str | None, str | None]:
+        """The launch of an attempt, the digest of the program that it ran in place, and the time
+        when it was opened, as far as they matter. `told` is the body of one of its events."""
+        happened = self._sweep.events.get(self.id, ())
+        for event in (Event.CLAIMED, Event.INTENT):
+            if told.launch is not None or (attempt, event) not in happened:
+                continue
+            if told.program is not None or self._sweep.launches.is_certain:
+                continue  # nothing more to know
+            with suppress(NotFound):
+                told = self.readable(functools.partial(self._body, attempt, event), NOTHING)
+        return told.launch, told.program, told.time
 
     def used(self, attempt: int) -> Used:
         """The usage in the outcome of an attempt, cached as long as that file is unchanged.
@@ -275,9 +303,22 @@ class SweepRun(RecordedRun):
         return self._sweep.ancestors(self.id)
 
     @property
+    def origin(self) -> Origin | None:
+        found = self._ending
+        if not self._state.attempt:
+            return None
+        return self._sweep.launches.of(found.launch, found.program, found.opened)
+
+    def origin_of(self, attempt: int) -> Origin | None:
+        """What an attempt ran, or is to run; None if that is not known."""
+        return self._sweep.launches.of(*self._launch_of(attempt, self.ended(attempt)))
+
+    @property
     def provenance(self) -> dict[str, object]:
-        """The provenance of code and packages, as recorded at the launch."""
-        return dict(self._sweep.plan.provenance or {})
+        """The provenance of code and packages, as recorded at the launch that started the attempt
+        that counts; of the last launch if the run has not started."""
+        origin = self.origin
+        return dict(self._sweep.plan.provenance or {}) if origin is None else origin.record
 
     @property
     def unseeded(self) -> bool:

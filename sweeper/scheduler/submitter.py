@@ -7,7 +7,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.model.job import Job
 from sweeper.model.json_values import table_of
 from sweeper.model.launcher import Service
-from sweeper.model.plan import Plan
+from sweeper.model.plan import Plan, launch_id
 from sweeper.model.states import Event
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
@@ -50,7 +50,7 @@ class Submitter:
         Returns the recorded place, since another launcher may have opened it. None if the record
         is damaged."""
         self.describe(run, attempt, place)
-        if self._run_table.add(run, attempt, Event.INTENT, {"place": place}):
+        if self._run_table.add(run, attempt, Event.INTENT, {"place": place} | self._launch()):
             return place
         there = self._places.at(run, attempt)
         if there not in (None, place):
@@ -85,6 +85,7 @@ class Submitter:
             engine=self._engine and self._engine.described(run, attempt),
             warm=plan.launch.warm,
             requirements=_requirements(plan),
+            launch=launch_id(plan.provenance),
         )
         store, layout = self._context.store, self._context.layout
         path = layout.job(run, attempt)
@@ -103,6 +104,11 @@ class Submitter:
         store.replace(path, data)
         if again:
             self._described[path] = data
+
+    def _launch(self) -> dict[str, object]:
+        """The entry of an intent that names the launch of the attempt."""
+        found = launch_id(self._context.plan.provenance)
+        return {} if found is None else {"launch": found}
 
     def _code_diff(self) -> bytes:
         """The difference of the code from its commit, as a diff; empty if there is none."""

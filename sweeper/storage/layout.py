@@ -43,6 +43,10 @@ class Layout:
         """A file with code as it was at a launch, named by its hash."""
         return f"{self.sweep}/code/{name}"
 
+    def launch(self, identity: str) -> str:
+        """The immutable record of a launch: the provenance of the attempts that it starts."""
+        return self.code(f"{identity}.launch.json")
+
     def chosen(self, stage: str, key: str) -> str:
         """What was chosen of the runs of a stage."""
         return f"{self.sweep}/chosen/{stage}.{key}.json"

@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Never, TypeVar
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.model import event
@@ -15,6 +16,7 @@ from sweeper.storage.layout import Layout
 __all__ = ["claim", "newer_attempt", "with_retries"]
 
 T = TypeVar("T")
+_NOTHING: Mapping[str, Never] = MappingProxyType({})
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds between the attempts of `with_retries`."""
 
@@ -33,10 +35,16 @@ def with_retries(action: Callable[[], T]) -> T:
 
 
 def claim(
-    store: Store, layout: Layout, run: str, attempt: int, submitted: int | None = None
+    store: Store,
+    layout: Layout,
+    run: str,
+    attempt: int,
+    submitted: int | None = None,
+    origin: Mapping[str, object] = _NOTHING,
 ) -> bool:
     """Claim the attempt. Returns whether it belongs to this worker. If the reply to the create was
-    lost, the nonce distinguishes our own claim from another worker's."""
+    lost, the nonce distinguishes our own claim from another worker's. `origin` says what the
+    attempt runs."""
     nonce = os.urandom(8).hex()
     path = layout.event(run, attempt, Event.CLAIMED)
     body = {
@@ -47,6 +55,7 @@ def claim(
         "submitted": attempt if submitted is None else submitted,
         "host": os.uname().nodename,
         "pid": os.getpid(),
+        **origin,
     }
     if with_retries(lambda: newer_attempt(store, layout, run, attempt)):
         return False

@@ -21,6 +21,7 @@ from sweeper.worker.usage import FOLDER
 __all__ = [
     "Prepared",
     "backend_variables",
+    "origin_of",
     "prepare",
     "read_environment",
     "usage_folder",
@@ -199,6 +200,17 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
     # A folder outside the checkout may exist only on the launching machine.
     cwd = copy if os.path.isabs(kept.cwd) and not os.path.isdir(cwd) else cwd
     return cwd, {"root": kept.root, "copy": copy}
+
+
+def origin_of(job: Job, store: Store) -> dict[str, object]:
+    """Return what the attempt's events record about its code: the launch that it belongs to, and
+    the digest of the source files if it runs them in place."""
+    found: dict[str, object] = {} if job.launch is None else {"launch": job.launch}
+    if job.snapshot is None and os.path.isabs(job.cwd):
+        from sweeper.provenance.live_code import program
+
+        found["program"] = program([job.recipe._replace(cwd=job.cwd)], store.local_path(""))
+    return found
 
 
 def _command(job: Job, log_path: str) -> list[str]:

@@ -41,6 +41,7 @@ from sweeper.worker.heartbeat import BEAT_SECONDS, Heartbeat
 from sweeper.worker.job import (
     Prepared,
     backend_variables,
+    origin_of,
     prepare,
     read_environment,
     usage_folder,
@@ -108,7 +109,8 @@ class Worker:
         if path is not None:
             hold(path)
         self.layout = Layout(self.layout.sweep, metrics_dir(job.metrics_dir))
-        if not claim(self.store, self.layout, self.run, self.attempt, self.submitted):
+        origin = origin_of(job, self.store)
+        if not claim(self.store, self.layout, self.run, self.attempt, self.submitted, origin):
             say(f"sweeper: attempt {self.attempt} of {job.name} belongs to another worker")
             return 0
         started = timestamp()
@@ -131,6 +133,7 @@ class Worker:
                 "max_rss_bytes": None,
                 "host": os.uname().nodename,
             }
+            | origin
             | {key: value for key, value in outcome.items() if key != "event"}
             | self._heartbeat.used()
         )

@@ -83,10 +83,11 @@ def _anothers(
 
 
 def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:
-    with_retries(lambda: _describe(store, layout, run, submitted, attempt))
+    launch = with_retries(lambda: _describe(store, layout, run, submitted, attempt))
     body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which started it again"}
     place = with_retries(lambda: _place(store, layout, run, submitted))
     body |= {} if place is None else {"place": place}  # the job's place has not changed
+    body |= {} if launch is None else {"launch": launch}
     with_retries(lambda: _create(store, layout.event(run, attempt, Event.INTENT), body))
 
 
@@ -105,16 +106,17 @@ def _events(store: Store, layout: Layout, run: str) -> set[tuple[int, Event]]:
     return {found for found in names if found is not None}
 
 
-def _describe(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:
-    """Describe the attempt like the submitted one."""
+def _describe(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> object:
+    """Describe the attempt like the submitted one. Return the launch that it belongs to."""
     job = read_json(store, layout.job(run, submitted))
     store.replace(layout.job(run, attempt), encode(job | {"attempt": attempt}))
     path = f"{layout.log_path(run, submitted)}/code.diff"
     try:
         diff = store.read(path)
     except NotFound:
-        return  # the code had no changes to its commit
+        return job.get("launch")  # the code had no changes to its commit
     store.replace(f"{layout.log_path(run, attempt)}/code.diff", diff, durable=False)
+    return job.get("launch")
 
 
 def _create(store: Store, path: str, body: Mapping[str, object]) -> None:

@@ -1,0 +1,137 @@
+"""Records what the attempts of a launch run, so that runs of different launches can be compared.
+
+The record is the provenance of the launch with the service, the variables of the grid, digests of
+the data files that configurations name, and the digest of the program (`program`). It is stored
+once, as `<sweep>/code/<id>.launch.json`. The events of attempts name its id.
+
+The program is the copy of the code without files that no run executes: grids, and documentation
+(Markdown, reStructuredText). `files` is the path of a list of its files with their digests.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from sweeper.errors import AlreadyExists
+from sweeper.model.plan import Plan
+from sweeper.provenance import live_code
+from sweeper.provenance.snapshot import CodeCopy
+from sweeper.storage.base import Store
+from sweeper.storage.documents import encode
+from sweeper.storage.layout import Layout
+
+__all__ = ["keep", "program_files"]
+
+_DOCUMENTS = (".md", ".rst", ".gitignore")
+_GRID = re.compile(rb"^(recipe|command|stages|extends)\s*:", re.MULTILINE)
+_ALSO_GRID = re.compile(
+    rb"^(grid|zip|random|seeds|metric|launch|base|from|stages)\s*:", re.MULTILINE
+)
+_GRID_BYTES = 100_000
+_DATA_FILES = 200
+_WHOLE_BYTES = 50_000_000
+"""Larger data files are known by their size and their two ends of `_END_BYTES`."""
+_END_BYTES = 1_000_000
+
+
+def keep(
+    store: Store, plan: Plan, origin: Mapping[str, object], code: CodeCopy
+) -> dict[str, object]:
+    """Store the record of a launch. Returns the provenance `origin` with its id, `launch`, and the
+    digest of the program. Raises `StoreError`."""
+    layout = Layout(plan.name)
+    files = program_files(store, plan, code)
+    listed = encode(files)
+    path = layout.code(f"{hashlib.sha256(listed).hexdigest()[:16]}.files.json")
+    _create(store, path, listed)
+    known = {**origin, "program": live_code.digest(files)}
+    record: dict[str, object] = {
+        **known,
+        "files": path if files else None,
+        "service": plan.service,
+        "address": os.environ.get("TINKER_BASE_URL") if plan.service == "tinker" else None,
+        "env": dict(plan.launch.env),
+        "data": _data(plan),
+    }
+    data = encode(record)
+    identity = hashlib.sha256(data).hexdigest()[:16]
+    _create(store, layout.launch(identity), data)
+    return {**known, "launch": identity}
+
+
+def _create(store: Store, path: str, data: bytes) -> None:
+    if not store.exists(path):
+        with suppress(AlreadyExists):
+            store.create(path, data)
+
+
+def program_files(store: Store, plan: Plan, code: CodeCopy) -> dict[str, str]:
+    """The files of the program with their digests: those of the copy of the code, or else the
+    source files that runs find in place."""
+    if code.kept is None:
+        return live_code.files((part.recipe for part in plan.parts), store.local_path(""))
+    root = code.kept.root
+    grids = {os.path.realpath(path) for path in (plan.grid_path, *(p for p, _ in plan.extends))}
+    return {
+        os.fsencode(name).decode("utf-8", "replace"): digest
+        for name, digest in code.files.items()
+        if not (name.endswith(_DOCUMENTS) or _is_grid(os.path.join(root, name), grids))
+    }
+
+
+def _is_grid(path: str, grids: Iterable[str]) -> bool:
+    if path in grids:
+        return True
+    if not path.endswith((".yaml", ".yml")):
+        return False
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_GRID_BYTES)
+    except OSError:
+        return False
+    return bool(_GRID.search(text) and _ALSO_GRID.search(text))
+
+
+def _data(plan: Plan) -> dict[str, str]:
+    """The files and folders outside the program that configurations name, with their digests."""
+    found: dict[str, str] = {}
+    for cwd, word in _words(plan):
+        path = os.path.join(cwd, os.path.expanduser(word))
+        if word in found or len(found) >= _DATA_FILES:
+            continue
+        with suppress(OSError, ValueError):
+            if os.path.isfile(path):
+                found[word] = _digest(path)
+    return found
+
+
+def _words(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the texts that may be paths, each with the folder that it is relative to."""
+    for part in plan.parts:
+        cwd = part.recipe.cwd
+        seen: set[str] = set()
+        for run in part.runs:
+            seen.update(v for v in run.config.values() if isinstance(v, str) and _may_be_path(v))
+        words = part.recipe.command or []
+        seen.update(w for w in words[1:] if _may_be_path(w) and not w.endswith(live_code.SOURCES))
+        yield from ((cwd, word) for word in sorted(seen))
+
+
+def _may_be_path(text: str) -> bool:
+    return len(text) < 1_000 and "://" not in text and ("/" in text or "." in text)
+
+
+def _digest(path: str) -> str:
+    size = os.stat(path).st_size
+    digest = hashlib.sha256(str(size).encode())
+    with open(path, "rb") as file:
+        if size <= _WHOLE_BYTES:
+            while block := file.read(_END_BYTES):
+                digest.update(block)
+        else:
+            digest.update(file.read(_END_BYTES))
+            file.seek(-_END_BYTES, os.SEEK_END)
+            digest.update(file.read(_END_BYTES))
+    return digest.hexdigest()[:16]

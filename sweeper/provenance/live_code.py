@@ -1,0 +1,107 @@
+"""Finds the source files of a recipe that runs in place, without a copy, and makes a digest of
+them. So runs of different code can be told apart outside of git, and with `--live`.
+
+The files are those that a command names, and the Python modules in the folder of the program and
+below. Packages that are installed are not part of it. Used by the launch and by workers. Standard
+library only.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sweeper.model.recipe import Recipe
+
+__all__ = ["SOURCES", "digest", "files", "program"]
+
+SOURCES = (".py", ".sh", ".bash", ".R", ".jl", ".pl", ".lua", ".js")
+_MOST_FOLDERS = 2_000
+_MOST_FILES = 2_000
+_MOST_BYTES = 1_000_000
+"""Limits of a search below a folder, which may be a home folder, and of one file. Beyond the first
+two only the folder itself counts."""
+
+
+def program(recipes: Iterable[Recipe], results: str | None) -> str | None:
+    """The digest of the files; None if there are none."""
+    return digest(files(recipes, results))
+
+
+def digest(found: Mapping[str, str]) -> str | None:
+    """One digest for files with their digests; None for no files."""
+    if not found:
+        return None
+    text = "".join(f"{name}\0{known}\n" for name, known in sorted(found.items()))
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def files(recipes: Iterable[Recipe], results: str | None) -> dict[str, str]:
+    """The source files of recipes that run in place, with a digest each. Paths are relative to the
+    recipe's folder. `results` is a folder of results, which is left out."""
+    found: dict[str, str] = {}
+    for recipe in recipes:
+        folders, named = _program(recipe)
+        paths = dict.fromkeys([*named, *(path for top in folders for path in _below(top, results))])
+        for path in paths:
+            try:
+                with open(path, "rb") as file:
+                    data = file.read(_MOST_BYTES)
+            except OSError:
+                continue
+            found[os.path.relpath(path, recipe.cwd)] = hashlib.sha256(data).hexdigest()[:16]
+    return found
+
+
+def _program(recipe: Recipe) -> tuple[list[str], list[str]]:
+    """The folders with the program's modules, and the files that a command names."""
+    if recipe.kind != "command":
+        folders = [recipe.cwd] if recipe.on_path else []
+        folders += [os.path.dirname(recipe.file)] if recipe.kind == "file" and recipe.file else []
+        return folders, []
+    words: Sequence[str] = recipe.command or []
+    named = [path for word in words if (path := _source(recipe.cwd, word)) is not None]
+    folders = [os.path.dirname(path) for path in named if path.endswith(".py")]
+    return [*folders, *([recipe.cwd] if "-m" in words else [])], named
+
+
+def _source(cwd: str, word: str) -> str | None:
+    path = os.path.normpath(os.path.join(cwd, word))
+    below = path.startswith(os.path.join(cwd, ""))
+    if not word or not (word.endswith(SOURCES) or (below and os.access(path, os.X_OK))):
+        return None
+    return path if os.path.isfile(path) else None
+
+
+def _below(top: str, results: str | None) -> list[str]:
+    """The Python modules in a folder and below; only those in it if it has too many files."""
+    left = [_MOST_FOLDERS]
+    found: list[str] = []
+    for path in _walk(top, results, left):
+        found.append(path)
+        if len(found) > _MOST_FILES:
+            left[0] = 0
+    if left[0] > 0:
+        return sorted(found)
+    return sorted(path for path in found if os.path.dirname(path) == top.rstrip("/"))
+
+
+def _walk(top: str, results: str | None, left: list[int]) -> Iterator[str]:
+    """Yield the Python modules, those of `top` first, until `left` folders have been seen. Hidden
+    folders, environments and results are passed over."""
+    pending = [top.rstrip("/")]
+    while pending and left[0] > 0:
+        try:
+            entries = list(os.scandir(pending.pop(0)))
+        except OSError:
+            continue
+        left[0] -= 1
+        if any(entry.name in ("pyvenv.cfg", "conda-meta") for entry in entries):
+            continue
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in ("__pycache__", "node_modules"):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if results is None or entry.path != results.rstrip("/"):
+                    pending.append(entry.path)
+            elif entry.name.endswith(".py"):
+                yield entry.path

@@ -1,0 +1,268 @@
+"""What runs executed: their code, packages, service, variables and data, as the launch recorded it
+that started their attempts.
+
+`differences(runs)` is the one answer to whether some runs executed something else than others. It
+takes any objects with a `name` and an `origin`, such as `SweepRun`; `sentences` words the answer.
+
+    for line in sentences(differences(runs)):
+        print(line)  # different code (train.py): 4 runs 1f2e3d4c, 2 runs 5a6b7c8d
+"""
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.labels import first_of, plural
+from sweeper.model.json_values import table_of
+from sweeper.model.plan import Plan, launch_id
+from sweeper.storage.base import Store
+from sweeper.storage.documents import read_json
+from sweeper.storage.layout import Layout
+
+__all__ = ["Difference", "HasOrigin", "Launches", "Origin", "differences", "sentences"]
+
+_NAMED = 3
+"""How many files, packages or runs a sentence names."""
+
+
+class Origin:
+    """What one attempt ran. `known` are the entries of its launch in `sweep.json`, `program` is the
+    digest of its code if it ran in place. Launches by older versions have fewer entries."""
+
+    def __init__(
+        self, store: Store, layout: Layout, known: Mapping[str, object], program: str | None = None
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._known = known
+        self.live = program
+
+    @functools.cached_property
+    def record(self) -> dict[str, object]:
+        """The whole provenance of the attempt's launch, with the attempt's own program."""
+        launch = launch_id(self._known)
+        path = None if launch is None else self._layout.launch(os.path.basename(launch))
+        found = {**self._known, **self._read(path)}
+        return found if self.live is None else found | {"program": self.live}
+
+    def get(self, key: str) -> object:
+        """An entry of the provenance; None if it is not known."""
+        return self._known[key] if key in self._known else self.record.get(key)
+
+    @property
+    def commit(self) -> str | None:
+        """The commit at the launch."""
+        return _text(self.get("commit"))
+
+    @property
+    def launched(self) -> str | None:
+        """The time of the launch."""
+        return _text(self.get("time"))
+
+    @property
+    def program(self) -> str | None:
+        """The digest of the code without files that no run executes; None if it is not known."""
+        return self.live or _text(self.get("program"))
+
+    @property
+    def code(self) -> str | None:
+        """A short name of the code: the commit, and the digest of the program if it has changes
+        that are not committed."""
+        program = (self.program or _text(self.get("code")) or "")[:8]
+        if self.live is not None or self.commit is None:
+            return program or None
+        return self.commit[:8] if self.get("dirty") is False else f"{self.commit[:8]}+{program}"
+
+    def files(self) -> dict[str, object]:
+        """The files of the program with their digests; empty if they are not on record."""
+        return {} if self.live is not None else self._read(_text(self.get("files")))
+
+    def packages(self) -> dict[str, object]:
+        """All packages with their versions; the important ones if the rest is not on record."""
+        known = table_of(self.get("packages"))
+        path = self._moved(_text(self.get("all_packages")))
+        with suppress(StoreError, NotFound):
+            lines = self._store.read(path).decode("utf-8", "replace").split() if path else []
+            known |= {name: version for name, _, version in (x.partition("==") for x in lines)}
+        return known
+
+    def _read(self, path: str | None) -> dict[str, object]:
+        path = self._moved(path)
+        with suppress(StoreError, NotFound):
+            return {} if path is None else read_json(self._store, path)
+        return {}
+
+    def _moved(self, path: str | None) -> str | None:
+        """The path of a file that a launch stored, in the folder that the sweep has today."""
+        return None if path is None else self._layout.code(os.path.basename(path))
+
+
+class HasOrigin(Protocol):
+    """A run as far as `differences` looks at it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        ...
+
+    @property
+    def origin(self) -> Origin | None:
+        """What it ran; None if that is not known."""
+        ...
+
+
+class Difference(NamedTuple):
+    """A way in which runs differ: `kind` is code, python, SDK, packages, service, variables or
+    data. `what` names what differs, such as files or packages, if that is known. `groups` has a
+    label and the runs of each variant, in the order of the runs."""
+
+    kind: str
+    what: tuple[str, ...]
+    groups: tuple[tuple[str, tuple[HasOrigin, ...]], ...]
+
+    @property
+    def title(self) -> str:
+        """What differs: `code (train.py)`."""
+        named = first_of(self.what, _NAMED)
+        return f"{self.kind} ({named})" if named else self.kind
+
+    def label(self, run: HasOrigin) -> str | None:
+        """The label of a run's variant; None if it is not known."""
+        return next((name for name, runs in self.groups if any(run is x for x in runs)), None)
+
+
+class Launches:
+    """The launches of a sweep. `of` returns the same `Origin` for all attempts that ran the
+    same."""
+
+    def __init__(self, store: Store, layout: Layout, plan: Plan) -> None:
+        self._store, self._layout = store, layout
+        latest = plan.provenance or {}
+        self._known = [*([latest] if latest else []), *plan.launches]  # the latest first
+        self._origins: dict[tuple[object, str | None], Origin] = {}
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether all attempts ran the same: one launch, which copied the code."""
+        return len(self._known) < 2 and all(known.get("code") for known in self._known)
+
+    def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
+        """What an attempt ran: `launch` is the id that its events record, or None if an older
+        version wrote them. Then it is the last launch before the attempt was `opened`."""
+        if launch is not None:
+            known = next((k for k in self._known if k.get("launch") == launch), {"launch": launch})
+        elif len(self._known) > 1:
+            before = (k for k in self._known if (_text(k.get("time")) or "~") <= (opened or ""))
+            known = next(before, None)
+        else:
+            known = next(iter(self._known), None)
+        if known is None:
+            return None
+        key = launch_id(known) or known.get("time"), program
+        if key not in self._origins:
+            self._origins[key] = Origin(self._store, self._layout, known, program)
+        return self._origins[key]
+
+
+def differences(runs: Iterable[HasOrigin]) -> list[Difference]:
+    """Whether the runs executed different code, Python, packages, service, variables or data, and
+    what differs. Runs of which nothing is known are left out; so is what is not known of one."""
+    known = [(run, run.origin) for run in runs]
+    found = [(run, origin) for run, origin in known if origin is not None]
+    if len({id(origin) for _, origin in found}) < 2:
+        return []
+    return [each for kind in _KINDS for each in _difference(kind, found)]
+
+
+_KINDS = ("code", "python", "SDK", "packages", "service", "variables", "data")
+_SDK = ("tinker", "tinker-cookbook")
+
+
+def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator[Difference]:
+    variants: dict[str, tuple[Origin, list[HasOrigin]]] = {}
+    whole = all(origin.program is not None for _, origin in runs)
+    for run, origin in runs:
+        key = _variant(kind, origin, whole=whole)
+        if key is not None:
+            variants.setdefault(key, (origin, []))[1].append(run)
+    if len(variants) < 2:
+        return
+    origins = [origin for origin, _ in variants.values()]
+    what = _what(kind, origins)
+    if kind == "packages" and what and set(what) <= set(_SDK):
+        return
+    labels = [_label(kind, origin, what) for origin in origins]
+    groups = ((label, tuple(n)) for label, (_, n) in zip(labels, variants.values(), strict=True))
+    yield Difference(kind, tuple(what), tuple(groups))
+
+
+def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
+    """What two runs have in common if they do not differ; None if it is not known. `whole`: the
+    programs of all runs are known."""
+    if kind == "code":
+        return (origin.program if whole else None) or _text(origin.get("code")) or origin.commit
+    if kind == "packages":
+        path = _text(origin.get("all_packages"))
+        return path and os.path.basename(path)
+    if kind == "SDK":
+        known = table_of(origin.get("packages"))
+        return None if "packages" not in origin.record else str([known.get(p) for p in _SDK])
+    entries = {"service": ("service", "address"), "variables": ("env",)}.get(kind, (kind,))
+    if entries[0] not in origin.record or origin.get(entries[0]) is None:
+        return None
+    return str([_sorted(origin.get(entry)) for entry in entries])
+
+
+def _sorted(value: object) -> object:
+    return sorted(value.items()) if isinstance(value, dict) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType, reportUnknownMemberType]
+
+
+def _what(kind: str, origins: Sequence[Origin]) -> list[str]:
+    """The names of what differs between variants."""
+    tables: list[Mapping[str, object]]
+    if kind == "code":
+        tables = [origin.files() for origin in origins]
+    elif kind in ("packages", "SDK"):
+        tables = [origin.packages() for origin in origins]
+    else:
+        entry = "env" if kind == "variables" else kind
+        tables = [table_of(origin.get(entry)) for origin in origins]
+    if not all(tables) and kind != "variables":
+        return []
+    names = sorted({name for table in tables for name in table})
+    changed = [name for name in names if len({str(table.get(name)) for table in tables}) > 1]
+    return [name for name in changed if name in _SDK] if kind == "SDK" else changed
+
+
+def _label(kind: str, origin: Origin, what: Sequence[str]) -> str:
+    if kind == "code":
+        return origin.code or "unknown"
+    if kind in ("packages", "SDK"):
+        known = origin.packages()
+        shown = [f"{name} {known.get(name) or 'none'}" for name in what[:_NAMED]]
+        return ", ".join(shown) or "other packages"
+    if kind == "variables":
+        known = table_of(origin.get("env"))
+        return ", ".join(f"{name}={known.get(name, '')}" for name in what[:_NAMED])
+    if kind == "data":
+        known = table_of(origin.get("data"))
+        return ", ".join(str(known.get(name, "none"))[:8] for name in what[:_NAMED])
+    entries = ("service", "address") if kind == "service" else (kind,)
+    return " ".join(str(origin.get(entry)) for entry in entries if origin.get(entry))
+
+
+def sentences(found: Sequence[Difference]) -> list[str]:
+    """One sentence for each difference: `different code (train.py): 6 runs 1f2e3d4c, 2 runs ...`"""
+    return [_sentence(one) for one in found]
+
+
+def _sentence(one: Difference) -> str:
+    groups = ", ".join(f"{plural(len(runs), 'run')} {label}" for label, runs in one.groups)
+    return f"different {one.title}: {groups}"
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
