@@ -2,16 +2,16 @@
 command line, agents and the Python API."""
 
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from sweeper.atomic import TEMPORARY
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.model.mark import Kind, Marks, fold, is_tag
 from sweeper.model.states import fold as fold_events
 from sweeper.storage.base import Store
-from sweeper.storage.lock import holding_sweep
+from sweeper.storage.lock import holding_sweep, is_of_lock
 from sweeper.storage.marks import put_mark, read_marks
 from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
@@ -138,7 +138,7 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
             f"{store.root} moves no folders: launch the grid under the new name instead, and "
             f"`sweeper archive {sweep}`"
         )
-    with holding_sweep(store, sweep):
+    with holding_sweep(store, sweep, existing=True):
         _require_rest(store, sweep)
         try:
             os.mkdir(to)  # only one of two processes gets the name; `rename` replaces the folder
@@ -165,26 +165,26 @@ def delete(sweep: str, *, root: str | None = None) -> None:
     recorded. Checkpoints at a service stay there. If the process is killed, the deletion can be
     repeated. Raises `NotFound`, `EnvironmentFailure`."""
     store = _store(sweep, root)
-    with holding_sweep(store, sweep):
+    with holding_sweep(store, sweep, existing=True):
         _require_rest(store, sweep)
-        paths = [entry.path for entry in store.list(sweep)]
-        last: dict[str, list[str]] = {name: [] for name in _LAST}
-        first: list[str] = []
-        for path in paths:
-            below = path.removeprefix(f"{sweep}/").partition("/")[0]
-            last.get(below, first).append(path)
-        for several in (first, *last.values()):
-            store.remove(several)
-    clear(store, sweep)  # the rest: the files of our lock
-    _forget_environment(f"{store.root}/{sweep}")
+        clear(store, sweep)
+        _forget_environment(f"{store.root}/{sweep}")
 
 
 def clear(store: Store, sweep: str) -> None:
-    """Remove the folder of a deleted or incomplete sweep, with its files. Raises `StoreError`."""
-    store.remove([entry.path for entry in store.list(sweep)])
+    """Remove the files of a sweep, and its folders. The files of its lock stay: whoever holds it
+    removes them when it lets go. Raises `StoreError`."""
+    last: dict[str, list[str]] = {name: [] for name in _LAST}
+    first: list[str] = []
+    for path in store.names(sweep):
+        below = path.removeprefix(f"{sweep}/").partition("/")[0]
+        if not is_of_lock(store, path):
+            last.get(below, first).append(path)
+    for paths in (first, *last.values()):
+        store.remove(paths)
     top = store.local_path(sweep)
     if top is not None:
-        _remove_folder(top)
+        _remove_folders(top)
 
 
 def _store(sweep: str, root: str | None) -> Store:
@@ -213,10 +213,13 @@ def _forget_environment(folder: str) -> None:
     environment.forget(environment.env_file(folder), folder)
 
 
-def _remove_folder(top: str) -> None:
-    """Remove the remaining folders. Of a link to a folder elsewhere, only the link is removed."""
-    if os.path.islink(top):
-        with suppress(OSError):
-            os.unlink(top)
-        return
-    shutil.rmtree(top, ignore_errors=True)
+def _remove_folders(top: str) -> None:
+    """Remove the empty folders below `top`, and `top` itself if it is empty. Temporary files of
+    killed writers do not count: no listing has them."""
+    for folder, _, names in os.walk(top, topdown=False):
+        for name in names:
+            if name.startswith(TEMPORARY):
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
+        with suppress(OSError):  # it is not empty
+            os.rmdir(folder)

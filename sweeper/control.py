@@ -152,11 +152,11 @@ def cancel_runs(
                 f"asked to stop: look again with `sweeper status {sweep}`"
             )
         if not is_held(store, sweep):
-            with suppress(AnotherLauncher), holding_sweep(store, sweep):
+            with suppress(AnotherLauncher), holding_sweep(store, sweep, existing=True):
                 _stop(store, sweep, requests, retries, deadline, tell)
         time.sleep(_POLL_SECONDS)
     if not is_held(store, sweep):
-        with suppress(AnotherLauncher), holding_sweep(store, sweep):
+        with suppress(AnotherLauncher), holding_sweep(store, sweep, existing=True):
             _forget_environment(store, sweep)
     events = read_events(store, sweep)
     return [_outcome(request, events.get(run, set())) for run, request in requests.items()]

@@ -183,12 +183,14 @@ def _remove(store: Store, name: str) -> None:
     from sweeper.annotations import clear, delete
     from sweeper.control import cancel_runs
     from sweeper.scheduler.environment import env_file, forget
+    from sweeper.storage.lock import holding_sweep
 
     folder = f"{store.root}/{name}"
     try:
         plan = read_plan(store, name)
     except NotFound:  # nothing was submitted
-        clear(store, name)
+        with holding_sweep(store, name):
+            clear(store, name)
         forget(env_file(folder), folder)
         return
     run = plan.runs[0].id

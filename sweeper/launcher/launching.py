@@ -277,7 +277,7 @@ def resume(
     url = None
     if plan.service == "local":
         url = preflight.engine_url(capabilities) or ensure_engine(plan.launch.places).url
-    with lock.holding_sweep(store, sweep) as check:
+    with lock.holding_sweep(store, sweep, existing=True) as check:
         write_environment(store, plan, url, capabilities, places, tell)
         forget(store, sweep, "stop")
         if wait:
@@ -297,8 +297,8 @@ def drive(
     of seconds to wait for the lock."""
     root, _, sweep = folder.rpartition("/")
     store = open_store(root)
-    read_plan(store, sweep)  # else the lock would make a folder for a sweep that does not exist
-    with lock.holding_sweep(store, sweep, patience) as check:
+    read_plan(store, sweep)  # whose error names the sweeps that exist
+    with lock.holding_sweep(store, sweep, patience, existing=True) as check:
         return _drive(store, sweep, notify, smoke, check)
 
 

@@ -15,6 +15,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -34,11 +35,13 @@ __all__ = [
     "is_alive",
     "is_elsewhere",
     "is_leased",
+    "is_of_lease",
 ]
 
 LEASE_SECONDS = 30.0
 BEAT_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
+_FILE = re.compile(r"[^/]+/launcher/[0-9]+(\.beat|\.released)?")
 
 
 class _Held(NamedTuple):
@@ -95,18 +98,23 @@ def holding_lease(
     sweep: str,
     patience: float,
     *,
+    existing: bool = False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Generator[Callable[[], None]]:
     """Hold the sweep once nobody else does. Waits until the other launcher is seen to beat, and
     then for `patience` seconds, or until its lease has run out. Yields a function that raises
-    `AnotherLauncher` when another has taken the sweep over. Raises `AnotherLauncher`."""
+    `AnotherLauncher` when another has taken the sweep over. A lease of a sweep that is not there
+    when the block ends leaves no files behind. Raises `AnotherLauncher`; with `existing` also
+    `NotFound` if there is no such sweep."""
     deadline = clock() + patience
     while True:
+        if existing and not store.exists(Layout(sweep).plan):
+            raise NotFound(f"no sweep {sweep!r} in {store.root}")
         held = _look(store, sweep)
         free = held.epoch == 0 or held.released or _is_over(store, sweep, held, clock)
         if free:
-            if _take(store, sweep, held.epoch + 1):
+            if _take(store, sweep, held.epoch):
                 break
         elif clock() > deadline and is_alive(store, sweep):
             raise AnotherLauncher.at_work(sweep, store.root)
@@ -118,14 +126,21 @@ def holding_lease(
         lease.release()
 
 
-def _take(store: Store, sweep: str, epoch: int) -> bool:
-    """Create the epoch. Returns whether it is ours, also if the reply to the create was lost and
-    our own is found at the second try."""
-    who = _who()
+def _take(store: Store, sweep: str, before: int) -> bool:
+    """Create the epoch after `before`. Returns whether it is ours, also if the reply to the create
+    was lost and our own is found at the second try."""
+    who, path = _who(), _path(sweep, before + 1)
     try:
-        store.create(_path(sweep, epoch), who)
+        store.create(path, who)
     except AlreadyExists:
-        return store.read(_path(sweep, epoch)) == who
+        try:
+            if store.read(path) != who:
+                return False
+        except NotFound:  # its sweep was deleted, with all epochs
+            return False
+    if before and not store.exists(_path(sweep, before)):
+        store.remove([path])  # the same: another may have begun with epoch 1 since
+        return False
     return True
 
 
@@ -148,8 +163,14 @@ class _Lease:
         """Let go of the lease; if that does not reach the store, the lease runs out."""
         self._ended.set()
         self._thread.join()
+        own = _path(self._sweep, self._epoch)
         with contextlib.suppress(StoreError):
-            self._store.create(f"{_path(self._sweep, self._epoch)}.released", b"")
+            if self._store.exists(Layout(self._sweep).plan):
+                self._store.create(f"{own}.released", b"")
+                return
+            earlier = (_path(self._sweep, number) for number in range(1, self._epoch))
+            for path in (*earlier, own):  # ours is the last: nobody else takes the sweep until then
+                self._store.remove([f"{path}.beat", f"{path}.released", path])
 
     def _keep(self) -> None:
         while True:
@@ -175,6 +196,11 @@ def _look(store: Store, sweep: str) -> _Held:
         elif not word:
             epoch = max(epoch, int(number))
     return _Held(epoch, beats.get(epoch, 0), epoch in released)
+
+
+def is_of_lease(path: str) -> bool:
+    """Whether a file of a sweep belongs to its lease."""
+    return _FILE.fullmatch(path) is not None
 
 
 def _path(sweep: str, epoch: int) -> str:

@@ -7,52 +7,126 @@ import os
 import time
 from collections.abc import Callable, Generator
 
-from sweeper.errors import AnotherLauncher, StoreError
+from sweeper.errors import AnotherLauncher, NotFound, StoreError
 from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 from sweeper.storage.local import refuse_links
 
-__all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held"]
+__all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held", "is_of_lock"]
 
 PATIENCE_SECONDS = 0.5
 """How long to wait for a launcher that is about to end."""
 _LOOK_SECONDS = 60.0
 """How long to wait for a process that looks whether the lock is held, and stands still then."""
 
+_OPENINGS = 100
+"""How often to make the lock's file, while others remove its folder."""
+
 
 @contextlib.contextmanager
 def holding_sweep(
-    store: Store, sweep: str, patience: float = PATIENCE_SECONDS
+    store: Store, sweep: str, patience: float = PATIENCE_SECONDS, *, existing: bool = False
 ) -> Generator[Callable[[], None]]:
     """Hold the sweep's lock. The kernel releases it when the process ends, however it ends. Yields
     a function that raises `AnotherLauncher` once the sweep is not ours any more, which can only
     happen to a lease.
 
-    Raises `AnotherLauncher` when a launcher has it, and still does after `patience` seconds.
+    If there is no `sweep.json` when the block ends, because the sweep was deleted or its launch
+    failed, the lock leaves no files behind. `existing`: make no lock for a sweep that is not there.
+
+    Raises `AnotherLauncher` if a launcher has it, and still does after `patience` seconds;
+    `NotFound` with `existing`.
     """
     if store.is_remote:
         from sweeper.storage.lease import holding_lease
 
-        with holding_lease(store, sweep, patience) as check:
+        with holding_lease(store, sweep, patience, existing=existing) as check:
             yield check
         return
     path = _path(store, sweep)
     refuse_links(os.path.join(store.root, sweep), path)
+    if existing:
+        _require_sweep(store, sweep)
+    descriptor = _lock(store, sweep, path, patience)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from error
-    try:
-        begun = time.monotonic()
-        while not _try(descriptor, fcntl.LOCK_EX):
-            waited = time.monotonic() - begun
-            if waited > patience and (waited > _LOOK_SECONDS or not _is_shared(descriptor)):
-                raise AnotherLauncher.at_work(sweep, store.root)
-            time.sleep(0.02)
+        if existing:
+            _require_sweep(store, sweep)  # it may have been deleted before we had the lock
         yield _ours
     finally:
+        with contextlib.suppress(OSError, StoreError):
+            if not store.exists(Layout(sweep).plan) and _is_at(descriptor, path):
+                _remove(path)
         os.close(descriptor)
+
+
+def _require_sweep(store: Store, sweep: str) -> None:
+    """Raise `NotFound` if there is no such sweep, or none any more."""
+    if not store.exists(Layout(sweep).plan):
+        raise NotFound(f"no sweep {sweep!r} in {store.root}")
+
+
+def is_of_lock(store: Store, path: str) -> bool:
+    """Whether a file of a sweep belongs to its lock, which removes it by itself."""
+    if store.is_remote:
+        from sweeper.storage.lease import is_of_lease
+
+        return is_of_lease(path)
+    return path.endswith("/launcher/lock") and path.count("/") == 2
+
+
+def _lock(store: Store, sweep: str, path: str, patience: float) -> int:
+    """Lock the file at `path`, and return its descriptor. A process that deletes the sweep holds
+    the lock and removes the file. A lock of the removed file means nothing: then lock the file
+    that is there now."""
+    begun = time.monotonic()
+    while True:
+        descriptor = _open(path)
+        try:
+            while not _try(descriptor, fcntl.LOCK_EX):
+                waited = time.monotonic() - begun
+                if waited > patience and (waited > _LOOK_SECONDS or not _is_shared(descriptor)):
+                    raise AnotherLauncher.at_work(sweep, store.root)
+                time.sleep(0.02)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _open(path: str) -> int:
+    """Open the lock's file, made if it is missing. Raises `StoreError`."""
+    for left in reversed(range(_OPENINGS)):
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            # The folder may have been removed with its sweep meanwhile.
+            if not left or not isinstance(error, FileNotFoundError):
+                raise StoreError(f"{path}: {error.strerror}") from error
+    raise AssertionError
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether `path` still leads to the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: str) -> None:
+    """Remove the lock's file, and its folders if nothing else is in them: another process may have
+    begun a new sweep there."""
+    os.unlink(path)
+    folder = os.path.dirname(path)
+    os.rmdir(folder)
+    top = os.path.dirname(folder)
+    if os.path.islink(top):
+        os.unlink(top)  # the folder elsewhere stays
+    else:
+        os.rmdir(top)
 
 
 def is_held(store: Store, sweep: str) -> bool:

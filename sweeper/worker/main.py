@@ -331,16 +331,17 @@ class Worker:
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
-        """Write a heartbeat and look for requests. Returns whether the store took the heartbeat.
-        An unreachable store stops nothing."""
-        answered = self._heartbeat.write()
+        """Look for requests and write a heartbeat. Returns whether the store took the heartbeat.
+        An unreachable store stops nothing. A sweep that was removed is not written anew."""
         self._look_for_requests()
-        return answered
+        return not self._requests.removed and self._heartbeat.write()
 
     def _look_for_requests(self) -> None:
         """Stop the recipe if that is requested."""
         if self._requests.look():
             self._begin_stop()
+        if self._requests.removed and self._syncing is not None:
+            self._syncing.abandon()
 
     def _ending(self, code: int | None) -> Ending:
         """Return what this worker knows about the end."""
@@ -381,7 +382,7 @@ class Worker:
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
                 sync_files(folder)
-        if self._syncing is None:
+        if self._syncing is None or self._requests.removed:
             return None
         return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._requests.cancelled)
 
@@ -399,10 +400,13 @@ class Worker:
 
     def _record(self, event: Event, body: dict[str, object]) -> None:
         """Record an event. Retries for as long as the store does not answer, because a run without
-        an outcome is lost."""
+        an outcome is lost. Records nothing if the sweep was removed."""
         delay = 1.0
         while True:
             try:
+                if self._requests.look_for_sweep():
+                    say(f"sweeper: {self.layout.sweep} was removed: nothing is recorded")
+                    return
                 self.store.create(self.layout.event(self.run, self.attempt, event), encode(body))
             except AlreadyExists:
                 return

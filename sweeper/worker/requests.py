@@ -18,7 +18,8 @@ __all__ = ["Requests"]
 
 class Requests:
     """The requests to the worker of one attempt, as of the last look. `superseded` means that a
-    newer attempt was opened, `cancelled` that a user has cancelled this one."""
+    newer attempt was opened, `cancelled` that a user has cancelled this one, or has `removed` its
+    sweep."""
 
     def __init__(self, store: "Store", layout: "Layout", run: str, attempt: int) -> None:
         self._store, self._layout = store, layout
@@ -26,12 +27,15 @@ class Requests:
         self._returned = False
         self.superseded = False
         self.cancelled = False
+        self.removed = False
 
     def look(self) -> bool:
         """Return whether the worker is to stop. If the launcher took it for lost, records that it
         lives. An unreachable store makes no requests."""
         lost = self._layout.event(self._run, self._attempt, Event.LOST)
         try:
+            if self.look_for_sweep():
+                return True
             if newer_attempt(self._store, self._layout, self._run, self._attempt):
                 self.superseded = True
                 return True
@@ -46,6 +50,15 @@ class Requests:
         except StoreError as error:
             say(f"sweeper: {error}")
         return False
+
+    def look_for_sweep(self) -> bool:
+        """Return whether the sweep was removed, with the description of our job: then nothing is
+        recorded any more. A link to a disk that is away is no removal. Raises `StoreError`."""
+        described = self._layout.job(self._run, self._attempt)
+        if not self.removed and not self._store.exists(described):
+            self.removed = self._layout.sweep not in self._store.folders_with("sweep.json")
+            self.cancelled |= self.removed
+        return self.removed
 
     def look_for_cancel(self) -> None:
         """Check whether a user has cancelled the attempt. Raises `StoreError`."""

@@ -124,7 +124,11 @@ def recover(
     complete in the store. Files that the store refuses stay here, and `tell` gets a line. Raises
     `StoreError` if the store does not answer."""
     done = 0
-    for mark in _marks(spool, layout):
+    marks = _marks(spool, layout)
+    if marks and not store.exists(layout.plan):
+        tell(f"{layout.sweep}: was removed from {store.root}: its files stay in {spool.root}")
+        return 0
+    for mark in marks:
         owner, _, attempt = mark.rpartition(".")
         if run not in (None, owner) or not attempt.isdecimal():
             continue

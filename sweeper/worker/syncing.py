@@ -314,6 +314,7 @@ class Syncing:
         self._forget = forget
         self._ending = threading.Event()
         self._giving_up = threading.Event()
+        self._abandoned = threading.Event()
         self._ended = threading.Event()
         self._failing: str | None = None
         self._failures = 0  # failures after the recipe's end
@@ -353,6 +354,11 @@ class Syncing:
                 self._giving_up.set()
         return self._missing()
 
+    def abandon(self) -> None:
+        """Sync nothing more: the sweep was removed."""
+        self._abandoned.set()
+        self._ending.set()
+
     def forget(self, *, succeeded: bool) -> None:
         """Release the spool if everything has arrived. Call it once the outcome is recorded."""
         if self._ended.is_set() and self._missing() is None:
@@ -365,6 +371,8 @@ class Syncing:
         pause = 0.0
         while not self._ending.wait(pause or self._interval()):
             pause = self._try(self._sync.step, pause)
+        if self._abandoned.is_set():
+            return
         pause = self._try(self._sync.finish, 0.0)
         while pause:
             self._failures += 1

@@ -3,6 +3,7 @@ once; and failing submissions: accepted but timed out, or carried out twice."""
 
 import random
 import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,10 @@ import pytest
 from harness.memory import memory_group
 from harness.real import NAME, Sweep, until
 
+from sweeper import annotations
 from sweeper.backends import open_backend
 from sweeper.model.states import Event, State
+from sweeper.storage.base import Store
 from sweeper.storage.layout import token
 from sweeper.storage.sweeps import read_plan
 
@@ -87,6 +90,32 @@ def test_two_launches_at_once(sweep: Sweeps) -> None:
     assert set(codes) <= {0, 6}
     assert codes.count(6) == one.log.read_text().count("another launcher is at work")
     one.rest()
+    assert one.verdict(once=True).good
+
+
+def test_a_launch_during_a_deletion(sweep: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits, or is refused: no run trains whose records are then removed."""
+    one = sweep(runs=3)
+    assert one.finish() == 0
+    one.ledger.unlink()
+    clear, begun = annotations.clear, threading.Event()
+
+    def slow(store: Store, name: str) -> None:
+        begun.set()
+        time.sleep(4.0)
+        clear(store, name)
+
+    monkeypatch.setattr(annotations, "clear", slow)
+    with ThreadPoolExecutor() as pool:
+        deleting = pool.submit(annotations.delete, NAME, root=str(one.root))
+        assert begun.wait(60)
+        code = one.start(fork=False).wait()
+        deleting.result()
+    one.rest()
+    assert code in (0, 6), one.log.read_text()
+    assert (one.root / NAME).exists() is (code == 0)
+    assert (code == 0) is bool(one.rows())
+    assert one.finish() == 0
     assert one.verdict(once=True).good
 
 

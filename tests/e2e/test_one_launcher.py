@@ -4,12 +4,13 @@ import fcntl
 import multiprocessing
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sweeper.errors import AnotherLauncher
+from sweeper.errors import AnotherLauncher, NotFound
 from sweeper.storage import lock
 from sweeper.storage.layout import Layout
 from sweeper.storage.local import LocalStore
@@ -42,6 +43,7 @@ def test_one_launcher_a_sweep(tmp_path: Path) -> None:
 
 def test_who_only_looks_and_stands_still_is_no_launcher(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
+    store.create("s/sweep.json", b"{}")
     with lock.holding_sweep(store, "s"):
         pass
     looking = os.open(tmp_path / Layout("s").lock, os.O_RDONLY)
@@ -49,3 +51,40 @@ def test_who_only_looks_and_stands_still_is_no_launcher(tmp_path: Path) -> None:
     threading.Timer(0.5, os.close, (looking,)).start()
     with lock.holding_sweep(store, "s", patience=0.0):
         assert lock.is_held(store, "s")
+
+
+def test_who_waits_for_a_sweep_that_is_deleted_locks_the_one_that_comes_after(
+    tmp_path: Path,
+) -> None:
+    """A lock belongs to a file. That of a deleted sweep keeps nobody away from a new one."""
+    store = LocalStore(str(tmp_path))
+    store.create("s/sweep.json", b"{}")
+    waiting, held, done = threading.Event(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waiting.set()
+        with lock.holding_sweep(store, "s", patience=60):
+            held.set()
+            assert done.wait(60)
+
+    waiter = threading.Thread(target=wait)
+    with lock.holding_sweep(store, "s"):
+        waiter.start()
+        assert waiting.wait(60)
+        time.sleep(0.2)  # it has the file open by now, or it will open the new one
+        store.remove(["s/sweep.json"])
+    assert held.wait(60)
+    try:
+        with pytest.raises(AnotherLauncher), lock.holding_sweep(store, "s", patience=0):
+            pass
+    finally:
+        done.set()
+        waiter.join(60)
+    assert os.listdir(tmp_path) == []  # a sweep without a plan leaves no lock
+
+
+def test_a_lock_makes_no_sweep_that_is_gone(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    with pytest.raises(NotFound), lock.holding_sweep(store, "s", existing=True):
+        pass
+    assert os.listdir(tmp_path) == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -145,6 +146,16 @@ def test_a_timeout_is_a_failure_with_a_reason(bench: Bench) -> None:
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "timeout")
     assert outcome["max_rss_bytes"] > 1 << 20
     assert "launch.timeout" in outcome["detail"]
+
+
+def test_a_sweep_that_was_removed_is_not_made_anew(bench: Bench) -> None:
+    """Its results could not be found by anybody: the recipe is stopped, and nothing is written."""
+    worker = bench.start_waiting(0)
+    shutil.rmtree(bench.folder)
+    code, output = bench.finish(worker)
+    assert code != 0
+    assert "s was removed: nothing is recorded" in output
+    assert not os.path.exists(bench.folder)
 
 
 def test_a_hangup_is_survived(bench: Bench) -> None:

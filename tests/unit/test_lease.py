@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.errors import AnotherLauncher, StoreError
+from sweeper.errors import AnotherLauncher, NotFound, StoreError
 from sweeper.storage import lease
 from sweeper.storage.local import LocalStore
 from sweeper.testing import Fault, Faults, FaultyStore
@@ -30,7 +30,9 @@ class Clock:
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     lease._seen.clear()
-    return LocalStore(str(tmp_path))
+    store = LocalStore(str(tmp_path))
+    store.create("s/sweep.json", b"{}")
+    return store
 
 
 def _elsewhere(store: LocalStore, epoch: int, beat: int = 1) -> None:
@@ -121,7 +123,7 @@ def test_a_race_has_one_winner(store: LocalStore) -> None:
 
     def race(number: int) -> None:
         together.wait()
-        if lease._take(store, "s", 2):
+        if lease._take(store, "s", 1):
             won.append(number)
 
     racers = [threading.Thread(target=race, args=(number,)) for number in range(8)]
@@ -139,3 +141,31 @@ def test_whose_machine_the_last_holder_is_on(store: LocalStore) -> None:
         assert lease.is_elsewhere(store, "s")
     with pytest.raises(StoreError):
         lease.is_elsewhere(store, "none")
+
+
+def test_a_lease_of_a_sweep_that_was_deleted_leaves_nothing_behind(store: LocalStore) -> None:
+    for _ in range(2):
+        with lease.holding_lease(store, "s", 0.0):
+            pass
+    with lease.holding_lease(store, "s", 0.0):
+        store.remove(["s/sweep.json"])
+    assert list(store.names("s")) == []
+    with pytest.raises(NotFound), lease.holding_lease(store, "s", 0.0, existing=True):
+        pass
+    assert list(store.names("s")) == []
+
+
+def test_an_epoch_after_one_that_was_deleted_is_not_taken(store: LocalStore) -> None:
+    """A launcher looks, and stands still while the sweep is deleted and launched anew."""
+
+    class Slow(LocalStore):
+        def create(self, path: str, data: bytes) -> None:
+            if path == "s/launcher/2":
+                store.remove(["s/launcher/1", "s/launcher/1.beat", "s/launcher/1.released"])
+            super().create(path, data)
+
+    with lease.holding_lease(store, "s", 0.0):
+        pass
+    with lease.holding_lease(Slow(store.root), "s", 0.0):
+        assert not store.exists("s/launcher/2")  # a second holder of the new sweep's epoch 1
+        assert store.exists("s/launcher/1")

@@ -312,7 +312,9 @@ class Remote(LocalStore):
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Remote:
-    return Remote(str(tmp_path / "elsewhere"))
+    store = Remote(str(tmp_path / "elsewhere"))
+    store.create(LAYOUT.plan, b"{}")
+    return store
 
 
 def _attempt(remote: Remote, home: str, attempt: int) -> tuple[LocalStore, Syncing, Path]:
@@ -343,6 +345,21 @@ def test_what_a_dead_worker_left_is_brought_home(remote: Remote, tmp_path: Path)
     assert spooling.recover(remote, spool, LAYOUT) == 0
     spooling.tidy(spool, LAYOUT)
     assert not folder.exists()
+
+
+def test_what_a_dead_worker_left_does_not_make_a_deleted_sweep_anew(
+    remote: Remote, tmp_path: Path
+) -> None:
+    spool, syncing, folder = _attempt(remote, str(tmp_path / "home"), 1)
+    _write(folder, 9)
+    del syncing
+    _let_go(spool)
+    remote.remove([LAYOUT.plan])
+    told: list[str] = []
+    assert spooling.recover(remote, spool, LAYOUT, tell=told.append) == 0
+    assert len(told) == 1 and "was removed" in told[0]
+    assert list(remote.names("s")) == []
+    assert folder.exists()
 
 
 def _let_go(spool: LocalStore) -> None:

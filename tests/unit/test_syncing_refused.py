@@ -50,7 +50,9 @@ class Refusing(LocalStore):
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusing:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(syncing_module, "_FIRST", 0.001)
-    return Refusing(str(tmp_path / "store"))
+    store = Refusing(str(tmp_path / "store"))
+    store.create(LAYOUT.plan, b"{}")
+    return store
 
 
 @pytest.fixture
