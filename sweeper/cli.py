@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from sweeper.commands import VERBS, load
+from sweeper.commands import EXAMPLES, GROUPS, VERBS, load
 from sweeper.errors import EnvironmentFailure, SweeperError
 from sweeper.limits import crowding
 from sweeper.paths import current_folder
@@ -108,20 +108,38 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
     Making all of them costs each start some milliseconds."""
     top = argparse.ArgumentParser(
         prog="sweeper",
-        description="Experiment sweeps for people who post-train language models.",
+        usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",
+        description="Experiment sweeps for people who post-train language models.\n\n" + _verbs(),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action=_Version)
     top.add_argument("--completion", action=_Completion, choices=("bash", "zsh", "fish"))
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", prog="sweeper")
+    verbs = top.add_subparsers(
+        dest="verb", required=True, metavar="VERB", prog="sweeper", help=argparse.SUPPRESS
+    )
     first = given[0] if given else None
     for name in (first,) if first in VERBS else VERBS:
         wanted = given is None or name in given
-        verb = verbs.add_parser(name, help=VERBS[name], add_help=wanted)
+        verb = verbs.add_parser(
+            name,
+            help=VERBS[name],
+            description=f"{VERBS[name][0].upper()}{VERBS[name][1:]}.",
+            epilog=f"example: {EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=wanted,
+        )
         if wanted:
             load(name).add_arguments(verb)
     return top
+
+
+def _verbs() -> str:
+    """Return the verbs under their headings."""
+    lines: list[str] = []
+    for heading, names in GROUPS.items():
+        lines += ["", f"{heading}:", *(f"  {name:<13}{VERBS[name]}" for name in names)]
+    return "\n".join(lines[1:])
 
 
 class _Version(argparse.Action):

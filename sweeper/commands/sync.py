@@ -17,7 +17,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sync`."""
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("sweep", nargs="?", help="only alarms of this sweep")
+    verb.add_argument("sweep", nargs="?", help="a sweep (default: all)")
 
 
 def run(arguments: Namespace) -> int:

@@ -247,7 +247,7 @@ def describe(info: EngineInfo, token: str | None = None, most: float = 10) -> li
     total = _counted(table_of(report["total"]))
     lines.append(f"{running} of {len(sessions)} sessions open; {total}")
     for line in sessions[: int(min(most, len(sessions)))]:
-        tags = " ".join(map(str, list_of(line["tags"])))
+        tags = " ".join(sorted(map(str, list_of(line["tags"]))))  # the SDK sends a set
         named = line["display_name"] or tags or line["session_id"]
         lines.append(f"  {named} ({'ended' if line['ended'] else 'open'}): {_counted(line)}")
     if len(sessions) > most:

@@ -1,12 +1,13 @@
 """The command line, parsed."""
 
+import shlex
 import sys
 import warnings
 
 import pytest
 
 from sweeper import cli
-from sweeper.commands import ls
+from sweeper.commands import EXAMPLES, GROUPS, VERBS, ls
 
 
 def test_overrides_may_stand_behind_flags():
@@ -50,3 +51,28 @@ def test_what_a_verb_forgets_to_make_harmless_is_made_so(
     assert found.out.startswith("a") and "d\te\n" in found.out and "known" in found.err
     assert "a bug of ours: ValueError" in found.err
     assert orders not in found.out + found.err and "\x1b" not in found.out + found.err
+
+
+def test_help_lists_each_verb_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(VERBS)
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = capsys.readouterr().out
+    assert "usage: sweeper [-h] [--version] [--completion SHELL] VERB ..." in text
+    for heading in GROUPS:
+        assert f"\n{heading}:\n" in text
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_help_of_a_verb_says_what_it_does_and_gives_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The examples are also run, after the README's tour (e2e/test_readme.py)."""
+    assert shlex.split(EXAMPLES[name])[:2] == ["sweeper", name]
+    cli._parse(shlex.split(EXAMPLES[name])[1:])
+    if name == "engine":  # it has a command line of its own
+        return
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    text = capsys.readouterr().out
+    assert VERBS[name][1:] in " ".join(text.split()) and EXAMPLES[name] in text
