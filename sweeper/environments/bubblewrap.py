@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -54,29 +55,27 @@ _spawner = ThreadPoolExecutor(1, "environments")
 
 def missing() -> str | None:
     """Return why such environments are not possible on this machine. None if they are."""
-    for program in ("bwrap", "bash", "tar", "setpriv"):
+    for program in ("bwrap", "setpriv", "unshare", "nice"):
         if shutil.which(program) is None:
-            package = {"bwrap": "bubblewrap", "setpriv": "util-linux"}.get(program, program)
-            return (
-                f"{program} is not there (Debian: apt-get install {package}; or `make bubblewrap`)"
-            )
+            packages = {"bwrap": "bubblewrap", "nice": "coreutils"}
+            return _not_there(program, packages.get(program, "util-linux"))
+    argv = [*_start(), *_NAMESPACES, *_file_system(Made()), "--", "sh", "-c", _SHOW_MISSING]
     tried = subprocess.run(
-        trial(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-        env={"PATH": os.environ.get("PATH", _PATH)},
+        argv, capture_output=True, text=True, timeout=30, check=False, env={"PATH": _PATH}
     )
     if tried.returncode == 0:
-        return None
+        program = tried.stdout.strip()
+        return _not_there(f"{program} in /usr", program) if program else None
     told = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
     return f"bwrap can make no namespaces here: {told}"
 
 
-def trial() -> list[str]:
-    """Return a command that tests whether such environments work: it does nothing in one."""
-    return [*_as_nobody(), "bwrap", *_NAMESPACES, "--ro-bind", "/", "/", "true"]
+def _not_there(program: str, package: str) -> str:
+    return f"{program} is not there (Debian: apt-get install {package}; or `make bubblewrap`)"
+
+
+_SHOW_MISSING = "for p in bash tar; do command -v $p >/dev/null || { echo $p; exit; }; done"
+"""A script for an environment, which sees the programs in /usr alone."""
 
 
 _NAMESPACES = (
@@ -88,17 +87,20 @@ _NAMESPACES = (
 # Until bubblewrap's own child has been told to continue, it does not end with bubblewrap. So both
 # run in a process namespace whose first process is bubblewrap. The namespace ends with that
 # process.
-_WITH_US = (
-    *("setpriv", "--pdeathsig", "KILL", "--"),
-    *("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child=KILL", "--"),
-)
+_WITH_US = ("--user", "--map-current-user", "--pid", "--fork", "--kill-child=KILL", "--")
 
 
-def _as_nobody() -> list[str]:
-    if os.geteuid() != 0:
-        return []
-    ids = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-    return ["setpriv", *ids, "--"]
+def _start(over_root: Sequence[str] = ()) -> list[str]:
+    """Return the beginning of the command that starts an environment, and of the one that tests
+    whether environments work. Programs are those on our PATH, as environments have a fixed one."""
+    bwrap, nice, setpriv, unshare = (
+        shutil.which(name) or name for name in ("bwrap", "nice", "setpriv", "unshare")
+    )
+    argv = [nice, "-n", "5"]
+    if os.geteuid() == 0:
+        ids = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+        argv += [setpriv, *ids, "--"]
+    return [*argv, setpriv, "--pdeathsig", "KILL", "--", unshare, *_WITH_US, *over_root, bwrap]
 
 
 class Bubblewrap(InShell):
@@ -147,8 +149,7 @@ class Bubblewrap(InShell):
     def _spawn(self, info: int) -> "subprocess.Popen[bytes]":
         made = self._made
         script = supervisor("kill -KILL -1", _PREPARE, made.limits)
-        argv = ["nice", "-n", "5", *_as_nobody(), *_WITH_US, *_over_root(made)]
-        argv += ["bwrap", "--info-fd", str(info), *_NAMESPACES]
+        argv = [*_start(_over_root(made)), "--info-fd", str(info), *_NAMESPACES]
         argv += [*_file_system(made), "--chdir", made.workdir, "--", "bash", "-c", script, "shell"]
         env = {"PATH": _PATH, "HOME": "/root", "TERM": "dumb", "LANG": "C.UTF-8", "USER": "root"}
         try:
@@ -225,5 +226,6 @@ def _over_root(made: Made) -> list[str]:
     if made.root is None:
         return []
     limits = f"size={made.limits.storage_mb}m,nr_inodes={made.limits.files}"
-    apart = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private", "--"]
+    unshare = shutil.which("unshare") or "unshare"
+    apart = [unshare, "--user", "--map-root-user", "--mount", "--propagation", "private", "--"]
     return [*apart, "sh", "-c", _OVERLAY, "sh", limits]

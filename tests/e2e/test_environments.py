@@ -287,3 +287,33 @@ def test_one_that_is_killed_before_it_has_begun_says_so_at_once(monkeypatch):
     finally:
         place.stop()
         os.killpg(made[-1].pid, signal.SIGKILL)
+
+
+@needs_bubblewrap
+def test_bubblewrap_may_be_anywhere_on_the_path(opened, tmp_path, monkeypatch):
+    """What `doctor` and a plan have found must be what episodes start."""
+    real = shutil.which("bwrap")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for folder in {os.path.dirname(shutil.which(name)) for name in ("bwrap", "sh", "unshare")}:
+        for name in os.listdir(folder):
+            if name != "bwrap" and not (programs / name).exists():
+                (programs / name).symlink_to(f"{folder}/{name}")
+    monkeypatch.setenv("PATH", str(programs))
+    assert "bwrap is not there" in environments.missing("bubblewrap")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    began = elsewhere / "began"
+    began.touch()
+    own = elsewhere / "bwrap"
+    own.write_text(f'#!/bin/sh\necho x >>{began}\nexec {real} "$@"\n')
+    own.chmod(0o755)
+    began.chmod(0o666)
+    monkeypatch.setenv("PATH", f"{elsewhere}:{programs}")
+    if os.geteuid() == 0:  # bubblewrap is started as nobody then
+        for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
+            folder.chmod(folder.stat().st_mode | 0o55)
+    assert environments.missing("bubblewrap") is None
+    place = opened("bubblewrap")
+    assert place.exec("echo in; command -v bwrap", SOON).text.startswith("in\n")
+    assert began.read_text() == "x\nx\n"
