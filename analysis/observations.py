@@ -194,14 +194,26 @@ def _written(behaviour: Behaviour | None) -> list[Finding]:
         for cell in behaviour.cells
         if cell.signal and cell.signal[max(cell.signal)] < 0.1
     }
-    if dull:
-        names = labels.listed([name or "the only configuration" for name in dull], 3)
-        text = (
-            f"{names}: at the last iteration in more than nine of ten groups all answers have the "
-            "same reward, so there is little left to learn from."
-        )
-        found.append(Finding("rollouts_no_signal", "note", text, tuple(dull), {"mixed": dull}))
+    rewards = {cell.cell: cell.reward[max(cell.reward)] for cell in behaviour.cells if cell.reward}
+    wrong = [name for name in dull if rewards.get(name, 0.0) < _GOOD]
+    solved = [name for name in dull if name not in wrong]
+    for names, told in ((solved, _SOLVED), (wrong, _WRONG)):
+        if names:
+            listed = labels.listed([name or "the only configuration" for name in names], 3)
+            text = f"{listed}: {_SAME}, {told}."
+            evidence = {"mixed": {name: dull[name] for name in names}}
+            found.append(Finding("rollouts_no_signal", "note", text, tuple(names), evidence))
     return found
+
+
+_GOOD = 0.5
+"""The mean reward from which on answers count as right, as in tinker-cookbook."""
+_SAME = "at the last iteration in more than nine of ten groups all answers have the same reward"
+_SOLVED = "and a good one, so there is little left to learn"
+_WRONG = (
+    "and a low one: these groups teach nothing. The task may be too hard, or the reward broken "
+    "(`sweeper rollouts` shows the answers)"
+)
 
 
 @dataclass(frozen=True)

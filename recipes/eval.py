@@ -31,6 +31,7 @@ from . import (
     data_files,
     estimates,
     graders,
+    rewards,
     rundir,
     samplers,
     scores,
@@ -50,6 +51,9 @@ FREE = settings.FREE | {
     *("task", "digits", "length", "letters", "test_size", "function_seconds", "function_megabytes"),
 }
 """Settings that may change between starts: those that select items and those that judge them."""
+
+ENOUGH = 16
+"""Answers after which an evaluation ends if its grader has failed on all of them."""
 
 LINES = 10
 """Lines of metrics in an evaluation."""
@@ -395,12 +399,29 @@ class Evaluation:
         row = {"sample": 0, "text": text, "tokens": len(sequence.tokens), "ended": ended}
         return row | self.answers.grade(item, text)
 
+    def judging(
+        self, step: int, done: Sequence[tuple[Item, list[dict[str, Any]]]]
+    ) -> rewards.Judging:
+        """Record the answers so far that a grader could not judge."""
+        graded = [(item, row) for item, rows in done for row in rows if item.grader is not None]
+        failures = [
+            rewards.Failure(str(row["error"]), item.question.text, str(row.get("text", "")))
+            for item, row in graded
+            if row.get("error") is not None
+        ]
+        judges = {item.grader for item, row in graded if row.get("error") is not None}
+        judge = f"the grader {', '.join(sorted(filter(None, judges)))}"
+        return rewards.judging(self.directory, step, judge, failures, len(graded), "")
+
     def log(self, done: Sequence[tuple[Item, list[dict[str, Any]]]], total: int) -> None:
         """Log a line of metrics of the items so far, and print one."""
         step = len(done)
+        judging = self.judging(step, done)
         metrics = {"progress": step / total, **scores.measures(done)}
         self.directory.log_metrics(step, metrics)
         self.tracker.log(step, metrics)
+        if judging.answers >= ENOUGH or step == total:
+            judging.check()
         shown = metrics.get("test/accuracy")
         score = "" if shown is None else f"  test/accuracy {shown:.4f}"
         print(f"step {step}/{total}{score}", flush=True)

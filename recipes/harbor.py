@@ -32,7 +32,17 @@ import chz
 from sweeper import environments
 from sweeper.tasks import Task, read_all
 
-from . import harbor_trials, rollouts, rundir, samplers, scores, service, settings, tracking
+from . import (
+    harbor_trials,
+    rewards,
+    rollouts,
+    rundir,
+    samplers,
+    scores,
+    service,
+    settings,
+    tracking,
+)
 from .harbor_trials import Trial
 from .rollouts import Group, Problem
 from .service import RecipeError
@@ -159,8 +169,9 @@ class Trials:
         if self.stop.signum is not None:
             print(f"stopped by signal {self.stop.signum}", flush=True)
             return False
-        self._log(wanted)
+        judging = self._log(wanted)
         self._write(tasks, wanted)
+        judging.check()
         final = {"name": "final", "batch": len(wanted), "final": True} | self.tracker.mark
         if self.directory.last_record != final:
             self.directory.record_checkpoint(final)
@@ -261,8 +272,8 @@ class Trials:
         keys = [(task.name, number) for task, number in wanted]
         return [self.ended[key] for key in keys if key in self.ended]
 
-    def _log(self, wanted: Sequence[tuple[Task, int]]) -> None:
-        """Log the line of metrics."""
+    def _log(self, wanted: Sequence[tuple[Task, int]]) -> rewards.Judging:
+        """Log the line of metrics. Returns how many trials could not be judged."""
         found = self._in_order(wanted)
         if not found:
             raise RecipeError(f"no environment lives: all of {len(wanted)} trials were given up")
@@ -272,6 +283,12 @@ class Trials:
         overall = scores.scores_of(list(by_task.values()))
         own = {f"eval/{self.suite}/{key}": value for key, value in overall.items()}
         count = len(found)
+        failures = [
+            rewards.Failure(f"{one.task}: {one.judged.wrong}", one.task, one.rollout.text)
+            for one in found
+            if one.judged.wrong
+        ]
+        judging = rewards.judging(self.directory, 0, "the verifier", failures, count, "eval_test_")
         metrics = {
             "progress": 1.0,
             "test/reward": overall["score"],
@@ -281,7 +298,7 @@ class Trials:
             "env/all/total_episodes": count,
             "env/all/environment_failures": sum(self.failures.values()),
             "env/all/episodes_lost": len(self.lost),
-            "env/all/verifier_failures": sum(bool(one.judged.wrong) for one in found),
+            **judging.metrics("verifier"),
             "env/all/exact_tokens": sum(one.exact for one in found) / count,
             "time/episode": sum(one.rollout.about["seconds"] for one in found) / count,
             **own,
@@ -289,6 +306,7 @@ class Trials:
         self.directory.log_metrics(len(wanted), metrics)
         self.tracker.log(len(wanted), metrics)
         print(f"test/reward {metrics['test/reward']:.4f}", flush=True)
+        return judging
 
     def _write(self, tasks: Sequence[Task], wanted: Sequence[tuple[Task, int]]) -> None:
         """Write summaries, a transcript and trajectories, as other evaluations do."""

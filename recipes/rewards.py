@@ -4,27 +4,80 @@ Judging begins for every answer of a batch before the first result is waited for
 gets all requests at once.
 """
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from . import chat, rollouts, samplers
 from .rollouts import Problem
+from .rundir import RunDirectory
 from .sandbox import Function
-from .service import Service
+from .service import RecipeError, Service
 
 JUDGE = "Is this answer good?"
 VERDICT = "yes"
 """The question to a preference model after an answer, and its reply for a good one."""
 
 
-class Failure(NamedTuple):
-    """A call of a function that gave no score; the reward was 0."""
+FAILURES = "reward_failures.jsonl"
+"""File of a step with the answers that could not be judged."""
 
+
+class Failure(NamedTuple):
+    """An answer that a function or a verifier could not judge; the reward was 0."""
+
+    error: str
     question: str
     response: str
-    error: str
+
+
+class JudgeFailed(RecipeError):
+    """No answer of a step could be judged."""
+
+
+class Judging(NamedTuple):
+    """How many of a step's answers could not be judged. `broken` says why if it was all of
+    them."""
+
+    failed: int
+    answers: int
+    broken: str | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of answers that could not be judged."""
+        return self.failed / max(self.answers, 1)
+
+    def metrics(self, kind: str) -> dict[str, float]:
+        """Return the metrics of `reward` or `verifier` failures."""
+        return {
+            f"env/all/{kind}_failures": self.failed,
+            f"env/all/frac_{kind}_failed": self.share,
+        }
+
+    def check(self) -> None:
+        """Raise JudgeFailed if no answer could be judged: there is nothing to learn from."""
+        if self.broken is not None:
+            raise JudgeFailed(self.broken)
+
+
+def judging(
+    run: RunDirectory, step: int, judge: str, failures: Sequence[Failure], answers: int, name: str
+) -> Judging:
+    """Write the failures of a step to a file whose name begins with `name`, and print the first
+    one. `judge` names what failed, such as "the verifier"."""
+    if not failures:
+        return Judging(0, answers)
+    file = f"{name}{FAILURES}"
+    lines = "".join(json.dumps(failure._asdict()) + "\n" for failure in failures)
+    run.write_iteration(step, file, lines)
+    count = f"all {answers}" if len(failures) == answers else f"{len(failures)} of {answers}"
+    reason = " ".join(failures[0].error.split())
+    text = f"{judge} failed on {count} answers of step {step}: {reason}"
+    print(f"{text} (iteration_{step:06d}/{file})", flush=True)
+    return Judging(len(failures), answers, text if len(failures) == answers else None)
 
 
 class Reward(Protocol):
@@ -79,7 +132,7 @@ class FunctionReward:
         def reward() -> float:
             value, error = scored()
             if error is not None or value is None:
-                self.failures.append(Failure(question, text, error or "no score"))
+                self.failures.append(Failure(error or "no score", question, text))
             return value or 0.0
 
         return reward

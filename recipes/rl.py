@@ -19,7 +19,6 @@ A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path
 last checkpoint: the seed of each sample depends only on the run's seed, the step and the question.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -315,7 +314,10 @@ class GroupTrainer(Trainer):
         groups_due = self.sample_ahead(step)
         scores = self.begin_evaluation(step) if self.evaluation_due(step) else None
         groups = groups_due()
-        failed = self.write_failures(step)
+        judging = self.judging(step, groups)
+        if judging.broken is not None:
+            self.log(step, rollouts.metrics_of(groups) | self.failure_metrics(judging))
+            judging.check()
         kept = [group for group in groups if not (self.drops_constant and group.constant)]
         by_token, extra = self.token_advantages(kept)
         update = self.update(step, kept, by_token)
@@ -328,7 +330,7 @@ class GroupTrainer(Trainer):
             "optim/lr": settings.learning_rate_at(config, step),
             "optim/entropy": -sum(logprobs) / len(logprobs),
             **rollouts.metrics_of(groups),
-            **failed,
+            **self.failure_metrics(judging),
             **extra,
             "optim/staleness": step - self.begun_at(step),
             "num_groups": len(groups),
@@ -493,20 +495,24 @@ class GroupTrainer(Trainer):
             pairs = zip(self.held_out, requests, strict=True)
             begun = [self.begin_group(problem, request) for problem, request in pairs]
             groups = [judged() for judged in begun]
-            self.write_failures(step, "eval_test_")
+            judging = self.judging(step, groups, "eval_test_")
+            failed = self.failure_metrics(judging, "eval_test_")
             self.write_rollouts(step, "eval_test", groups, f"Running evaluation test {step}")
-            return rollouts.held_out_metrics(rollouts.metrics_of(groups))
+            return rollouts.held_out_metrics(rollouts.metrics_of(groups) | failed)
 
         return scores
 
-    def write_failures(self, step: int, name: str = "") -> dict[str, float]:
-        """Write the calls of a reward function that gave no score, and return their number."""
+    def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
+        """Record the answers that could not be judged."""
         failures, self.reward.failures = self.reward.failures, []
-        if failures:
-            lines = "".join(json.dumps(failure._asdict()) + "\n" for failure in failures)
-            self.run.write_iteration(step, f"{name}reward_failures.jsonl", lines)
-        function = self.config.reward_function is not None
-        return {"env/all/reward_failures": len(failures)} if function else {}
+        answers = sum(len(group.rollouts) for group in groups)
+        judge = f"reward_function {self.config.reward_function}"
+        return rewards.judging(self.run, step, judge, failures, answers, name)
+
+    def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
+        """Return the metrics of a step's failures."""
+        del name
+        return {} if self.config.reward_function is None else judging.metrics("reward")
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
         """Write summaries of all episodes, and a transcript of the first `num_groups_to_log`

@@ -19,6 +19,7 @@ def measures(done: Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]) -> dict[s
             found["test/stderr"] = overall["stderr"]
         errors = sum(row.get("error") is not None for _, rows in graded for row in rows)
         found["test/grader_errors"] = errors
+        found["test/frac_grader_failed"] = errors / sum(len(rows) for _, rows in graded)
     for suite in dict.fromkeys(item.suite for item, _ in graded):
         own = scores_of([rows for item, rows in graded if item.suite == suite])
         found |= {f"eval/{suite}/{key}": value for key, value in own.items()}

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from . import chat, data_files, rundir, samplers, service, tasks
+from .rewards import JudgeFailed
 from .trainer import Diverged, Trainer
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class Session(Trainer):
             found = does[order["kind"]](order)
         except Refused as error:
             found = {"error": str(error)}
-        except Diverged as error:  # the next start skips this order
+        except (Diverged, JudgeFailed) as error:  # the next start skips this order
             back = "the session goes back to before this order, from its last checkpoint"
             self.orders.put_answer(self.number, {"error": f"{error}; {back}"})
             raise

@@ -10,8 +10,8 @@ in rl.py: advantages within a group, losses, penalties, checkpoints.
 
 An environment that dies says nothing about the model: the episode is played again from its
 beginning, with the same seeds, and given up after `environment_retries`. It never counts as a
-reward of 0. An episode that the task's verifier cannot judge does count as 0, and such failures are
-counted.
+reward of 0. An episode that the task's verifier cannot judge does count as 0. Such failures are
+counted and printed, and a run ends at a step in which no episode could be judged.
 
 Every episode is kept in `episodes.jsonl` until the next checkpoint: a run that is stopped or killed
 in the middle of a step resumes without playing finished episodes again.
@@ -33,7 +33,18 @@ from sweeper import environments
 from sweeper.environments import Died, Environment, NotThere
 from sweeper.tasks import Task, TaskFailed, made_of, read_all
 
-from . import chat, episodes, hyperparams, rl, rollouts, samplers, service, settings, tasks
+from . import (
+    chat,
+    episodes,
+    hyperparams,
+    rewards,
+    rl,
+    rollouts,
+    samplers,
+    service,
+    settings,
+    tasks,
+)
 from .episodes import Played, Player, Sampled
 from .rollouts import Group, Problem
 from .service import RecipeError
@@ -389,15 +400,28 @@ class EpisodeTrainer(rl.GroupTrainer):
 
         def scores() -> dict[str, float]:
             groups = groups_due()
+            judging = self.judging(step, groups, "eval_test_")
+            failed = self.failure_metrics(judging, "eval_test_")
             self.write_rollouts(step, "eval_test", groups, f"Running evaluation test {step}")
-            return rollouts.held_out_metrics(rollouts.metrics_of(groups) | self.told("test"))
+            return rollouts.held_out_metrics(rollouts.metrics_of(groups) | failed)
 
         return scores
 
-    def write_failures(self, step: int, name: str = "") -> dict[str, float]:
-        """Return the counts of failures and stops of a step's episodes."""
-        del step, name
-        return self.told("train")
+    def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
+        """Record the episodes that the verifiers of their tasks could not judge."""
+        every = [one.played for own in self.batch[_split_of(name)] for one in own]
+        played = [one for one in every if one is not None]
+        tags = [group.problem.tag for group in groups for _ in group.rollouts]
+        failures = [
+            rewards.Failure(f"{tag}: {one.wrong}", tag, one.rollout.text)
+            for tag, one in zip(tags, played, strict=True)
+            if one.wrong
+        ]
+        return rewards.judging(self.run, step, "the verifier", failures, len(played), name)
+
+    def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
+        """Return the metrics of all failures and stops of a step's episodes."""
+        return self.told(_split_of(name)) | judging.metrics("verifier")
 
     def told(self, split: str) -> dict[str, float]:
         """Return counts of failures, the share of each reason to end, and mean durations."""
@@ -406,7 +430,6 @@ class EpisodeTrainer(rl.GroupTrainer):
         found: dict[str, float] = {
             "env/all/environment_failures": sum(one.failures for one in every),
             "env/all/episodes_lost": len(every) - len(played),
-            "env/all/verifier_failures": sum(bool(one.wrong) for one in played),
             "env/all/summaries": _mean(
                 [float(sum("summary" in t.metrics for t in p.rollout.turns)) for p in played]
             ),
@@ -438,6 +461,11 @@ class EpisodeTrainer(rl.GroupTrainer):
             for place, played in enumerate(every)
         ]
         self.run.write_iteration(step, f"{name}_trajectories.jsonl", "\n".join(lines) + "\n")
+
+
+def _split_of(name: str) -> str:
+    """Return the split of episodes whose files begin with `name`."""
+    return "test" if name else "train"
 
 
 def _rollouts(group: Sequence[Ended]) -> list[rollouts.Rollout]:

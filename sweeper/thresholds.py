@@ -85,6 +85,10 @@ RULES: dict[str, Rule] = {
             "steps": _steps(8),
         },
     ),
+    "judge_failed": Rule(
+        "a reward function, verifier or grader fails on answers",
+        {"above": Threshold(0.1, 0.0, 1.0, "share of the answers of a step")},
+    ),
     "length": Rule(
         "answers grow long, and no better",
         {

@@ -17,6 +17,8 @@ ADVICE = {
     "the same model and settings",
     "no_signal": "read `sweeper rollouts`: the task may be too hard, the reward broken, or "
     "max_tokens too short for any answer; warm up with SFT, or make the reward denser",
+    "judge_failed": "mend the reward function, verifier or grader and `sweeper retry`; all errors "
+    "are in `iteration_*/reward_failures.jsonl` of the run",
     "length": "read `sweeper rollouts`; lower max_tokens or the temperature, or take the length "
     "into the reward",
     "truncation": "raise max_tokens, or ask for shorter answers: what is cut off earns nothing",

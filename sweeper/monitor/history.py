@@ -167,6 +167,7 @@ class History:
 _FROM_ROLLOUTS = {
     "mixed": "groups of rollouts",
     "good": "groups of rollouts",
+    "bad": "groups of rollouts",
     "truncated": "rollouts",
     "length": "rollouts",
     "reward": "rollouts",

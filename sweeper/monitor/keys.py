@@ -31,16 +31,26 @@ ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "mixed": (("env/all/by_group/frac_mixed",), r"(?:^|/)frac_mixed$"),
     "same": ((), r"(?:^|/)frac_reward_zero_std$"),
+    "bad": (("env/all/by_group/frac_all_bad",), r"(?:^|/)frac_all_bad$"),
     "good": (("env/all/by_group/frac_all_good",), r"(?:^|/)frac_all_good$"),
     "length": (
         ("env/all/ac_tokens_per_turn", "ac_tokens_per_turn", "response_length"),
         r"(?:response|completion)s?[/_](?:mean_)?length(?:[/_]mean)?$",
     ),
+    "failed": (
+        (
+            "env/all/frac_reward_failed",
+            "env/all/frac_verifier_failed",
+            "test/frac_grader_failed",
+        ),
+        r"(?:^|/)frac_(?:reward|verifier|grader)_failed$",
+    ),
     "truncated": ((), r"truncat\w*[/_](?:ratio|rate|frac\w*|share)$|(?:length|s)/clip\w*_ratio$"),
 }
 """For each role its usual keys, the likeliest first, and a pattern for others. `mixed` is the share
-of groups whose rewards differ, `same` the share of the others, `good` the share of groups that are
-all right; `truncated` is the share of answers that were cut off."""
+of groups whose rewards differ, `same` the share of the others. `good` and `bad` are the shares of
+groups that are all right and all wrong. `truncated` is the share of answers that were cut off,
+`failed` of those that could not be judged."""
 
 _NOT_TRAINING = re.compile(r"(?:^|[/_])(?:test|eval|val|valid|validation|dev)(?:[/_]|$)")
 _SETTING = re.compile(

@@ -5,12 +5,16 @@ They are read where the metrics do not say so. Their shape is tinker-cookbook's
 `stop/max_tokens` (or `max_tokens_reached`) among the metrics of its turn. Pure.
 """
 
+import json
+import re
 from typing import cast
 
 from sweeper.metrics import as_float, parse
 
-__all__ = ["path_of", "summarise"]
+__all__ = ["failure_path", "first_error", "path_of", "summarise"]
 
+_ERROR = re.compile(r'\{"error": ("(?:[^"\\]|\\.)*")')
+_LONGEST = 300
 _CUT = ("stop/max_tokens", "max_tokens_reached")
 _GOOD = 0.5
 """The reward from which on a group counts as all right, as in tinker-cookbook's `frac_all_good`."""
@@ -19,6 +23,20 @@ _GOOD = 0.5
 def path_of(folder: str, step: float) -> str:
     """The file with the rollouts of a step, in the recipe's folder."""
     return f"{folder}/iteration_{int(step):06d}/train_rollout_summaries.jsonl"
+
+
+def failure_path(folder: str, step: float) -> str:
+    """The file with the answers of a step that could not be judged."""
+    return f"{folder}/iteration_{int(step):06d}/reward_failures.jsonl"
+
+
+def first_error(data: bytes) -> str | None:
+    """Return the error with which such a file begins. The rest of its line may be missing."""
+    match = _ERROR.match(data.decode(errors="replace"))
+    try:
+        return None if match is None else " ".join(str(json.loads(match[1])).split())[:_LONGEST]
+    except ValueError:
+        return None
 
 
 def summarise(data: bytes) -> dict[str, float]:
@@ -48,7 +66,9 @@ def summarise(data: bytes) -> dict[str, float]:
     if several:
         same = [group for group in several if len(set(group)) == 1]
         found["mixed"] = 1 - len(same) / len(several)
-        found["good"] = sum(group[0] >= _GOOD for group in same) / len(several)
+        good = sum(group[0] >= _GOOD for group in same)
+        found["good"] = good / len(several)
+        found["bad"] = (len(same) - good) / len(several)
     if known:
         found["truncated"] = cut / known
     if lengths:

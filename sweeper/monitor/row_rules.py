@@ -11,9 +11,12 @@ from typing import NamedTuple
 
 from sweeper.monitor.history import Evidence, History, deviation, median
 
-__all__ = ["ROW_RULES", "RowRule", "Thresholds", "judge"]
+__all__ = ["JUDGE_FAILED", "ROW_RULES", "RowRule", "Thresholds", "judge"]
 
 Thresholds = Mapping[str, float]
+
+JUDGE_FAILED = "judge_failed"
+"""The rule whose message gets the error of the function that failed."""
 
 _NEAR_ZERO = 0.1
 """A loss below this share of its start has come near zero."""
@@ -156,9 +159,29 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
     steps = int(thresholds["steps"])
     text = (
         f"{now:.1%} of the groups of the last {steps} steps had answers that earned differently"
-        f"{_at(series.step)}"
+        f"{_all_alike(history, thresholds['steps'])}{_at(series.step)}"
     )
     return Evidence(series.key, series.step, now, thresholds["below"], text)
+
+
+def _all_alike(history: History, steps: float) -> str:
+    """How many groups were all wrong or all right: the first teach nothing, the others no more."""
+    told: list[str] = []
+    for role, what in (("bad", "all wrong"), ("good", "all right")):
+        series = history.series.get(role)
+        values = None if series is None else series.over(steps)
+        if values:
+            told.append(f"{sum(values) / len(values):.0%} were {what}")
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _judge_failed(history: History, thresholds: Thresholds) -> Evidence | None:
+    failed = history.series["failed"]
+    now = failed.values[-1]
+    if now <= thresholds["above"]:
+        return None
+    text = f"{now:.0%} of the answers could not be judged{_at(failed.step)}, and counted as wrong"
+    return Evidence(failed.key, failed.step, now, thresholds["above"], text)
 
 
 def _length(history: History, thresholds: Thresholds) -> Evidence | None:
@@ -211,6 +234,7 @@ ROW_RULES = (
     RowRule("entropy", ("entropy",), _entropy),
     RowRule("kl", ("kl",), _kl),
     RowRule("no_signal", ("mixed", "same"), _no_signal),
+    RowRule(JUDGE_FAILED, ("failed",), _judge_failed),
     RowRule("length", ("length",), _length),
     RowRule("truncation", ("truncated",), _truncation),
 )

@@ -15,8 +15,8 @@ from sweeper.metrics import Row, as_float
 from sweeper.model.json_values import table_of
 from sweeper.monitor.clock_rules import judge_clock
 from sweeper.monitor.history import Evidence, History, Vitals
-from sweeper.monitor.rollouts import path_of, summarise
-from sweeper.monitor.row_rules import judge
+from sweeper.monitor.rollouts import failure_path, first_error, path_of, summarise
+from sweeper.monitor.row_rules import JUDGE_FAILED, judge
 from sweeper.monitor.tail import Tail
 from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
@@ -32,6 +32,7 @@ _ROW_BYTES = 200
 _MOST_REMOTE = 20
 """Attempts whose metrics are read in one look, on a store that is elsewhere."""
 _ROLLOUT_BYTES = 262_144
+_ERROR_BYTES = 16_384
 _MOST_ROLLOUTS = 20
 _TRIES = 3
 """After so many steps without rollouts no more are expected."""
@@ -189,7 +190,10 @@ class Watcher:
                 watch.history.add(row)
                 continue
             watch.history.add(row, self._rollouts(watch, seen, row) if number >= recent else None)
-            self._note(seen, judge(watch.history, self._open(seen), self._failed), found)
+            judged = judge(watch.history, self._open(seen), self._failed)
+            if JUDGE_FAILED in judged:
+                judged[JUDGE_FAILED] = self._with_error(seen, judged[JUDGE_FAILED])
+            self._note(seen, judged, found)
         own = [row for row, copied in fresh.rows if not copied]
         if own:
             self._time(watch, own, now)
@@ -232,6 +236,15 @@ class Watcher:
         watch.took.extend(seconds for seconds in took if seconds)
         watch.steps += len(rows)
         watch.at = now
+
+    def _with_error(self, seen: Seen, evidence: Evidence) -> Evidence:
+        """Add the error of the function that failed, where it can be read."""
+        path = failure_path(self._layout.recorded(seen.run, seen.attempt), evidence.step or 0)
+        with suppress(NotFound, StoreError):
+            error = first_error(self._store.read_range(path, 0, _ERROR_BYTES))
+            if error is not None:
+                return evidence._replace(message=f"{evidence.message}: {error}")
+        return evidence
 
     def _rollouts(self, watch: _Watch, seen: Seen, row: Row) -> dict[str, float]:
         """Summarise the rollouts of a row's step, if there are any."""

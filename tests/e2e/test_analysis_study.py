@@ -365,6 +365,22 @@ def test_rollouts_are_counted_by_question(graded: Any):
     assert cell.rollouts == 2 * 12
 
 
+@pytest.mark.parametrize(
+    ("rewards", "said", "not_said"),
+    [
+        ([[0, 0], [0.1, 0.1]], "a low one: these groups teach nothing", "little left to learn"),
+        ([[1, 1], [0.9, 0.9]], "a good one, so there is little left to learn", "teach nothing"),
+    ],
+)
+def test_groups_that_are_all_wrong_are_told_from_those_that_are_solved(
+    graded: Any, tmp_path: Path, rewards: Any, said: str, not_said: str
+):
+    graded(rewards, rewards)
+    finding = kinds(studied(tmp_path))["rollouts_no_signal"]
+    assert said in finding.text
+    assert not_said not in finding.text
+
+
 def test_answers_that_did_not_end_are_cut(graded: Any):
     assert graded([[0, 1]], [[1, 0]], ended=False).cells[0].truncated == 1.0
 

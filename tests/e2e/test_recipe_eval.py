@@ -139,6 +139,15 @@ def test_several_samples_by_a_function_of_the_users(recipes, tmp_path):
     assert "fails on question='0+1='" in done.stderr
     assert "ZeroDivisionError: division by zero (line 2)" in done.stderr
     assert asked(recipes) == before
+    function.write_text(
+        "def score(question, response, answer):\n    return 1.0 if response == answer else {}[0]\n"
+    )
+    done = recipes.run("eval", tmp_path / "failed", **settings)
+    said = f"the grader {function}:score failed on all 12 answers of step 6: KeyError: 0 (line 2)"
+    assert (done.returncode, done.stderr) == (1, f"error: {said}\n")
+    last = recipes.measured(tmp_path / "failed")[-1]
+    assert (last["test/grader_errors"], last["test/frac_grader_failed"]) == (12, 1.0)
+    before = asked(recipes)
     function.write_text("def score(question, response, answer):\n    return len(response) > 0\n")
     recipes.succeed("eval", tmp_path / "run", **settings)
     rows = recipes.read(tmp_path / "run" / "items.jsonl")

@@ -95,6 +95,29 @@ def test_a_users_function_is_tried_first_and_its_failures_are_kept(recipes, warm
             assert episode["total_reward"] == pytest.approx(expected)
 
 
+def test_a_function_that_fails_on_all_answers_of_a_step_ends_the_run(recipes, tmp_path):
+    """Its rewards would all be 0, and nothing would be learned until somebody looked."""
+    function = tmp_path / "score.py"
+    body = "    if response != answer:\n        raise KeyError(response[:1])\n    return 1.0\n"
+    function.write_text(f"def score(question, response, answer):\n{body}")
+    settings = RL | {"max_steps": 3, "eval_every": 0, "reward_function": f"{function}:score"}
+    settings |= {"length": 6, "letters": 8}
+    done = recipes.run("rl", tmp_path / "run", **settings)
+    assert done.returncode == 1
+    said = f"reward_function {function}:score failed on all 64 answers of step 0: KeyError: "
+    assert done.stderr.startswith(f"error: {said}")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stdout
+    [line] = recipes.measured(tmp_path / "run")
+    assert line["env/all/frac_reward_failed"] == 1.0
+    # Mended, it goes on with the same run.
+    function.write_text("def score(question, response, answer):\n    return 0.5\n")
+    recipes.succeed("rl", tmp_path / "run", **settings | {"max_steps": 3})
+    lines = recipes.measured(tmp_path / "run")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert lines[0]["env/all/frac_reward_failed"] == lines[-1]["test/env/all/reward_failures"] == 0
+
+
 STALE = RL | {"max_steps": 12, "save_every": 4, "group_size": 4, "max_steps_off_policy": 2}
 STALE |= {"eval_every": 5, "kl_penalty_coef": 0.05}
 

@@ -259,6 +259,23 @@ def test_what_is_wrong_is_told_in_a_line(recipes, tmp_path):
     assert "unsafe=True" in done.stderr
 
 
+def test_verifiers_that_fail_on_all_episodes_of_a_step_end_the_run(recipes, tmp_path):
+    tasks = tmp_path / "tasks"
+    subprocess.run(["cp", "-r", str(TASKS), str(tasks)], check=True)
+    for path in tasks.glob("*/tests/test.sh"):
+        path.write_text("#!/bin/bash\nexit 3\n")
+    done = recipes.run("terminal", tmp_path / "run", **SMALL | {"tasks": tasks, "group_size": 2})
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the verifier failed on all 6 answers of step 0: ")
+    assert done.stderr.count("\n") == 1
+    [line] = recipes.measured(tmp_path / "run")
+    assert line["env/all/verifier_failures"] == 6
+    assert line["env/all/frac_verifier_failed"] == 1.0
+    kept = recipes.read(tmp_path / "run" / "iteration_000000" / "reward_failures.jsonl")
+    assert len(kept) == 6
+    assert all(one["error"].startswith(f"{one['question']}: ") for one in kept)
+
+
 def test_episodes_in_a_folder_are_the_same(recipes, whole, tmp_path):
     """Without isolation, for who says so: by the same seeds the same commands and rewards, of tasks
     that use no path of their own."""

@@ -159,9 +159,29 @@ def test_no_signal() -> None:
     assert run(both(mixed=[0.0] * 7, good=[0.0] * 7)) == {}
     assert run(both(mixed=[0.0] * 12, good=[1.0] * 12)) == {}  # it can do them all
     assert run(both(mixed=[0.0, 0.125] * 6, good=[0.0] * 12)) == {}
+    shares = {MIXED: 0.0, GOOD: 0.25, "env/all/by_group/frac_all_bad": 0.75}
+    told = run([shares] * 8)["no_signal"].message
+    assert "(75% were all wrong, 25% were all right)" in told
     inverted = of("frac_reward_zero_std", [1.0] * 8)
     assert set(run(inverted)) == {"no_signal"}
     assert run(of("frac_reward_zero_std", [0.5] * 12)) == {}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "env/all/frac_reward_failed",
+        "env/all/frac_verifier_failed",
+        "test/frac_grader_failed",
+        "own/frac_reward_failed",
+    ],
+)
+def test_answers_that_cannot_be_judged_are_told_at_the_first_step(key: str) -> None:
+    found = run(of(key, [0.0, 0.0625, 0.875]))["judge_failed"]
+    assert (found.key, found.step, found.value, found.bound) == (key, 2, 0.875, 0.1)
+    assert "88% of the answers could not be judged at step 2" in found.message
+    assert run(of(key, [0.0625] * 12)) == {}
+    assert run(of(key, [0.875]), given={"judge_failed": {"above": 0.9}}) == {}
 
 
 def test_length() -> None:
@@ -189,7 +209,8 @@ def test_rollouts_tell_what_metrics_do_not() -> None:
     cut = {"stop/max_tokens": 1.0}
     data = line(0, 1.0) + line(0, 1.0) + line(1, 0.0, **cut) + line(1, 0.5)
     found = summarise(data)
-    assert found == {"reward": 0.625, "mixed": 0.5, "good": 0.5, "truncated": 0.25, "length": 6}
+    shares = {"mixed": 0.5, "good": 0.5, "bad": 0.0, "truncated": 0.25}
+    assert found == {"reward": 0.625, "length": 6} | shares
     # A group that may have been cut in two says nothing of its answers.
     assert summarise(data + line(2, 0.0) + b'{"group_idx": 2, "total_rew')["mixed"] == 0.5
     assert summarise(b"") == {}

@@ -137,6 +137,29 @@ def test_copies_of_the_attempt_before_are_marked(folder: Folder, most: int) -> N
     assert folder.tail(2, most) == expected
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (json.dumps({"error": 'KeyError:\n"a" (line 2)', "question": "q"}) + "\n", '"a" (line 2)'),
+        (json.dumps({"error": "KeyError", "response": "x" * 10**5}), ": KeyError"),
+        ("[1]\n", "and counted as wrong"),
+        (None, "and counted as wrong"),
+    ],
+)
+def test_the_alarm_of_a_broken_reward_has_its_error(
+    folder: Folder, written: str | None, said: str
+) -> None:
+    """Who reads the alarm shall not have to look for what the function raised."""
+    if written is not None:
+        path = f"{folder.layout.log_path('r', 1)}/iteration_000001/reward_failures.jsonl"
+        folder.store.append(path, written.encode())
+    folder.write(rows(0) + rows(1, **{"env/all/frac_reward_failed": 1.0}))
+    found, _ = folder.watcher().look([Seen("r", 1, running=True)])
+    [alarm] = [one for one in found if one.rule == "judge_failed"]
+    assert alarm.evidence.message.endswith(said)
+    assert "\n" not in alarm.evidence.message
+
+
 def test_an_attempt_that_began_anew_has_no_copies(folder: Folder) -> None:
     folder.write(rows(0, 1, time=1))
     folder.write(rows(0, 1, time=2), attempt=2)
