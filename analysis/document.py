@@ -198,6 +198,7 @@ def _run_row(run: RunData, prices: Mapping[str, float]) -> dict[str, Any]:
         "tokens": dict(run.cost.tokens),
         "dollars": dollars(run.cost, prices),
         "diverged": run.diverged,
+        "missing": run.missing,
         "counts": run.counts,
         "wandb": run.link,
         "alarms": [alarm.rule for alarm in run.alarms],

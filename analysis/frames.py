@@ -84,7 +84,9 @@ class RunData:
     `curves` holds the keys that are drawn. `clocks` holds what an x axis may show instead of the
     step ("tokens", "time"), one value per row of the history. `items` has the run's answers by
     task, and `unread` the files of answers that are too large to read. `link` is the run's page at
-    W&B. `alarms` are those raised while it ran. `origin` is what it executed.
+    W&B. `alarms` are those raised while it ran. `origin` is what it executed. `missing` is the
+    number of rows at its end that should have a value of the metric and have none: it may have
+    diverged since.
     """
 
     id: str
@@ -117,6 +119,7 @@ class RunData:
     alarms: tuple[Alarm, ...] = ()
     superseded: bool = False
     origin: Origin | None = field(default=None, compare=False)
+    missing: int = 0
 
     @property
     def counts(self) -> bool:
@@ -431,6 +434,7 @@ def _read(
         sweep=run.sweep,
         link=_link(run),
         origin=run.origin,
+        missing=history.missing(name) if name in keys else 0,
         **judged_values,
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.series import EMPTY, Floats, Series
+from sweeper.results.metrics_reader import missing_at_end
 from sweeper.results.objective import counting_rows
 from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.tables.columns import Columns, present
@@ -73,6 +74,10 @@ class History:
         """The values by row, and whether any is not NaN."""
         values = self._of(key)
         return values, ~np.isnan(values)
+
+    def missing(self, key: str) -> int:
+        """The number of rows at the end that should have a number of a key and have none."""
+        return missing_at_end(self._columns, key)
 
     def series(self, key: str) -> Series:
         """The points of a key that count (`objective.counting_rows`), including NaN. If no row

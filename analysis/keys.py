@@ -69,13 +69,20 @@ _NEVER_NEGATIVE = frozenset(
 )
 
 
+_TURNED = frozenset(("anti", "minus", "neg", "negated", "negative", "non", "not"))
+"""Words that turn the meaning of the others around, or may."""
+
+
 def words_of(key: str) -> frozenset[str]:
     """The words in a key."""
     return frozenset(re.split(r"[^a-z0-9]+", key.lower()))
 
 
 def goal_of(key: str) -> str | None:
-    """The goal of a metric, if its name implies one: "minimize" or "maximize"."""
+    """The goal of a metric, if its name implies one: "minimize" or "maximize". A negated name
+    (`neg_log_loss`, `not_correct`) implies none."""
+    if words_of(key) & _TURNED:
+        return None
     more, less = (bool(words & words_of(key)) for words in (_MORE, _LESS))
     return None if more == less else "maximize" if more else "minimize"
 
@@ -85,6 +92,8 @@ def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
     to `high`. A share is from 0 to 1, and so is a reward that was never outside. An error is not
     negative. Infinite if nothing is known."""
     parts = words_of(key)
+    if parts & _TURNED:
+        return -math.inf, math.inf
     if parts & _LESS:
         never = bool(parts & _NEVER_NEGATIVE) and low >= 0
         return (0.0 if never else -math.inf), math.inf
@@ -129,5 +138,6 @@ def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
 
 def _ranked(role: str, keys: Collection[str]) -> list[str]:
     exact = [key for key in _EXACT[role] if key in keys]
-    worded = sorted((k for k in keys if _WORDS[role].search(k)), key=lambda k: (len(k), k))
+    found = (k for k in keys if _WORDS[role].search(k) and not words_of(k) & _TURNED)
+    worded = sorted(found, key=lambda k: (len(k), k))
     return list(dict.fromkeys((*exact, *worded)))

@@ -11,11 +11,13 @@ all runs of a sweep alike, if over the last two times `OF` values
 - runs go nowhere: the mean of the later half differs from that of the earlier by less than a single
   value scatters (root mean square over the runs).
 
-Both are means over all runs that count, and look at no cell's standing: the choice favours none.
+A few values far from all others decide nothing: the scatter comes from the median of the squared
+differences, and for the rest each value counts as at most `_FAR` scatters from the median of its
+run. Both look at all runs that count and at no cell's standing: the choice favours none.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +29,11 @@ __all__ = ["OF", "settle"]
 
 OF = 5
 """So many of the last values are averaged."""
+
+
+_FAR = 3.0
+_CHI = 0.454936
+"""The median of the square of a standard normal value."""
 
 
 def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
@@ -49,25 +56,28 @@ def _judged(data: SweepData, metric: Metric, ends: Ends | None) -> SweepData:
 def _ends(sweeps: Sequence[SweepData]) -> Ends | None:
     """None where a run that counts has too few values, or there is one alone."""
     tails: list[Floats] = []
-    cells: dict[tuple[int, str], list[float]] = {}
+    cells: dict[tuple[int, str], list[int]] = {}
     for number, data in enumerate(sweeps):
         for run in data.runs:
             if run.counts and data.metric is not None:
                 tail = _tail(run, data.metric)
                 if tail is None:
                     return None
+                cells.setdefault((number, run.cell), []).append(len(tails))
                 tails.append(tail)
-                cells.setdefault((number, run.cell), []).append(float(tail[-1]))
     if len(tails) < 2:
         return None
     table = np.array(tails)
     unit = float(np.abs(table).max()) or 1.0
     table = table / unit
     second = np.diff(table, n=2, axis=1)
+    scatter = math.sqrt(float(np.median(second**2)) / (6 * _CHI))
+    middle = np.median(table, axis=1, keepdims=True)
+    table = np.clip(table, middle - _FAR * scatter, middle + _FAR * scatter)
     moved = table[:, OF:].mean(axis=1) - table[:, :OF].mean(axis=1)
     return Ends(
-        scatter=float(np.sqrt((second**2).mean() / 6)) * unit,
-        between=_between(cells, unit) * unit,
+        scatter=scatter * unit,
+        between=_between([table[rows, -1] for rows in cells.values()]) * unit,
         moved=float(np.sqrt((moved**2).mean())) * unit,
     )
 
@@ -80,10 +90,8 @@ def _tail(run: RunData, metric: Metric) -> Floats | None:
     return values
 
 
-def _between(cells: Mapping[tuple[int, str], Sequence[float]], unit: float) -> float:
-    """Of the last values: within cells that were repeated, else over all."""
-    groups = [np.asarray(own) / unit for own in cells.values() if len(own) > 1]
-    if not groups:
-        groups = [np.array([value for own in cells.values() for value in own]) / unit]
+def _between(cells: Sequence[Floats]) -> float:
+    """The standard deviation of the last values: within cells that were repeated, else over all."""
+    groups = [own for own in cells if len(own) > 1] or [np.concatenate(cells)]
     squares = math.fsum(float(((own - own.mean()) ** 2).sum()) for own in groups)
     return math.sqrt(squares / sum(len(own) - 1 for own in groups))

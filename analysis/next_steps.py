@@ -33,6 +33,8 @@ def next_steps(
         runs = labels.plural(following.runs, "new run")
         steps.append(f"next.yaml beside this report is that grid: {runs}.")
     fewest = min((cell.summary.n for cell in ranking.measured), default=0)
+    if "missing_end" in by_kind:
+        steps.append("Read in the logs whether the runs without a last value have diverged.")
     if "tied" in by_kind:
         steps.append(to_part)
         if fewest < 2 and "not_compared" in by_kind:

@@ -310,6 +310,15 @@ def _judgement(found: Estimate, p: float | None, metric: Metric) -> str:
     return "B better" if metric.sign * found.value < 0 else "A better"
 
 
+def _doubts(row: Row, metric: str) -> Iterator[str]:
+    """Say of which cells a run may have diverged, since the metric is missing at its end."""
+    for side, cell in (("A", row.a), ("B", row.b)):
+        runs = sum(run.missing > 0 and not run.diverged for run in cell.runs)
+        if runs:
+            which = f"{labels.plural(runs, 'run')} of {short_name(cell)} in {side}"
+            yield f"  ! {which} may have diverged: the last rows have no {metric}"
+
+
 def _lines(found: Versus) -> Iterator[str]:
     better = "lower" if found.metric.goal == "minimize" else "higher"
     yield f"A {found.a}"
@@ -330,6 +339,8 @@ def _lines(found: Versus) -> Iterator[str]:
         if row.over_seeds is not None and row.over_seeds.low is not None:
             line += f"; on shared seeds {_told(row.over_seeds, found.scale)}"
         yield line.replace(labels.MINUS, "-")
+    for row in found.rows:
+        yield from (line.replace(labels.MINUS, "-") for line in _doubts(row, found.metric.name))
     if found.overall is not None:
         judged = _judgement(found.overall, found.overall.p, found.metric)
         yield f"  on average: {_told(found.overall, found.scale)}, {judged}".replace(

@@ -20,6 +20,7 @@ def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> It
     them."""
     if diverged:
         yield from _diverged(data, ranking)
+    yield from _missing_end(data)
     yield from _failed(data, ranking)
     yield from _otherwise(data)
     yield from _repeated(data)
@@ -49,6 +50,24 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
         text += f" What is left of {names} is better than the best named here."
     evidence = {"runs": [run.name for run in runs], "better": [cell.name for cell in ahead]}
     return [Finding("diverged", "warning", text, cells, evidence)]
+
+
+def _missing_end(data: SweepData) -> list[Finding]:
+    """The finding that the values of some runs are not from their ends."""
+    runs = [run for run in data.runs if run.missing and not run.diverged]
+    if not runs or data.metric is None:
+        return []
+    first, name = runs[0], data.metric.name
+    cells = tuple(dict.fromkeys(run.cell for run in runs))
+    rows = f"{first.missing} rows have" if first.missing > 1 else "row has"
+    text = (
+        f"{labels.plural(len(runs), 'run')} of {labels.plural(len(cells), 'cell')} may have "
+        f"diverged: the last {rows} no {name} in {first.name or 'the only run'}, though those "
+        f"before have. Some programs write null, or nothing, for NaN. The last number counts, from "
+        f"step {first.step:g}: look at the log before you believe it."
+    )
+    evidence = {"runs": {run.name: run.missing for run in runs}}
+    return [Finding("missing_end", "warning", text, cells, evidence)]
 
 
 _RULES = {

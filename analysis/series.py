@@ -1,5 +1,6 @@
 """One key of one run, as arrays. Pure."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +52,8 @@ class Ends(NamedTuple):
     def noisy(self) -> bool:
         """Whether a mean of a few values is better: they have no trend, and their scatter is at
         least half of the variance between runs."""
-        return 0 < self.scatter >= self.moved and self.scatter**2 >= self.between**2 / 2
+        # Not by their squares, which of huge values are no floats.
+        return 0 < self.scatter >= self.moved and self.scatter >= self.between / math.sqrt(2)
 
 
 _NO = np.empty(0)

@@ -149,7 +149,9 @@ def decide(
     to_part = how_to_part(ranking, following, None if lead is None else lead.needed, prices or {})
     return Verdict(
         kind=kind,
-        label=_label(kind, findings) + (", at the edge of the grid" if at_edge else ""),
+        label=_label(kind, findings)
+        + (", at the edge of the grid" if at_edge else "")
+        + (", may have diverged" if best is not None and _is_doubtful(best, findings) else ""),
         at_edge=at_edge,
         headline=_headline(best),
         measure=measure(data),
@@ -170,6 +172,11 @@ def _label(kind: str, findings: Sequence[Finding]) -> str:
     if kind == "ahead" and few is not None:
         return f"ahead, by {labels.plural(few['runs'][0], 'run')}"
     return _LABELS[kind]
+
+
+def _is_doubtful(best: Cell, findings: Sequence[Finding]) -> bool:
+    """Whether the metric of a run of the best cell is missing at its end."""
+    return any(f.kind == "missing_end" and best.name in f.cells for f in findings)
 
 
 def _up_here(finding: Finding) -> bool:
@@ -240,6 +247,8 @@ def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
         return Check("Stable?", f"{labels.plural(cells, 'cell')} diverged", False)
+    if any(finding.kind == "missing_end" for finding in findings):
+        return Check("Stable?", "some runs may have diverged", False)
     if any(finding.kind == "unstable" for finding in findings):
         best = "best" in _unstable_text(findings)
         return Check("Stable?", "some runs fell back", not best)
@@ -326,7 +335,7 @@ def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str
         complete = all(run.state == "succeeded" for run in data.runs)
         # What is left of a cell that lost a run was compared with nothing.
         whole = not any(cell.diverged for cell in ranking.measured)
-        whole = whole and not kinds & {"unmeasured", "few_runs"}
+        whole = whole and not kinds & {"unmeasured", "few_runs", "missing_end"}
         return "clear" if complete and whole else "ahead"
     return "alone" if "alone" in kinds else "none"
 

@@ -19,15 +19,23 @@ __all__ = [
     "Point",
     "Row",
     "as_float",
+    "as_number",
     "as_step",
+    "describe",
+    "describe_malformed",
     "ends_final",
     "merge",
     "merge_checkpoints",
     "numbers",
     "parse",
+    "written",
 ]
 
 Row = dict[str, object]
+
+_SHOWN = 3
+_LONGEST = 60
+"""The most keys, and characters, of a record that a message quotes."""
 
 
 class Parsed(NamedTuple):
@@ -99,17 +107,21 @@ def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
 def merge(attempts: Iterable[Parsed]) -> Merged:
     """The attempts of a run, oldest first, as one history.
 
-    Per (step, key) the later attempt wins, and within one file the later line. Rows without a
-    step cannot be told apart by anything, and an attempt that resumed begins with copies of them:
-    those of the latest attempt that has any are the ones that count.
+    An attempt takes the place of the rows before it from its own first step on: what those trained
+    beyond that step was given up. An attempt that resumed begins with copies of all earlier rows,
+    so it is the whole history; so is one that started from nothing. Within one file the later line
+    wins per (step, key). Of the rows without a step, those of the latest attempt that has any
+    count, since nothing else tells them apart.
     """
     by_step: dict[float, Row] = {}
     loose: list[Row] = []
     malformed = torn = 0
     for parsed in attempts:
         own: list[Row] = []
-        for row in parsed.rows:
-            step = as_step(row.get("step"))
+        steps = [as_step(row.get("step")) for row in parsed.rows]
+        begin = min((step for step in steps if step is not None), default=math.inf)
+        by_step = {step: row for step, row in by_step.items() if step < begin}
+        for step, row in zip(steps, parsed.rows, strict=True):
             if step is None:
                 own.append({**row, "step": None})
             elif step in by_step:
@@ -121,6 +133,61 @@ def merge(attempts: Iterable[Parsed]) -> Merged:
         torn += parsed.torn
     rows = [by_step[step] for step in sorted(by_step)]
     return Merged(rows + loose, malformed, torn)
+
+
+def written(attempts: Sequence[Parsed]) -> list[Row]:
+    """The rows that the attempts of a run wrote themselves, one for each attempt and step: rows
+    that were given up are among them, copies that a resumed attempt begins with are not."""
+    rows: list[Row] = []
+    for number, parsed in enumerate(attempts):
+        copies = max(
+            (_alike(parsed.rows, earlier.rows) for earlier in attempts[:number]), default=0
+        )
+        rows += merge([parsed._replace(rows=parsed.rows[copies:])]).rows
+    return rows
+
+
+def _alike(rows: Sequence[Row], others: Sequence[Row]) -> int:
+    """How many rows both begin with. Rows with NaN are equal by their texts only."""
+    count = 0
+    for row, other in zip(rows, others, strict=False):
+        if row != other and repr(row) != repr(other):
+            break
+        count += 1
+    return count
+
+
+def describe(value: object) -> str:
+    """Describe a recorded value that is no number: `an object with loss and acc`."""
+    if isinstance(value, dict):
+        keys = [str(key) for key in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        more = ", ..." if len(keys) > _SHOWN else ""
+        return f"an object with {', '.join(keys[:_SHOWN])}{more}" if keys else "an empty object"
+    if isinstance(value, list):
+        return "a list"
+    return json.dumps(value[:_LONGEST] if isinstance(value, str) else value)
+
+
+_FORMATS = (
+    (b"version https://git-lfs", "it is a Git LFS pointer, not the file: run `git lfs pull`"),
+    (b"\xff\xfe", "it is UTF-16: write it as UTF-8"),
+    (b"\xfe\xff", "it is UTF-16: write it as UTF-8"),
+    (b"\x1f\x8b", "it is compressed by gzip: write plain text"),
+)
+
+
+def describe_malformed(data: bytes) -> str:
+    """Describe why lines in the beginning of a file are no JSON objects: its format, or the first
+    such line."""
+    for begin, words in _FORMATS:
+        if data.startswith(begin):
+            return words
+    if data[1:2] == b"\0" or data[:1] == b"\0":
+        return "it is UTF-16: write it as UTF-8"
+    lines = data.split(b"\n")
+    first = next((line for line in lines if parse(line + b"\n").malformed), b"")
+    text = first.decode("utf-8", "replace").strip()
+    return f"the first: {text[:_LONGEST]}{'...' if len(text) > _LONGEST else ''}"
 
 
 def as_step(value: object) -> float | None:
@@ -138,6 +205,21 @@ def as_float(value: object) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+_NOT_FINITE = {
+    f"{sign}{word}": -value if sign == "-" else value
+    for sign in ("", "+", "-")
+    for word, value in (("nan", math.nan), ("inf", math.inf), ("infinity", math.inf))
+}
+
+
+def as_number(value: object) -> float | None:
+    """A recorded metric as a float: a number, or one of the texts that programs write in place of
+    NaN and the infinities, which strict JSON does not have. None for anything else."""
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value.strip().lower())
+    return as_float(value)
 
 
 def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
@@ -165,10 +247,10 @@ def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
 
 
 def numbers(rows: Sequence[Row], key: str) -> list[Point]:
-    """The values of `key` that are numbers, NaN and infinities among them, in the order of
-    `rows`. Strings, booleans, nulls and rows without the key are passed over."""
+    """The values of `key` that are numbers (see `as_number`), NaN and infinities among them, in
+    the order of `rows`. Other texts, booleans, nulls and rows without the key are passed over."""
     return [
         Point(step if isinstance(step := row["step"], int | float) else None, value)
         for row in rows
-        if (value := as_float(row.get(key))) is not None
+        if (value := as_number(row.get(key))) is not None
     ]

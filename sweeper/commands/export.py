@@ -11,9 +11,9 @@ from sweeper.atomic import replacing
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
-from sweeper.metrics import as_float
+from sweeper.metrics import as_float, as_number
 from sweeper.results.problems import tell_problems
-from sweeper.results.runs import RecordedRun
+from sweeper.results.runs import RecordedRun, missing_text
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]
@@ -157,6 +157,8 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
             # others.
             point = run.value(run.metric)
             if point is not None:
+                if point.missing:
+                    warn(f"{run.sweep}/{run.name}: {missing_text(run.metric['name'], point)}")
                 made.summary[run.metric["name"]] = point.value
         made.summary["state"] = run.state.value
         made.finish(exit_code=0 if run.state.value == "succeeded" else 1)
@@ -166,8 +168,14 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
 def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
     """Return what W&B logs of a row, and its step. W&B's steps are whole numbers, so any other is
     logged as a value. Rows come in ascending order of steps, as W&B needs them."""
-    values = {key: value for key, value in row.items() if value is not None}
+    values = {key: _logged(value) for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):
         return values, None
     return {key: value for key, value in values.items() if key != "step"}, int(step)
+
+
+def _logged(value: object) -> object:
+    """Return a value as W&B plots it: texts such as "NaN" as the numbers that they stand for."""
+    number = as_number(value) if isinstance(value, str) else None
+    return value if number is None else number

@@ -53,6 +53,7 @@ groups that are all right and all wrong. `truncated` is the share of answers tha
 `failed` of those that could not be judged."""
 
 _NOT_TRAINING = re.compile(r"(?:^|[/_])(?:test|eval|val|valid|validation|dev)(?:[/_]|$)")
+_NEGATED = re.compile(r"(?:^|[/_])(?:anti|minus|neg|negated|negative|non|not)[/_]")
 _SETTING = re.compile(
     r"(?:^|[/_])(?:coef\w*|targets?|ctl|beta|weights?|penalty|penalties)(?:[/_]|$)"
 )
@@ -61,7 +62,7 @@ _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
     """The key that most likely has a role. Keys of an evaluation never do, nor those of a setting
-    (`kl_coef`)."""
+    (`kl_coef`), nor negated ones (`neg_reward`)."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:
@@ -70,6 +71,7 @@ def role_of(role: str, keys: Iterable[str]) -> str | None:
     found = [
         key
         for key in present
-        if words.search(key) and not _NOT_TRAINING.search(key) and not _SETTING.search(key)
+        if words.search(key)
+        and not any(others.search(key) for others in (_NOT_TRAINING, _SETTING, _NEGATED))
     ]
     return min(found, key=lambda key: (len(key), key), default=None)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.metrics import Point
 from sweeper.results.folders import FolderRun, folder_runs
 from sweeper.results.marks import in_use
+from sweeper.results.objective import Judged
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states, current, named, pick, split_root
@@ -61,6 +61,9 @@ class Catalog:
 
     def _told(self, error: StoreError | NotFound) -> None:
         self.problems.unreadable(error)
+
+    def _warn(self, line: str) -> None:
+        self.problems.tell_once(line)
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -235,14 +238,14 @@ class Catalog:
         found = runs + bare
         tables: list[Tabulator] = []
 
-        def value(run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
+        def value(run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
             from sweeper.results.metrics_reader import Tabulator
 
             tables[:] = tables or [Tabulator(self._memories, Problems())]
             return tables[0].value(run, key, goal, at)
 
         for run in found:
-            run.quick = value
+            run.quick, run.caution = value, self._warn
         return found if wanted is None else [run for run in found if run.state.value in wanted]
 
     def run(self, reference: str) -> RecordedRun:

@@ -65,7 +65,7 @@ def spent(run: RecordedRun, prices: Prices) -> Spent:
     if usage.models:
         return Spent(usage, amount(usage, prices), "meter", days)
     day = (run.times["ended"] or OPEN_DAY)[:10]
-    recorded = _recorded(run.readable_history.rows)
+    recorded = _recorded(run.readable(run.written_rows, []))
     if not recorded.tokens:
         return Spent(usage, Amount(0.0), "nothing", (Used(usage, day),))
     model = run.config.get("model_name")

@@ -1,12 +1,13 @@
 """The checkpoints of runs that the service keeps, which cost by size and time, and which of them
 nobody needs: no run goes on from them, and no configuration names them."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
 from sweeper.errors import NotFound
-from sweeper.metrics import Row, as_float
+from sweeper.metrics import Row, as_float, as_number
 from sweeper.results.runs import RecordedRun
 from sweeper.results.service_requests import Service
 from sweeper.results.sweeps import SweepRun
@@ -138,7 +139,7 @@ def _best(run: RecordedRun, records: Sequence[Row]) -> Row:
     values = [
         (step, value)
         for row in run.readable_history.rows
-        if (value := as_float(row.get(metric.get("name", "")))) is not None
+        if (value := as_number(row.get(metric.get("name", "")))) is not None
         and (step := as_float(row.get("step"))) is not None
     ]
     sign = -1.0 if metric.get("goal") == "maximize" else 1.0
@@ -146,7 +147,7 @@ def _best(run: RecordedRun, records: Sequence[Row]) -> Row:
     for number, record in enumerate(records):
         at = next((s for key in _STEPS if (s := as_float(record.get(key))) is not None), None)
         before = [value for step, value in values if at is not None and step <= at]
-        if before:
+        if before and math.isfinite(before[-1]):
             judged.append((sign * before[-1], -number))
     return records[-min(judged)[1]] if judged else records[-1]
 

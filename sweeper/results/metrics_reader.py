@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import Point
 from sweeper.model.run_record import RUN_KEY, ItemRow
 from sweeper.results.items import (
     ITEM_COLUMNS,
@@ -14,14 +13,14 @@ from sweeper.results.items import (
     item_rows,
     read_answers,
 )
-from sweeper.results.objective import counting_rows, reduced
+from sweeper.results.objective import Judged, counting_rows, missing_rows, reduced
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.tables.cache import Cache
 from sweeper.results.tables.cache_dir import Folder
-from sweeper.results.tables.columns import Floats, present
+from sweeper.results.tables.columns import Columns, Floats, present
 from sweeper.results.tables.frames import Part, numbers_table, plain_table
-from sweeper.results.tables.last_values import Last, last_number
+from sweeper.results.tables.last_values import last_number
 from sweeper.results.tables.merging import merge_columns
 from sweeper.results.tables.packing import PackedReader, belongs
 from sweeper.results.tables.prefetch import helped, rollouts_worth_it, worth_it
@@ -30,7 +29,7 @@ from sweeper.results.tables.rollouts import COLUMNS, LABELS, Recorded, rollout_p
 from sweeper.results.tables.sql import mentioned, mentions_all
 from sweeper.results.tables.summaries import SummaryReader
 
-__all__ = ["Tabulator", "metric_column"]
+__all__ = ["Tabulator", "metric_column", "missing_at_end"]
 
 T = TypeVar("T")
 
@@ -102,37 +101,39 @@ class Tabulator:
 
     def part(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
         """The merged history of one run. Raises `StoreError` if it cannot be read."""
+        merged = self._merged(run, keys)
+        return Part(run.key, merged.with_any(keys))
+
+    def _merged(self, run: RecordedRun, keys: Sequence[str] | None) -> Columns:
         read = self._reader(run).columns
         found = [read(run.files, path, keys) for path in run.metrics_paths()]
         merged = merge_columns([columns for columns in found if columns is not None])
         self._report(run, "metrics.jsonl", merged.malformed, merged.torn)
-        return Part(run.key, merged.with_any(keys))
+        return merged
 
-    def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Point | None:
+    def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
         """The value of `objective.judged` for a run's history."""
         found = self._last(run, key) if at == "last" else None
         if found is not None:
             return found
-        steps, values = self.curve(run, key)
+        merged = self._merged(run, [key])
+        steps, values = _counting(merged, key)
         if not len(values):
             return None
         row, value = reduced(values, goal, at)
         stepped = bool(present(steps[row : row + 1])[0])
-        return Point(float(steps[row]) if stepped else None, value)
+        return Judged(float(steps[row]) if stepped else None, value, missing_at_end(merged, key))
 
     def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
         """The steps (ABSENT if no row has one) and values of the points by which a run is judged
         under `key`. Raises `StoreError`."""
-        columns = self.part(run, [key]).columns
-        steps, values = columns.column("step"), columns.numbers(key)
-        rows = counting_rows(present(values), present(steps))
-        return steps[rows], values[rows]
+        return _counting(self._merged(run, [key]), key)
 
-    def _last(self, run: RecordedRun, key: str) -> Point | None:
-        """The last point, if uncached files show it without being parsed: it is in the newest
-        attempt, if no earlier attempt got as far."""
-        cache, found = self._cache(run), list[Last]()
-        for path in run.metrics_paths():
+    def _last(self, run: RecordedRun, key: str) -> Judged | None:
+        """The last point, if an uncached file shows it without being parsed: that of the newest
+        attempt, which takes the place of those before it."""
+        cache = self._cache(run)
+        for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:
                 continue
@@ -141,14 +142,9 @@ class Tabulator:
             try:
                 last = last_number(source.view(0)[1], key)
             except NotFound:
-                last = None
-            if last is None:
                 return None
-            found.append(last)
-        point = found[-1].point if found else None
-        if point is None or point.step is None:
-            return None
-        return point if all(last.step < point.step for last in found[:-1]) else None
+            return None if last is None else Judged(last.step, last.value)
+        return None
 
     def rollouts(
         self,
@@ -237,6 +233,19 @@ class Tabulator:
 
         found.update(dict.fromkeys(self._each(runs, read)))
         return ["step", *(key for key in found if key != "step" and mentioned(key, query))]
+
+
+def missing_at_end(columns: Columns, key: str) -> int:
+    """The number of rows at the end of a merged history that should have a number of `key` and
+    have none."""
+    there = present(columns.numbers(key))
+    return missing_rows(there, columns.has(key), present(columns.column("step")))
+
+
+def _counting(columns: Columns, key: str) -> tuple[Floats, Floats]:
+    steps, values = columns.column("step"), columns.numbers(key)
+    rows = counting_rows(present(values), present(steps))
+    return steps[rows], values[rows]
 
 
 def metric_column(key: str) -> str:

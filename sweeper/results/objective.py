@@ -10,14 +10,19 @@ a sweep, and is asked where a report is made. A run that recorded no number has 
 
 The rule comes in three forms: `judged` for points; `counting_rows` and `reduced` for columns of
 numbers; `Judge` for points that come one by one. numpy is loaded where it is used.
+
+A metric that had numbers and has none at the end of a run may have become NaN: some programs write
+null for NaN, or nothing. Its last number still counts, and `missing_rows` says how many rows lack
+one, so that readers can be warned.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.metrics import Point, Row
+from sweeper.metrics import Point, Row, as_number
 from sweeper.model.metric import mean_of_last
 
 if TYPE_CHECKING:
@@ -30,9 +35,13 @@ if TYPE_CHECKING:
 __all__ = [
     "SMOOTH",
     "Judge",
+    "Judged",
+    "are_missing",
     "counting_rows",
     "judged",
     "last_values",
+    "missing_in",
+    "missing_rows",
     "reduced",
     "sign_of",
     "smoothed",
@@ -40,6 +49,19 @@ __all__ = [
 
 SMOOTH = 0.1
 """The share of a curve's points, at its end, whose mean is its smoothed value."""
+
+
+_PASSING = 2
+"""So many rows at the end may be about something else, a summary for example."""
+
+
+class Judged(NamedTuple):
+    """The value that a run is judged by, and its step. `missing`: so many rows at the end of the
+    run have no number of the metric, although they should (see `missing_rows`)."""
+
+    step: float | None
+    value: float
+    missing: int = 0
 
 
 def sign_of(goal: str) -> float:
@@ -84,6 +106,51 @@ def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
 
 
 _NONE: dict[str, object] = {"step": None}
+
+
+def are_missing(after: int, gap: int, *, named: bool) -> bool:
+    """Whether a metric should be in the last `after` rows, which have no number of it. `gap` is
+    the most rows in a row that had none before, as between evaluations. `named`: one of the last
+    rows has the key, with null for example."""
+    return after > gap and (named or after > _PASSING)
+
+
+def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:
+    """The number of rows after the last of those `numbered`, if that is more than it should be."""
+    after = rows - 1 - numbered[-1]
+    if after == 0:
+        return 0
+    gap = max(later - before - 1 for before, later in pairwise((-1, *numbered)))
+    named = any(is_named(row) for row in range(rows - after, rows))
+    return after if are_missing(after, gap, named=named) else 0
+
+
+def missing_in(rows: Sequence[Row], key: str) -> int:
+    """The number of rows at the end of a merged history that should have a number of `key` and
+    have none. 0 if no row has one."""
+    numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
+    if not numbered:
+        return 0
+    stepped = rows[numbered[0]].get("step") is not None  # such rows come first
+    first = next((n for n, row in enumerate(rows) if row.get("step") is None), len(rows))
+    start, end = (0, first) if stepped else (first, len(rows))
+    places = [n - start for n in numbered if start <= n < end]
+    return _missing(places, end - start, lambda row: key in rows[start + row])
+
+
+def missing_rows(there: "Flags", named: "Flags", stepped: "Flags") -> int:
+    """The same for columns: the rows that have a number of a metric (`there`), those that have its
+    key (`named`), and those that have a step."""
+    import numpy as np
+
+    [numbered] = np.nonzero(there)
+    if not len(numbered):
+        return 0
+    counting = np.flatnonzero(stepped if stepped[numbered].any() else ~stepped)
+    if numbered[-1] == counting[-1]:
+        return 0
+    places = np.flatnonzero(there[counting]).tolist()
+    return _missing(places, len(counting), lambda row: bool(named[counting[row]]))
 
 
 def counting_rows(there: "Flags", stepped: "Flags") -> "Flags":

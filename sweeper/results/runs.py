@@ -12,25 +12,26 @@ from sweeper.metrics import (
     NO_ROWS,
     Merged,
     Parsed,
-    Point,
+    Row,
     merge,
     merge_checkpoints,
     numbers,
     parse,
+    written,
 )
 from sweeper.model.event import NOTHING, Outcome
 from sweeper.model.html import table, title
 from sweeper.model.run_record import RunRecord, Times
 from sweeper.model.states import NoState, State
 from sweeper.model.usage import NO_USAGE, Usage, total
-from sweeper.results.objective import judged
+from sweeper.results.objective import Judged, judged, missing_in
 from sweeper.results.origins import Origin
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files, Stamp
 from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 
-__all__ = ["OPEN_DAY", "RecordedRun", "Told", "Used"]
+__all__ = ["OPEN_DAY", "RecordedRun", "Told", "Used", "missing_text"]
 
 T = TypeVar("T")
 Told = Callable[[StoreError], None]
@@ -85,7 +86,10 @@ class RecordedRun(ABC):
         self.files = files
         self.index = index
         self.metric: Mapping[str, str] | None = None
-        self.quick: Callable[[RecordedRun, str, str, str], Point | None] | None = None
+        self.quick: Callable[[RecordedRun, str, str, str], Judged | None] | None = None
+        self.caution: Callable[[str], None] | None = None
+        """Is called with a warning about a value that `record` gives, if one should be read with
+        care."""
 
     @property
     def key(self) -> dict[str, str]:
@@ -208,22 +212,24 @@ class RecordedRun(ABC):
             point = None
             if metric is not None:
                 point = self.readable(lambda: self.value(metric), None)
+                if point is not None and point.missing and self.caution is not None:
+                    self.caution(f"{self.sweep}/{self.name}: {missing_text(metric['name'], point)}")
             record["metric"] = None if metric is None else metric["name"]
             record["value"] = None if point is None else point.value
         record["config"] = self.config
         return cast(RunRecord, record)
 
-    def value(self, metric: Mapping[str, str]) -> Point | None:
+    def value(self, metric: Mapping[str, str]) -> Judged | None:
         """The value that the run is judged by under `metric` (`name`, `goal`, `at`), if any."""
         name, goal = metric["name"], metric.get("goal", "minimize")
         at = metric.get("at", "last")
 
-        def find() -> tuple[float | None, float] | tuple[()]:
+        def find() -> tuple[float | None, float, int] | tuple[()]:
             if self.quick is not None and sum(s.size for s in stamps if s) > _LARGE:
-                point = self.quick(self, name, goal, at)
-            else:
-                point = judged(numbers(self.history.rows, name), goal, at)
-            return () if point is None else (point.step, point.value)
+                return self.quick(self, name, goal, at) or ()
+            rows = self.history.rows
+            point = judged(numbers(rows, name), goal, at)
+            return () if point is None else (point.step, point.value, missing_in(rows, name))
 
         stamps: list[Stamp | None] = []
 
@@ -235,12 +241,16 @@ class RecordedRun(ABC):
                 return None
             files = [(str(number), stamp) for number, stamp in enumerate(stamps, start=1)]
             found = self.index.recall(self.id, f"{goal} {at} {name}", files, find)
-        return Point(*found) if found else None
+        return Judged(*found) if found else None
 
     @functools.cached_property
     def history(self) -> Merged:
         """The metrics of all attempts as rows, read once; see `metrics.merge`."""
         return merge(self._parsed("metrics.jsonl"))
+
+    def written_rows(self) -> list[Row]:
+        """The rows that each attempt wrote itself; see `metrics.written`."""
+        return written(self._parsed("metrics.jsonl"))
 
     @property
     def readable_history(self) -> Merged:
@@ -338,6 +348,13 @@ class RecordedRun(ABC):
 
     def __repr__(self) -> str:
         return f"<run {self.sweep}/{self.name} {self.id} {self.state.value}>"
+
+
+def missing_text(metric: str, value: Judged) -> str:
+    """Warn of a value that is not from the end of its run."""
+    rows = f"last {value.missing} rows have" if value.missing > 1 else "last row has"
+    at = "" if value.step is None else f" is from step {value.step:g} and"
+    return f"the {rows} no {metric}; its value{at} may be from before it diverged"
 
 
 def _keys(rows: list[dict[str, object]]) -> list[str]:

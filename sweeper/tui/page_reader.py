@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import Point, Row, as_float, as_step, parse
+from sweeper.metrics import Point, Row, as_float, as_number, as_step, parse
 from sweeper.model.states import OPEN
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.rollouts import Found, Words
@@ -52,7 +52,7 @@ class _Metrics:
         for row in rows:
             step = as_step(row.get("step"))
             for key, found in row.items():
-                number = as_float(found)
+                number = as_number(found)
                 if key != "step" and number is not None:
                     if key not in self._series:
                         self._series[key] = Series(key)

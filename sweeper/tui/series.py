@@ -8,7 +8,7 @@ kept.
 
 from collections.abc import Iterable, Mapping
 
-from sweeper.metrics import Point, as_float, as_step
+from sweeper.metrics import Point, as_number, as_step
 from sweeper.results.objective import Judge
 from sweeper.results.progress import Reached
 
@@ -49,7 +49,7 @@ class Series:
             self.reached = self.reached.after(row)
             if self._name is None or self._name not in row:
                 continue
-            step, number = as_step(row.get("step")), as_float(row[self._name])
+            step, number = as_step(row.get("step")), as_number(row[self._name])
             if number is not None:
                 self._add(Point(step, number))
             else:

@@ -14,7 +14,9 @@ from sweeper.analysis.cells import Ranking, rank
 from sweeper.analysis.checkpoints import choose_checkpoint
 from sweeper.analysis.findings import Finding, noise_text
 from sweeper.analysis.frames import lend, load
+from sweeper.analysis.pairwise import versus
 from sweeper.analysis.verdict import Verdict, decide
+from sweeper.analysis.verdict_line import verdict_line
 from sweeper.model.metric import lenders
 from sweeper.results.registry import Registry
 
@@ -435,3 +437,40 @@ def test_cells_are_looked_through_a_few_times_and_not_once_for_each(
     ranking = replace(ranking, cells=tuple(counted), best=counted[0])
     assert len(ranking.tied) + len(ranking.apart) == 29 and not ranking.not_compared
     assert looks <= 4 * 30
+
+
+def _ending(values: list[object]) -> list[dict[str, object]]:
+    return [
+        {"step": n, "other": 1, **({} if value is ... else {"test/nll": value})}
+        for n, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize("end", [[None], [..., ..., ...], ["oops"]])
+def test_a_cell_whose_metric_is_missing_at_the_end_is_not_named_best_without_a_caution(
+    tmp_path: Path, written: ModuleType, end: list[object]
+):
+    """Null, or nothing, is what some programs write for NaN: the last number is then from before
+    the run diverged."""
+    sweep = written.Written(tmp_path, "demo", {"lr": [0, 1]})
+    for seed in range(3):
+        sweep.run({"lr": 0}, seed, _ending([3.0, 2.5, 2.0 + 0.01 * seed, 2.0 + 0.01 * seed]))
+        sweep.run({"lr": 1}, seed, _ending([3.0, 2.0, 1.0 + 0.01 * seed, *end]))
+    sweep.save()
+    registry = Registry(str(tmp_path))
+    data = load(registry, "demo", None, None)
+    ranking = rank(data)
+    findings = find(data, ranking)
+    verdict = decide(data, ranking, findings)
+    assert verdict.kind == "ahead" and "may have diverged" in verdict.label
+    [finding] = [f for f in findings if f.kind == "missing_end"]
+    assert finding.cells == ("lr=1",) and finding in verdict.believe
+    assert "may have diverged" in (verdict_line(registry, "demo") or "")
+    assert (
+        "! 3 runs of lr=1 in B may have diverged" in versus(registry, "demo/lr=0", "demo/lr=1").text
+    )
+    registry.records("demo")
+    assert (
+        len([line for line in registry.problems if "may be from before it diverged" in line]) == 3
+    )
+    assert not registry.problems.unread

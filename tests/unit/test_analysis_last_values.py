@@ -77,6 +77,28 @@ def test_elsewhere_the_last_value_is(swept: Any, curve: Any):
     assert [run.value for run in found.runs] == [run.value for run in data.runs]
 
 
+@pytest.mark.parametrize("place", [-1, -4, -9])
+@pytest.mark.parametrize("noisy", [True, False])
+def test_one_outlier_does_not_change_what_all_runs_are_judged_by(
+    swept: Any, noisy: bool, place: int
+):
+    """A spike in one run is no scatter of all runs, and hides none."""
+
+    def curve(rng: np.random.Generator, lr: int, seed: int) -> Any:
+        values = flat(rng, lr, seed) if noisy else 1 + 0.1 * seed + rng.normal(0, 0.02, 40)
+        values[place] += 30.0 * (lr == 1 and seed == 1)
+        return values
+
+    (found,) = settle(swept(curve))
+    assert _at(found) == (f"mean_of_last={OF}" if noisy else "last")
+
+
+def test_huge_values_are_settled(swept: Any):
+    """Squares of such values are no floats."""
+    (found,) = settle(swept(lambda rng, lr, seed: 1e300 * flat(rng, lr, seed)))
+    assert _at(found) == f"mean_of_last={OF}" and found.ends is not None and found.ends.noisy
+
+
 @pytest.mark.parametrize("at", ["last", "best", "mean_of_last=2"])
 def test_what_a_grid_says_is_left_alone(swept: Any, at: str):
     data = swept(flat, AUTO | {"at": at})

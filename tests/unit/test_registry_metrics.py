@@ -6,7 +6,10 @@ import math
 import pytest
 
 from sweeper.metrics import as_float, merge, merge_checkpoints, numbers, parse
-from sweeper.results.objective import judged
+from sweeper.results.metrics_reader import missing_at_end
+from sweeper.results.objective import judged, missing_in
+from sweeper.results.tables.columns import parse_columns
+from sweeper.results.tables.merging import merge_columns
 
 
 def lines(*rows: object) -> bytes:
@@ -58,14 +61,20 @@ def test_rows_of_one_step_become_one_and_the_later_line_wins_per_key():
     assert merged.rows == [{"step": 1, "a": 2, "b": 3}, {"step": 2, "x": 1}]
 
 
-def test_the_later_attempt_wins_per_step_and_key():
-    first = parse(lines({"step": 1, "a": 1, "only": 7}, {"step": 2, "a": 2}, {"step": 3, "a": 3}))
-    second = parse(lines({"step": 1, "a": 1, "only": 7}, {"step": 2, "a": 20}))
-    assert merge([first, second]).rows == [
+def test_an_attempt_takes_the_place_of_the_rows_from_its_first_step_on():
+    """What an attempt trained beyond the step at which the next one began was given up: the value
+    of a run never comes from it."""
+    first = parse(lines(*({"step": n, "a": n, "only": 7} for n in (1, 2, 3, 9))))
+    resumed = parse(lines({"step": 3, "a": 30}, {"step": 4, "a": 40}))
+    assert merge([first, resumed]).rows == [
         {"step": 1, "a": 1, "only": 7},
-        {"step": 2, "a": 20},
-        {"step": 3, "a": 3},
+        {"step": 2, "a": 2, "only": 7},
+        {"step": 3, "a": 30},
+        {"step": 4, "a": 40},
     ]
+    anew = parse(lines({"step": 1, "a": 10}))
+    assert merge([first, resumed, anew]).rows == [{"step": 1, "a": 10}]
+    assert merge([first, parse(b"")]).rows == merge([first]).rows
 
 
 def test_merging_leaves_its_input_alone():
@@ -96,6 +105,55 @@ def test_only_numbers_are_numbers():
         [parse(lines(*({"step": i, "a": v} for i, v in enumerate([1, "2", True, None, 2.5]))))]
     )
     assert numbers(rows.rows, "a") == [(0, 1.0), (4, 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("NaN", math.nan),
+        ("nan", math.nan),
+        ("-nan", math.nan),
+        ("Infinity", math.inf),
+        ("inf", math.inf),
+        ("+Inf", math.inf),
+        ("-inf", -math.inf),
+        ("-Infinity", -math.inf),
+    ],
+)
+def test_texts_that_stand_for_nan_and_infinities_are_such_numbers(text: str, number: float):
+    """Strict JSON has no NaN, so that many programs write a text: a diverged run must not be
+    judged by its last finite value because of that."""
+    rows = merge([parse(lines({"step": 0, "a": 1.0}, {"step": 1, "a": text}))]).rows
+    found = judged(numbers(rows, "a"), "minimize", "last")
+    assert found is not None and str(found.value) == str(number)
+
+
+@pytest.mark.parametrize(
+    ("values", "missing"),
+    [
+        ([3, 2, 1], 0),
+        ([3, 2, None], 1),
+        ([3, 2, "broken"], 1),
+        ([3, 2, math.nan], 0),
+        ([3, ..., ...], 0),  # a summary, for example
+        ([3, 2, ..., ..., ...], 3),
+        ([3, ..., ..., ..., 2, ..., ..., ...], 0),  # each fourth row has one
+        ([3, None, 2, None], 0),
+        ([3, None, 2, None, None], 2),
+        ([None, None], 0),
+        ([..., ..., 1, None], 0),
+    ],
+)
+def test_a_metric_that_ends_before_its_run_is_missing(values: list[object], missing: int):
+    """Null, and nothing at all, is what some programs write for NaN."""
+    rows = [
+        {"step": n, "other": 0, **({} if value is ... else {"a": value})}
+        for n, value in enumerate(values)
+    ]
+    for kept in (rows, [*rows, {"step": None, "other": 1}]):
+        assert missing_in(kept, "a") == missing
+    columns = merge_columns([parse_columns(lines(*rows))])
+    assert missing_at_end(columns, "a") == missing
 
 
 def test_a_number_too_large_for_a_float_is_infinite_and_no_step():

@@ -127,7 +127,11 @@ def test_what_could_not_be_read_is_counted(root: Path):
     assert (len(history.rows), history.malformed, history.torn) == (1, 1, 1)
 
 
-def test_attempts_are_one_history(tmp_path: Path, written: ModuleType):
+def test_an_attempt_that_starts_from_nothing_begins_a_new_history(
+    tmp_path: Path, written: ModuleType
+):
+    """Rows that the attempt before had trained further are those of a training that was given up:
+    they are in no value, curve or table."""
     sweep = written.Written(tmp_path, "again")
     first = [{"step": s, "test/nll": float(s)} for s in range(4)]
     second = [{"step": 0, "test/nll": 0.0}, {"step": 1, "test/nll": 10.0}]
@@ -136,7 +140,8 @@ def test_attempts_are_one_history(tmp_path: Path, written: ModuleType):
     sweep.save()
     run = Registry(str(tmp_path)).sweep("again").runs[0]
     assert (run.attempts, run.state) == (2, "succeeded")
-    assert list(run.metrics()["test/nll"]) == [0.0, 10.0, 2.0, 3.0]
+    assert list(run.metrics()["test/nll"]) == [0.0, 10.0]
+    assert run.value({"name": "test/nll"}) == (1, 10.0, 0)
     assert run.times["wall_s"] == 120.0
     assert run.times["started"] == "2026-11-21T01:01:05Z"
     assert run.log() == "first\n"

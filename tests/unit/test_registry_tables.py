@@ -350,7 +350,7 @@ def test_what_large_files_are_judged_by_is_what_small_ones_are(
             registry = Registry(str(root), cache=cached)
             assert str([run.value(metric) for run in registry.handles()]) == str(
                 [
-                    p and type(p)(p.step and float(p.step) if p.step != 0 else 0.0, p.value)
+                    p and p._replace(step=p.step and float(p.step) if p.step != 0 else 0.0)
                     for p in slow
                 ]
             )

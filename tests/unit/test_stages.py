@@ -73,6 +73,7 @@ class Pipeline:
         self.failing: set[str] = set()
         self.bare: set[str] = set()
         self.losses: dict[str, float] = {}
+        self.ends: dict[str, Any] = {}
         self.used: dict[str, Any] = {}
         self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
         self.launch = {"backend": "fake", "max_parallel": 4} | launch
@@ -110,9 +111,10 @@ class Pipeline:
         config = read_json(self.store, self.layout.job(run, attempt))["config"]
         failed = name in self.failing
         loss = self.losses.get(name, sum(v for v in config.values() if isinstance(v, int)))
-        self.store.replace(
-            f"{folder}/metrics.jsonl", json.dumps({"step": 1, "loss": loss}).encode()
-        )
+        rows = [{"step": 1, "loss": loss}]
+        rows += [{"step": 2, "loss": self.ends[name]}] if name in self.ends else []
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        self.store.replace(f"{folder}/metrics.jsonl", text.encode())
         paths = {"state_path": f"state/{run}", "sampler_path": f"sampler/{run}"}
         record = {"name": "final", "final": True} | ({} if name in self.bare else paths)
         self.store.replace(f"{folder}/checkpoints.jsonl", json.dumps(record).encode())
@@ -302,6 +304,27 @@ def test_the_best_cell_is_taken_with_all_its_runs(make: Make) -> None:
     cells = {run.cell for run in made.plan.only("dpo").runs}
     assert cells == {"dpo/beta=1,sft/lr=1", "dpo/beta=2,sft/lr=1"}
     assert [run.seed for run in made.plan.only("dpo").runs] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("end", ["NaN", "inf", None])
+@pytest.mark.parametrize("take", ["best", "best-cell"])
+def test_a_stage_does_not_go_on_from_a_run_that_may_have_diverged(
+    make: Make, take: str, end: str | None
+) -> None:
+    """A text for NaN counts as NaN. Null after numbers is what some programs write for it."""
+    grid = stages()
+    grid["dpo"]["from"]["take"] = take
+    made = make(grid)
+    made.ends = {"sft/lr=1,seed=0": end, "sft/lr=1,seed=1": end}
+    made.drive()
+    assert {made.config(run.name)["lr"] for run in made.plan.only("dpo").runs} == {2}
+
+
+def test_where_all_runs_may_have_diverged_the_best_is_taken(make: Make) -> None:
+    made = make()
+    made.ends = dict.fromkeys(f"sft/lr={lr},seed={s}" for lr in (1, 2, 3) for s in (0, 1))
+    made.drive()
+    assert made.config("dpo/beta=1")["lr"] == 1
 
 
 def test_a_parent_without_a_checkpoint_holds_its_children_back(make: Make) -> None:

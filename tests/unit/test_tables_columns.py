@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.metrics import merge, parse
+from sweeper.metrics import as_number, merge, parse
 from sweeper.results.tables.columns import ABSENT, Columns, parse_columns, present
 from sweeper.results.tables.merging import merge_columns
 
@@ -18,7 +18,9 @@ values = st.one_of(
     st.floats(),
     st.integers(-5, 5),
     st.sampled_from([2**53, 2**53 + 1, 2**70 + 1, -(2**64), 10**400, 1e300, -0.0, 5e-324]),
-    st.sampled_from([None, True, False, "1.5", "NaN", "x\u00e9\ud800", [1, math.nan], {"a": 1}]),
+    st.sampled_from(
+        [None, True, False, "1.5", "NaN", "-Infinity", "x\u00e9\ud800", [1, math.nan], {"a": 1}]
+    ),
 )
 steps = st.one_of(
     st.integers(0, 6), st.sampled_from([1.0, 2.5, None, "3", math.nan, math.inf, True])
@@ -56,7 +58,10 @@ def as_rows(columns: Columns) -> list[dict[str, Any]]:
 
 
 def normal(value: Any) -> str:
-    """Equal for equal values, NaN among them; 1 and 1.0 are one number, 1 and True are not."""
+    """Equal for equal values, NaN among them; 1 and 1.0 are one number, 1 and True are not; the
+    text "NaN" is a number."""
+    if isinstance(value, str) and as_number(value) is not None:
+        value = as_number(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
         value = float(value)
     return repr(value + 0.0) if isinstance(value, float) else repr(value)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.metrics import as_float, parse
+from sweeper.metrics import as_float, as_number, parse
 
 __all__ = [
     "ABSENT",
@@ -459,9 +459,8 @@ def _refuse(_: bytes) -> NoReturn:
 
 
 def _exact(value: object) -> float | None:
-    """A number that a float holds exactly; None for anything else."""
-    if isinstance(value, float):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < EXACT:
-        return float(value)
-    return None
+    """A number that a float holds exactly, or a text that stands for NaN or an infinity; None for
+    anything else."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= EXACT:
+        return None
+    return as_number(value)

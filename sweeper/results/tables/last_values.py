@@ -7,15 +7,17 @@ in JSON; here the first one counts.) Pure: bytes in.
 """
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.metrics import Point, as_float, parse
+from sweeper.metrics import Point, Row, as_float, as_number, parse
+from sweeper.results.objective import are_missing
 from sweeper.results.tables.columns import line_ends
 
-__all__ = ["Last", "last_number"]
+__all__ = ["last_number"]
 
 _BEGINS = re.compile(rb'\{"step": ?(?=[0-9])')
 _STEP = re.compile(rb"[0-9]{1,15}(?=[,}])")
@@ -24,16 +26,9 @@ _BACK = 64
 """How many lines from the end are searched for the key: evaluations are not in each line."""
 
 
-class Last(NamedTuple):
-    """The highest step of a file, and the point of the key with the highest; None without one
-    among the last lines."""
-
-    step: float
-    point: Point | None
-
-
-def last_number(data: bytes | memoryview, key: str) -> Last | None:
-    """The last point in the lines of a file; None if the lines' beginnings do not tell."""
+def last_number(data: bytes | memoryview, key: str) -> Point | None:
+    """The last number in the lines of a file; None if the beginnings of the lines and the last
+    lines do not tell it, or whether the lines after it should have one too."""
     begins = _BEGINS.match(data)
     ends = line_ends(data) if begins is not None else None
     if begins is None or ends is None:
@@ -46,12 +41,30 @@ def last_number(data: bytes | memoryview, key: str) -> Last | None:
     steps = _steps(np.frombuffer(data, np.uint8), starts, text, width)
     if steps is None or (steps[1:] <= steps[:-1]).any():
         return None
-    for start, end in zip(starts[: -_BACK - 1 : -1], ends[: -_BACK - 1 : -1], strict=True):
-        rows = parse(bytes(data[start : end + 1])).rows
-        number = as_float(rows[0].get(key)) if rows else None
+    rows = (
+        row
+        for start, end in zip(reversed(starts), reversed(ends), strict=True)
+        for row in parse(bytes(data[start : end + 1])).rows
+    )
+    after: list[Row] = []
+    for row in islice(rows, _BACK):
+        number = as_number(row.get(key))
         if number is not None:
-            return Last(float(steps[-1]), Point(as_float(rows[0]["step"]), number))
-    return Last(float(steps[-1]), None)
+            if not after or not _are_missing(after, rows, key):
+                return Point(as_float(row["step"]), number)
+            return None
+        after.append(row)
+    return None
+
+
+def _are_missing(after: Sequence[Row], before: Iterable[Row], key: str) -> bool:
+    """Whether the rows after the last number may lack one: no such gap is right before it."""
+    gap = 0
+    for row in islice(before, len(after)):
+        if as_number(row.get(key)) is not None:
+            break
+        gap += 1
+    return are_missing(len(after), gap, named=any(key in row for row in after))
 
 
 def _steps(

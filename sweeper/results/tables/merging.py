@@ -15,8 +15,9 @@ __all__ = ["merge_columns"]
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
     """The attempts of a run, oldest first, as one history: a row a step, steps ascending, then the
-    rows without a step (ABSENT there). Per (step, key) the later attempt wins; of the rows without
-    a step those of the latest attempt that has any count. Steps become floats."""
+    rows without a step (ABSENT there). From its own first step on an attempt takes the place of
+    those before it; of the rows without a step those of the latest attempt that has any count.
+    Steps become floats."""
     used = [one for one in attempts if one.rows]
     malformed = sum(one.malformed for one in attempts)
     torn = sum(one.torn for one in attempts)
@@ -27,7 +28,7 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
         return Columns(0, {"step": absent(0)}, {}, malformed, torn)
     steps = [_steps(one) for one in used]
     all_steps = np.concatenate(steps)
-    stepped = present(all_steps)
+    stepped = present(all_steps) & _lasting(steps)
     unique, place = np.unique(all_steps[stepped], return_inverse=True)
     loose = _loose(steps)
     rows = len(unique) + len(loose)
@@ -66,6 +67,16 @@ def _steps(columns: Columns) -> Floats:
         steps[row] = ABSENT if number is None else number
     steps[~np.isfinite(steps)] = ABSENT
     return steps
+
+
+def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
+    """The rows with a step below the first step of every later attempt, numbered through all
+    attempts."""
+    begin, lasting = math.inf, list[NDArray[np.bool_]]()
+    for one in reversed(steps):
+        lasting.append(one < begin)
+        begin = min(begin, float(np.nanmin(one, initial=math.inf)))
+    return np.concatenate(lasting[::-1])
 
 
 def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
