@@ -113,7 +113,7 @@ class Pipeline:
         loss = self.losses.get(name, sum(v for v in config.values() if isinstance(v, int)))
         rows = [{"step": 1, "loss": loss}]
         rows += [{"step": 2, "loss": self.ends[name]}] if name in self.ends else []
-        text = "".join(json.dumps(row) + "\n" for row in rows)
+        text = "\n".join(map(json.dumps, rows))
         self.store.replace(f"{folder}/metrics.jsonl", text.encode())
         paths = {"state_path": f"state/{run}", "sampler_path": f"sampler/{run}"}
         record = {"name": "final", "final": True} | ({} if name in self.bare else paths)
