@@ -117,8 +117,8 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
     if not tinker_has_credentials():
         if not local:
             raise RecipeError(
-                "no usable API key: set TINKER_API_KEY (it begins with tml-), "
-                "or base_url to the address of a local engine"
+                "no usable API key: write `service: local` in the grid for an engine on this "
+                "machine, or `service: tinker` and set TINKER_API_KEY (it begins with tml-)"
             )
         key = "tml-local"  # the SDK insists on a key, and a local service may need none
     if url and (silence := _silence(url)):

@@ -8,6 +8,8 @@ __all__ = ["cause", "last_line"]
 
 _SHOWN = 200
 _TRACEBACK = "Traceback (most recent call last):"
+_LABEL = re.compile(r"error: +(?=\S)"
+"""What a program writes before its message. Whoever shows the line says that the run failed."""
 _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 """What ends a traceback: the exception's class, and its message where there is one."""
 
@@ -36,4 +38,6 @@ def last_line(data: bytes) -> str:
 
 
 def _plain(line: str) -> str:
-    return sanitize(line).strip()
+    text = sanitize(line).strip()
+    label = _LABEL.match(text)
+    return text if label is None else text[label.end() :]

@@ -38,6 +38,7 @@ def run(arguments: Namespace) -> int:
     """Start a grid, or continue it."""
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing, dropping
+    from sweeper.launcher.engine import service_warnings
     from sweeper.launcher.launch_preview import gone_baselines
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
     from sweeper.launcher.plan_arguments import planned_by
@@ -46,7 +47,8 @@ def run(arguments: Namespace) -> int:
 
     planned, store = planned_by(arguments), open_store(arguments.root or default_root())
     planned = with_chosen(store, planned.name, planned)
-    for warning in (*planned.warnings, *gone_baselines(planned, store)):
+    service = [] if planned.service == "local" else service_warnings(planned)
+    for warning in (*planned.warnings, *gone_baselines(planned, store), *service):
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())
     recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in planned.parts))

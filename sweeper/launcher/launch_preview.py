@@ -9,6 +9,7 @@ from sweeper.backends import capabilities_together
 from sweeper.backends.base import JobSpec
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.launcher.dropped_runs import dropped
+from sweeper.launcher.engine import service_warnings
 from sweeper.launcher.estimate import Estimate, estimate
 from sweeper.launcher.metric_check import unrecorded_metric
 from sweeper.model.event import NOTHING
@@ -93,7 +94,8 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         retired = sum(run.retired for run in runs)
         gone = len(dropped(store, old, {run.id for run in planned.runs}))
     odd = unrecorded_metric(planned, store)
-    more = (*gone_baselines(planned, store), *(() if odd is None else (odd,)))
+    more = [*gone_baselines(planned, store), *service_warnings(planned)]
+    more += [] if odd is None else [odd]
     planned = planned._replace(warnings=(*planned.warnings, *more))
     previews: list[RunPreview] = []
     for run in planned.runs:

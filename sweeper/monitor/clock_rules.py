@@ -90,7 +90,10 @@ def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
         return None
     recorded = sorted(history.keys - {"step"})
     if not recorded:
-        return Evidence(wanted, None, None, None, f"no {wanted!r} was recorded, nor anything else")
+        text = f"no {wanted!r} was recorded, nor anything else"
+        if history.vitals.lacks_folder:
+            text += ": the command has no {log_path}: sweeper cannot find its metrics"
+        return Evidence(wanted, None, None, None, text)
     near = get_close_matches(wanted, recorded, n=1)
     shown = [*near, *(key for key in recorded if key not in near)][:_KEYS]
     more = f" and {len(recorded) - len(shown)} more" if len(recorded) > len(shown) else ""

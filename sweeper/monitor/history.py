@@ -38,7 +38,8 @@ class Vitals(NamedTuple):
 
     `quiet` passed since its last step, without its pauses; `longest` is the longest time that it
     took for a step. `others` is the longest that it took for its first step, or before that,
-    another attempt of the sweep. `is_command`: it may record no step at all. `paused` says why the
+    another attempt of the sweep. `is_command`: it may record no step at all. `lacks_folder`: it is
+    not given the folder of its run. `paused` says why the
     service holds it back, `paused_s` for how long. `beat_quiet` passed since the last beat. The
     bytes are those of the worker's machine, `host`. `failed` is the last line that it printed, once
     it has failed; `metric` is the grid's metric, once it has succeeded.
@@ -52,6 +53,7 @@ class Vitals(NamedTuple):
     beat_quiet: float = 0.0
     lease: float = 0.0
     is_command: bool = False
+    lacks_folder: bool = False
     host: str | None = None
     disk_free: float | None = None
     memory_free: float | None = None

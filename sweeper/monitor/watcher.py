@@ -64,13 +64,14 @@ class Seen(NamedTuple):
 class Criteria(NamedTuple):
     """What a sweep's plan says that its attempts are judged by: the thresholds of its rules, the
     seconds of its lease, how many seconds late metrics may come (0: as they are written), and the
-    metric that its runs are compared by."""
+    metric that its runs are compared by. `lacks_folder`: its command has no `{log_path}`."""
 
     limits: Limits
     lease: float
     is_command: bool
     sync_s: float = 0.0
     metric: str | None = None
+    lacks_folder: bool = False
 
 
 class Found(NamedTuple):
@@ -164,7 +165,10 @@ class Watcher:
             elif not more:
                 over.add(key)
                 metric = (seen.metric or self._criteria.metric) if seen.succeeded else None
-                watch.history.vitals = Vitals(failed=seen.failed, metric=metric)
+                lacks_folder = self._criteria.lacks_folder
+                watch.history.vitals = Vitals(
+                    failed=seen.failed, metric=metric, lacks_folder=lacks_folder
+                )
             if seen.running or not more:
                 judged = judge_clock(watch.history, self._open(seen), self._failed)
                 if _STALLED in judged:

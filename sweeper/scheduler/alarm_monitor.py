@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.launcher import read_judged
+from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, Event, State
 from sweeper.monitor.advice import ADVICE
 from sweeper.monitor.records import Alarm, names, put, read
@@ -93,6 +94,7 @@ class AlarmMonitor:
             is_command=all(part.recipe.kind == "command" for part in plan.parts),
             sync_s=sync_s,
             metric=plan.metric.name if plan.metric and not plan.stages else None,
+            lacks_folder=all(map(_lacks_folder, plan.parts)),
         )
         self._watcher = Watcher(
             store, self._layout, criteria, self._said, clock=clock, tell=self._tell
@@ -311,6 +313,13 @@ class AlarmMonitor:
     def _tell(self, text: str) -> None:
         if text not in self.lines:
             self.lines = (*self.lines, text)[-_MOST_LINES:]
+
+
+def _lacks_folder(plan: Plan) -> bool:
+    """Whether a command is not given the folder of its run."""
+    command, env = plan.recipe.command, plan.launch.env
+    words = None if command is None else [*command, *env.values()]
+    return words is not None and not any("{log_path}" in word for word in words)
 
 
 def _nobody(alarm: Alarm) -> None:

@@ -62,7 +62,7 @@ def test_a_run_that_failed_for_want_of_the_service(scene: Scene) -> None:
     scene.step(2.5)
     [alarm] = alarms(scene.store, "s")
     assert (alarm.run, alarm.rule) == (scene.ids[0], "service")
-    assert alarm.message == "it has failed: error: Connection refused"
+    assert alarm.message == "it has failed: Connection refused"
 
 
 def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
@@ -84,6 +84,23 @@ def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
         scene.ids[0]: "no 'test/nl' was recorded; recorded: test/nll, loss",
         scene.ids[2]: "no 'test/nl' was recorded, nor anything else",  # it wrote no metrics
     }
+
+
+def test_a_command_that_is_not_given_its_folder_is_told_why_it_has_no_metrics(scene: Scene) -> None:
+    plan = read_json(scene.store, scene.layout.plan)
+    recipe = plan["recipe"] | {"kind": "command", "command": ["train.py", "{x}"]}
+    metric = {"name": "loss", "goal": "minimize", "at": "last"}
+    with_on_alarm(scene, metric=metric, recipe=recipe)
+    running(scene)
+    scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
+    scene.backend.end(f"{scene.ids[0]}-a1")
+    scene.step(2.5)
+    scene.step(2.5)
+    [alarm] = alarms(scene.store, "s")
+    assert alarm.message == (
+        "no 'loss' was recorded, nor anything else: the command has no {log_path}: sweeper cannot"
+        " find its metrics"
+    )
 
 
 def test_a_metric_may_be_called_anything(scene: Scene) -> None:

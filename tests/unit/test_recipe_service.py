@@ -84,7 +84,7 @@ def test_a_missing_key_is_told_at_once(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
-    with pytest.raises(service.RecipeError, match="no usable API key: set TINKER_API_KEY"):
+    with pytest.raises(service.RecipeError, match="no usable API key: write `service: local`"):
         service.connect(None, {})
 
 

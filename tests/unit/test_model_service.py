@@ -1,0 +1,69 @@
+"""What a plan says of the service that its runs will ask: that there is none, or that it lacks a
+model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeper.cause import cause, last_line
+from sweeper.launcher.launch_preview import survey
+from sweeper.planner.plan import plan
+from sweeper.storage.local import LocalStore
+
+RECIPE = """
+import chz
+@chz.chz
+class Config:
+    log_path: str
+    model_name: str = "tiny/qwen3"
+    base_url: str | None = None
+def main(config):
+    pass
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
+
+
+@pytest.fixture
+def warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("TINKER_API_KEY", "TINKER_BASE_URL", "TINKER_CREDENTIAL_CMD"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "toy.py").write_text(RECIPE)
+
+    def ask(**sections: Any) -> list[str]:
+        grid = {"name": "g", "recipe": str(tmp_path / "toy.py"), **sections}
+        return list(survey(plan(grid), LocalStore(str(tmp_path / "sweeps"))).plan.warnings)
+
+    return ask
+
+
+def test_a_recipe_without_a_service_and_a_key_is_warned_of(
+    warnings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [told] = warnings()
+    assert told == (
+        "the recipe asks a model service, and there is none: write `service: local` in the grid for"
+        " an engine on this machine, or `service: tinker` and set TINKER_API_KEY"
+    )
+    assert warnings(service="local") == []
+    assert warnings(base={"base_url": "http://127.0.0.1:1"}) == []
+    assert warnings(launch={"env": {"TINKER_BASE_URL": "http://127.0.0.1:1"}}) == []
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    assert warnings() == []
+
+
+def test_a_model_that_the_engine_does_not_have_is_warned_of(warnings: Any) -> None:
+    grid = {"service": "local", "grid": {"model_name": ["gpt2", "Qwen/Qwen3-8B", "tiny/qwen3"]}}
+    [told] = warnings(**grid)
+    assert told.startswith("the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-")
+    assert warnings(service="local", base={"model_name": "tinker://x/weights"}) == []
+
+
+def test_a_cause_does_not_repeat_that_it_is_an_error() -> None:
+    assert cause(b"error: no key\n") == last_line(b"x\nerror: no key") == "no key"
+    assert last_line(b"error:\n") == "error:"
+    assert last_line(b"Error: x") == "Error: x"  # the name of an exception
+    assert last_line(b"ValueError: error: x") == "ValueError: error: x"
