@@ -8,7 +8,7 @@ __all__ = ["cause", "last_line"]
 
 _SHOWN = 200
 _TRACEBACK = "Traceback (most recent call last):"
-_LABEL = re.compile(r"error: +(?=\S)"
+_LABEL = re.compile(r"error: +(?=\S)")
 """What a program writes before its message. Whoever shows the line says that the run failed."""
 _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 """What ends a traceback: the exception's class, and its message where there is one."""
