@@ -104,12 +104,14 @@ def retry(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
     """Start runs of a sweep again: the selected `runs`, or those in one of the states `state`, or
-    else all that failed; filtered by `where`. The launcher at work starts them, or a new detached
+    else all that failed; filtered by `where`. `state=["succeeded"]` trains finished runs once more,
+    from nothing. The launcher at work starts them, or a new detached
     one: use `wait` to wait for it. Raises as `launch` does, and `UsageError` for a selected run
-    that has succeeded."""
+    that has succeeded, unless `state` names that state."""
     found = find_sweep(sweep, root)
     chosen = to_retry(found, runs, state, where)
-    return retry_runs(found, [run.id for run in chosen], tell=tell)
+    succeeded = State.SUCCEEDED in (state or ())
+    return retry_runs(found, [run.id for run in chosen], succeeded=succeeded, tell=tell)
 
 
 def cancel_runs(
@@ -258,28 +260,32 @@ def to_retry(
     failed: bool = False,
 ) -> "list[RecordedRun]":
     """Select runs to retry. Without selectors and states, or with `failed`, only runs that failed,
-    were lost or were preempted. Raises `UsageError` for a selected run that has succeeded, since it
-    is never trained again."""
+    were lost or were preempted. Raises `UsageError` for a selected run that has succeeded, unless
+    `state` names that state: nothing is trained again by accident."""
     chosen = pick(sweep.runs, runs, state, where)
     if failed or not (runs or state):
         chosen = [run for run in chosen if run.state in _FAILED]
     succeeded = [run for run in chosen if run.state is State.SUCCEEDED]
-    if succeeded and runs:
+    if succeeded and runs and State.SUCCEEDED not in (state or ()):
         raise UsageError(
-            f"{succeeded[0].name} of {sweep.name} has succeeded: there is nothing to retry; "
-            "to train it once more, launch the grid under another name"
+            f"{succeeded[0].name} of {sweep.name} has succeeded: add --state succeeded to train it "
+            "once more"
         )
     return chosen
 
 
 def retry_runs(
-    sweep: "Sweep", runs: Sequence[str], *, tell: Callable[[str], None] = lambda _: None
+    sweep: "Sweep",
+    runs: Sequence[str],
+    *,
+    succeeded: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Request another attempt of these runs (ids). The launcher at work takes them up, or else a
-    new detached one. Raises as `launch` does."""
+    """Request another attempt of these runs (ids); of succeeded ones only with `succeeded`. The
+    launcher at work takes them up, or else a new detached one. Raises as `launch` does."""
     from sweeper.launcher.launching import resume
 
-    asked = request_retries(sweep, runs)
+    asked = request_retries(sweep, runs, succeeded=succeeded)
     if asked.again and not take_up(sweep, tell):
         resume(sweep.store, sweep.name, wait=False, known=asked.ready, tell=tell)
     return asked.done
@@ -298,25 +304,33 @@ class RetryRequests(NamedTuple):
 
 
 def request_retries(
-    sweep: "Sweep", runs: Sequence[str], agree: "Agree | None" = None
+    sweep: "Sweep",
+    runs: Sequence[str],
+    agree: "Agree | None" = None,
+    *,
+    succeeded: bool = False,
 ) -> RetryRequests:
-    """Record requests to start these runs again. If no launcher is at work, first checks that one
-    could work, e.g. that the backends accept the jobs. Raises as `launch` does."""
+    """Record requests to start these runs again; succeeded ones only with `succeeded`. If no
+    launcher is at work, first checks that one could work, e.g. that the backends accept the jobs.
+    Raises as `launch` does."""
     from sweeper.launcher.launching import ready
     from sweeper.launcher.trust import refuse
     from sweeper.storage.lock import is_held
 
     store, events = sweep.store, read_events(sweep.store, sweep.name)
     happened = {run: events.get(run, set()) for run in runs}
-    wanted = any(asked_again(run, found).asked for run, found in happened.items())
+    asked = (asked_again(run, found, succeeded=succeeded) for run, found in happened.items())
+    wanted = any(request.asked for request in asked)
     checked: Ready | None = None
     if wanted:
         forget(store, sweep.name, "cancel")  # first, so that readers of the retry find it gone
     if wanted and not is_held(store, sweep.name):
         checked = ready(store, sweep.name, agree or refuse)
-    return RetryRequests(
-        [request_retry(store, sweep.name, *each) for each in happened.items()], checked
-    )
+    done = [
+        request_retry(store, sweep.name, run, found, succeeded=succeeded)
+        for run, found in happened.items()
+    ]
+    return RetryRequests(done, checked)
 
 
 def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> bool:

@@ -38,7 +38,7 @@ VERBS = {
     "attach": "open the tmux windows of a sweep",
     "alarms": "list what is wrong with runs",
     "cancel": "stop runs for good",
-    "retry": "start failed runs again",
+    "retry": "start failed runs again, or finished ones",
     "pause": "start no more runs of a sweep for now",
     "resume": "continue a paused sweep, or one without a launcher",
     "parallel": "change how many jobs of a sweep run at once",

@@ -14,7 +14,9 @@
       attempt has written again, so that no reader uses them any more
 
 Nothing else is removed: no plan, event, metric, checkpoint or log. Files that were used on this
-machine in the last `--days` stay, since their user may be unknown here.
+machine in the last `--days` stay, since their user may be unknown here. Whatever `--days` says,
+code, builds and logs stay while a living process on this machine uses them, in whatever root its
+sweep is: it holds a lock on them, which ends with the process.
 """
 
 import contextlib
@@ -45,6 +47,7 @@ from sweeper.storage.local import refuse_links
 from sweeper.storage.lock import is_held
 from sweeper.storage.opening import open_store
 from sweeper.storage.sweeps import find_sweeps
+from sweeper.storage.worker_lock import is_held as is_used
 from sweeper.terminal import print_table, warn
 
 __all__ = ["add_arguments", "run"]
@@ -52,13 +55,14 @@ __all__ = ["add_arguments", "run"]
 _HOUR = 3600.0
 _OVER = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 _DIGEST = re.compile(r"[0-9a-f]{16,}")
+_GONE = ".gone-"
 _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
 class Waste(NamedTuple):
     """Something to remove: a file or folder, the reason, and its bytes. A file of a store has
     `store` and `inside`, its path there. `used` is the time of the last use of a folder that jobs
-    make under a lock."""
+    make and use under locks."""
 
     path: str
     why: str
@@ -155,8 +159,11 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
         return
     for folder in _folders(os.path.join(paths.home(), "snapshots"), depth=1):
         digest = os.path.basename(folder).partition("-")[0]  # the rest distinguishes clones
-        if digest not in named and _newest(folder) < before:
-            yield Waste(folder, "code that no sweep here names", _size(folder))
+        used = _newest(folder)
+        if _GONE in folder:
+            yield Waste(folder, "code that was being removed", _size(folder))
+        elif digest not in named and used < before and not is_used(f"{folder}.use"):
+            yield Waste(folder, "code that no sweep here names", _size(folder), used=used)
 
 
 def _built(before: float) -> Iterator[Waste]:
@@ -164,7 +171,7 @@ def _built(before: float) -> Iterator[Waste]:
     for folder in (*_folders(paths.built(), depth=1), *_folders(paths.sources(), depth=1)):
         with contextlib.suppress(FileNotFoundError):
             used = _last_use(folder)
-            if used < before:
+            if used < before and not is_used(f"{folder}.use"):
                 why = "made of launch.requirements, not used lately"
                 yield Waste(folder, why, _size(folder), used=used)
 
@@ -173,13 +180,18 @@ def _last_use(folder: str) -> float:
     return max(_newest(folder), os.stat(folder).st_mtime)
 
 
-def _remove_built(waste: Waste) -> None:
-    """Remove a build, unless a job uses or rebuilds it meanwhile. The lock file stays: a job may
-    be waiting for it."""
-    with contextlib.suppress(OSError), open(f"{waste.path}.lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _last_use(waste.path) == waste.used:
-            shutil.rmtree(waste.path, ignore_errors=True)
+def _remove_made(waste: Waste) -> None:
+    """Remove what jobs made, unless a living job on this machine uses it or makes it anew. The
+    files of the locks stay: a job may be waiting for them. A job that comes meanwhile finds the
+    folder whole or not at all."""
+    gone = f"{waste.path}{_GONE}{os.getpid()}"
+    with contextlib.suppress(OSError), contextlib.ExitStack() as locks:
+        for ending in ("use", "lock"):
+            lock = locks.enter_context(open(f"{waste.path}.{ending}", "ab"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if waste.used in (_last_use(waste.path), _newest(waste.path)):
+            os.rename(waste.path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
@@ -195,7 +207,11 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
             yield Waste(path, "the environment of runs that are over", os.path.getsize(path))
     old: dict[str, int] = {}
     with contextlib.suppress(OSError), os.scandir(os.path.join(paths.home(), "launchers")) as logs:
-        old = {log.path: log.stat().st_size for log in logs if log.stat().st_mtime < before}
+        old = {
+            log.path: log.stat().st_size
+            for log in logs
+            if log.stat().st_mtime < before and not is_used(log.path)
+        }
     # A launcher may be at work without logging anything for long.
     for path in sorted(old.keys() - (_logs_in_use(registry) if old else set())):
         yield Waste(path, "the log of a launcher that is no more", old[path])
@@ -222,8 +238,9 @@ def _temporaries(root: str, before: float) -> Iterator[Waste]:
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError):
                 status = os.stat(path)
-                if status.st_mtime < before or (
-                    status.st_mtime < time.time() - _HOUR and not _lives(int(matched[1]))
+                old = time.time() - _HOUR  # younger ones may be of a writer on another machine
+                if status.st_mtime < old and (
+                    status.st_mtime < before or not _lives(int(matched[1]))
                 ):
                     yield Waste(path, "left by a writer that is dead", status.st_size)
 
@@ -370,7 +387,7 @@ def _remove(found: Iterable[Waste]) -> None:
         if waste.store is not None:
             elsewhere.setdefault(waste.store.root, (waste.store, []))[1].append(waste.inside)
         elif waste.used is not None:
-            _remove_built(waste)
+            _remove_made(waste)
         elif os.path.isdir(waste.path):
             shutil.rmtree(waste.path, ignore_errors=True)
         else:

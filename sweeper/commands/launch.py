@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
-from sweeper.errors import NotFound
+from sweeper.errors import NotFound, SweeperError
 from sweeper.labels import plural
 from sweeper.model.states import State, fold, is_finished
 from sweeper.storage.opening import default_root, open_store
@@ -64,6 +64,7 @@ def run(arguments: Namespace) -> int:
     if not arguments.wait:
         launched = launch_plan(request, user)
         _tell_failed(_left_alone(launched.root, planned), where)
+        _tell_other_code(planned, launched.root, where)
         if idle:
             say(f"nothing to start; `sweeper status {where}` shows what there is")
             return 0
@@ -85,6 +86,7 @@ def run(arguments: Namespace) -> int:
     if launched.summary is None:
         return _wait_for(planned, root, where)
     _tell_failed(launched.summary.counts[State.FAILED], where)
+    _tell_other_code(planned, root, where)
     _tell_verdict(planned, root)
     return exit_code(launched.summary)
 
@@ -145,6 +147,31 @@ def _left_alone(root: str, planned: "Plan") -> int:
         and is_finished(events[run.id], planned.retries_of(run.stage))
         for run in planned.runs
         if run.id in events
+    )
+
+
+def _tell_other_code(planned: "Plan", root: str, where: str) -> None:
+    """Say how to run finished runs again if they executed other code than this launch: a launch
+    skips them, whatever their code was."""
+    from sweeper.results.origins import differences
+    from sweeper.results.registry import Registry
+    from sweeper.results.selectors import current
+
+    try:
+        sweep = Registry(root).sweep(planned.name)
+    except SweeperError:
+        return  # a launcher that is at work reports it
+    latest = sweep.launches.latest
+    over = [run for run in current(sweep.runs) if run.state is State.SUCCEEDED]
+    found = [each for each in differences([latest, *over]) if each.kind == "code"]
+    if not found or latest.origin is None:
+        return
+    now = found[0].label(latest)
+    count = sum(found[0].label(run) != now for run in over)
+    chosen = "" if count == len(over) else f" --where 'code != \"{now}\"'"
+    warn(
+        f"{plural(count, 'run')} succeeded with other {found[0].title} than now: `sweeper retry "
+        f"{where} --state succeeded{chosen}` starts {'it' if count == 1 else 'them'} again"
     )
 
 

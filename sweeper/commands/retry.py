@@ -6,7 +6,7 @@ from collections import Counter
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.control import request_retries, take_up, to_retry
-from sweeper.model.states import OPEN
+from sweeper.model.states import OPEN, State
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep
 from sweeper.terminal import say, warn
@@ -21,6 +21,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.runs(verb)
     verb.add_argument("--failed", action="store_true", help="failed runs (the default)")
     shared.wait(verb)
+    verb.epilog = (
+        "A retry runs the code of the last launch, so after a change of the code launch the grid "
+        "first. Finished runs start again, from nothing, only with `--state succeeded`; their "
+        "earlier attempts stay on record."
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -33,7 +38,9 @@ def run(arguments: Namespace) -> int:
     sweep = open_registry(arguments).sweep(arguments.sweep)
     which = arguments.runs, arguments.state, arguments.where
     runs = to_retry(sweep, *which, failed=arguments.failed)
-    asked = request_retries(sweep, [run.id for run in runs], agreeing(arguments))
+    succeeded = State.SUCCEEDED in (arguments.state or ())
+    ids = [run.id for run in runs]
+    asked = request_retries(sweep, ids, agreeing(arguments), succeeded=succeeded)
     told = [request.why for request in asked.done if not request.asked or request.waits]
     for why, count in Counter(told).items():
         warn(f"{count} {why}")

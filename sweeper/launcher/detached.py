@@ -5,6 +5,7 @@ The launcher is `launching.py` run as a module. The caller waits until the launc
 its first observations: they say that it holds the sweep, or why it gave up.
 """
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -85,6 +86,9 @@ def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
     """Start the launcher with a log file. Returns a function that raises `EnvironmentFailure` with
     the log's last line if the launcher has failed."""
     with open(where, "ab") as log:
+        with suppress(OSError):  # a disk without locks
+            # The launcher inherits the lock, which keeps `sweeper gc` from removing its log.
+            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
         begin = log.tell()
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

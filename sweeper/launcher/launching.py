@@ -44,7 +44,7 @@ from sweeper.storage.layout import Layout
 from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.sweep_requests import asked_pause, forget
 from sweeper.storage.sweeps import read_plan, read_states, service_of
-from sweeper.storage.writable import check_root
+from sweeper.storage.writable import check_root, make_root
 from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     url = engine_for(planned, capabilities, user.tell) if planned.service == "local" else None
     for path in environment.unused_files(but=f"{store.root}/{planned.name}"):
         environment.forget(path)
+    make_root(store)
     with ExitStack() as held:
         try:
             check = held.enter_context(lock.holding_sweep(store, planned.name))

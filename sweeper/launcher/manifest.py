@@ -5,12 +5,11 @@ import json
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from sweeper import tracking
 from sweeper.backends import Capabilities, capabilities_together
 from sweeper.errors import NotFound, UsageError
-from sweeper.labels import plural
+from sweeper.labels import first_of, plural
 from sweeper.launcher import preflight
 from sweeper.launcher.placement_guard import Located, refuse_moved_sweep
 from sweeper.launcher.trust import sealed
@@ -20,7 +19,7 @@ from sweeper.model.states import OPEN, RunState, State
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import launch_record, provenance, redaction, snapshot
-from sweeper.results.origins import Origin, differences
+from sweeper.results.origins import Launches, differences
 from sweeper.scheduler import environment
 from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, timestamp
@@ -109,6 +108,11 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
         now = now._replace(wandb=wandb)
         if (missing := tracking.keyless(wandb, theirs)) is not None:
             tell(missing)
+    if code.live:
+        tell(
+            "not in the copy of the code, so that later edits reach runs that start after them: "
+            f"{first_of(code.live, 3)}"
+        )
     if code.why is not None and not live and code.in_checkout:
         tell(f"runs use the code where it is, as it is when each starts: {code.why}")
     return now
@@ -270,28 +274,12 @@ def changes(old: Plan, new: Plan) -> list[str]:
 
 def code_change(store: Store, old: Plan, new: Plan) -> str | None:
     """A sentence about code that has changed since the last launch; None if it has not."""
-    before, now = (_program(store, plan) for plan in (old, new))
-    found = differences([before, now])
+    launches = (Launches(store, Layout(plan.name), plan).latest for plan in (old, new))
+    found = differences(launches)
     code = next((each for each in found if each.kind == "code"), None)
     if code is None:
         return None
-    return (
-        f"the {code.title.replace('code', 'code has changed', 1)}: attempts from now on run it as "
-        "it is now; runs that have ended are not comparable with them: `sweeper retry "
-        f"{new.name} --state succeeded` runs them again"
-    )
-
-
-class _Launched(NamedTuple):
-    """A launch, for `differences`."""
-
-    name: str
-    origin: Origin | None
-
-
-def _program(store: Store, plan: Plan) -> _Launched:
-    known = plan.provenance
-    return _Launched(plan.name, None if known is None else Origin(store, Layout(plan.name), known))
+    return f"the code has changed{code.title[4:]}: attempts from now on run it as it is now"
 
 
 def _budget(plan: Plan) -> str:

@@ -24,7 +24,8 @@ class Job(NamedTuple):
     variables that make W&B continue its run, `fields` are added to the configuration. `engine` is
     the engine that the attempt uses, if it uses one of ours. `warm` says whether a fork server may
     start the recipe. `requirements` is a file of the snapshot, from which the recipe's environment
-    is made. `launch` is the id of the launch whose record says what the attempt runs.
+    is made. `launch` is the id of the launch whose record says what the attempt runs. `first` is
+    the earliest attempt whose files this one may start from.
     """
 
     run: str
@@ -49,6 +50,7 @@ class Job(NamedTuple):
     warm: bool = False
     requirements: str | None = None
     launch: str | None = None
+    first: int = 1
 
     def document(self) -> dict[str, object]:
         """Returns the value in its stored form."""
@@ -96,6 +98,7 @@ def read(document: object, place: str) -> Job:
         warm=job.flag_or("warm", False),
         requirements=job.text_or("requirements", None),
         launch=job.text_or("launch", None),
+        first=job.integer_or("first", 1),
     )
 
 

@@ -10,13 +10,15 @@ they were written, listed or read:
 An `intent` alone says that a launcher was about to submit. It opens an attempt and changes no
 state.
 
-Two events are requests, written by the one who asks and not by the one who acts:
+Three events are requests, written by the one who asks and not by the one who acts:
 
 - `cancel`: stop this attempt and start no other. It holds until a `retry` of the same or a later
   attempt. It cancels a run at once if nothing was started, or if the run waited to be restarted
   after a preemption or a loss; a running one is cancelled when its worker has ended.
 - `retry`: start another attempt after this one ends. It revokes a `cancel`, and the failure, loss
   or preemption of its attempt no longer counts.
+- `again`: the same for an attempt that has succeeded, or is about to: only this request starts a
+  run again after a success. The next attempt starts from nothing.
 
 A request may name the attempt after the last, for example to cancel a run that waits for its
 retry.
@@ -30,13 +32,16 @@ __all__ = [
     "ENDED",
     "OPEN",
     "OUTCOMES",
+    "RETRIES",
     "Event",
     "NoState",
     "RunState",
     "State",
+    "begun_anew",
     "cancel_asked",
     "fold",
     "is_finished",
+    "last_retry",
     "parse_name",
     "retry_asked",
     "wants_attempt",
@@ -71,6 +76,7 @@ class Event(StrEnum):
 
     CANCEL = "cancel"  # a request: stop this attempt, start no other
     RETRY = "retry"  # a request: after this attempt's end, start another
+    AGAIN = "again"  # a request: the same even after a success, and from nothing
     INTENT = "intent"  # the launcher is about to submit
     SUBMITTED = "submitted"  # the backend has accepted the job
     CLAIMED = "claimed"  # a worker holds the attempt, exclusively
@@ -94,6 +100,9 @@ _STATE_AFTER = {
     Event.CANCELLED: State.CANCELLED,
     Event.SUCCEEDED: State.SUCCEEDED,
 }
+
+RETRIES = frozenset({Event.RETRY, Event.AGAIN})
+"""Requests to start another attempt."""
 
 OPEN = frozenset({State.SUBMITTED, State.RUNNING})
 """States in which a job may be running."""
@@ -141,7 +150,7 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
         if event is Event.CANCEL:
             cancel = max(cancel, attempt)
             continue
-        if event is Event.RETRY:
+        if event in RETRIES:
             retry = max(retry, attempt)
             continue
         opened = max(opened, attempt)
@@ -162,13 +171,12 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
 def cancel_asked(events: Collection[tuple[int, Event]]) -> bool:
     """Whether a user wants the run stopped, and has not asked for a retry since."""
     last = _last(events, Event.CANCEL)
-    return last > _last(events, Event.RETRY) and last >= max(fold(events).opened, 1)
+    return last > last_retry(events) and last >= max(fold(events).opened, 1)
 
 
 def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
     """Whether another attempt is asked for that is not opened yet."""
-    last = _last(events, Event.RETRY)
-    return last >= max(fold(events).opened, 1) and not cancel_asked(events)
+    return last_retry(events) >= max(fold(events).opened, 1) and not cancel_asked(events)
 
 
 def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
@@ -176,13 +184,13 @@ def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
     failures that are retried. Preemptions and losses are restarted too, up to a limit. Attempts
     with a `retry` request count as neither."""
     state = fold(events)
-    if state.unacknowledged or state.state in OPEN or state.state is State.SUCCEEDED:
+    if state.unacknowledged or state.state in OPEN or cancel_asked(events):
         return False
-    if cancel_asked(events):
-        return False
+    if state.state is State.SUCCEEDED:
+        return _last(events, Event.AGAIN) >= state.opened
     if state.state is State.PLANNED or retry_asked(events):
         return True
-    excused = {attempt for attempt, event in events if event is Event.RETRY}
+    excused = {attempt for attempt, event in events if event in RETRIES}
     happened = [event for attempt, event in events if attempt not in excused]
     if state.state is State.FAILED:
         return happened.count(Event.FAILED) <= retries
@@ -201,6 +209,18 @@ def is_finished(
     if state.state in OPEN:
         return False
     return retired or not (state.unacknowledged or wants_attempt(events, retries))
+
+
+def last_retry(events: Iterable[tuple[int, Event]]) -> int:
+    """Returns the highest attempt after which another was asked for; 0 for none."""
+    return max((attempt for attempt, event in events if event in RETRIES), default=0)
+
+
+def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
+    """Returns the first attempt whose files `attempt` may start from: the one that was last asked
+    for by `again`, or else 1."""
+    asked = (n for n, event in events if event is Event.AGAIN and n < attempt)
+    return max(asked, default=0) + 1
 
 
 def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:

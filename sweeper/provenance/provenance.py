@@ -14,8 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from sweeper.errors import AlreadyExists
+from sweeper.provenance.checkout import checkout_of, commit_of, git, sweep_folders
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
-from sweeper.provenance.snapshot import checkout_of, commit_of, git
+from sweeper.provenance.snapshot import results_in
 from sweeper.storage.base import Store
 from sweeper.storage.documents import timestamp
 from sweeper.storage.layout import Layout
@@ -111,17 +112,21 @@ def _changes(
     """The differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If git
     does not answer in time, `dirty` is never False, so that this is not mistaken for no
     difference."""
-    options = ("--no-color", "--no-ext-diff", "--no-textconv")
-    differs = git(root, "diff", *options, "HEAD") if commit else b""
+    options = ("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=diff")
+    results = results_in(store, root, layout.sweep)
+    changed = _split(git(root, "diff", "--name-only", "-z", "HEAD")) if commit else []
+    results += [os.path.join(root, folder, "") for folder in sweep_folders(root, changed)]
+    inside = [os.path.relpath(folder, os.path.realpath(root)) for folder in results]
+    without = [f":(exclude,literal){folder}" for folder in inside if not folder.startswith("..")]
+    differs = git(root, "diff", *options, "HEAD", "--", ".", *without) if commit else b""
     listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")
     is_known = differs is not None and listed is not None
     diff = differs or b""
-    own = store.local_path(layout.sweep)
     untracked: list[str] = []
-    names = [os.fsdecode(name) for name in (listed or b"").split(b"\0") if name]
-    kept = os.path.dirname(own) if own else None
-    names = [name for name in names if "__pycache__" not in name.split("/")]
-    names = [name for name in names if kept is None or not _below(os.path.join(root, name), kept)]
+    names = [name for name in _split(listed) if "__pycache__" not in name.split("/")]
+    others = [*results, *(os.path.join(root, f, "") for f in sweep_folders(root, names))]
+    real = os.path.realpath(root)
+    names = [n for n in names if not os.path.join(real, n).startswith(tuple(others))]
     for name in names[:_UNTRACKED]:
         with suppress(OSError):
             size = os.lstat(os.path.join(root, name)).st_size
@@ -141,8 +146,8 @@ def _changes(
     }
 
 
-def _below(path: str, folder: str) -> bool:
-    return os.path.realpath(path).startswith(os.path.join(os.path.realpath(folder), ""))
+def _split(listed: bytes | None) -> list[str]:
+    return [os.fsdecode(name) for name in (listed or b"").split(b"\0") if name]
 
 
 def _keep(store: Store, layout: Layout, data: bytes, ending: str) -> str:

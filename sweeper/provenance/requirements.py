@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sweeper.provenance import snapshot
+from sweeper.provenance import checkout
 
 __all__ = ["Requirements", "outside", "read"]
 
@@ -103,12 +103,12 @@ def _wrong(name: str, value: str) -> str | None:
 def outside(path: str, *folders: str | None) -> str | None:
     """Why a file is not in the copy of the checkout; None if it is. The checkout is that of the
     first of `folders` that is in one."""
-    root = snapshot.checkout_of(*folders)
+    root = checkout.checkout_of(*folders)
     if root is None:
         return f"{path} is to come with the copy of a git checkout, and there is none: `git init`"
     below = os.path.relpath(os.path.realpath(path), root)
     if below.startswith(".."):
         return f"{path} is outside the checkout {root}, of which jobs elsewhere get a copy"
-    if snapshot.git(root, "check-ignore", "-q", "--", below) is not None:
+    if checkout.git(root, "check-ignore", "-q", "--", below) is not None:
         return f"git ignores {path}, so that it is not in the copy that jobs elsewhere get"
     return None

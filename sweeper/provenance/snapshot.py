@@ -1,17 +1,19 @@
 """Copies the checkout at launch, so that runs execute the code of that time.
 
 The copy has every file that git tracks, as in the working tree, and untracked files that git does
-not ignore. It is stored as `<sweep>/code/<hash>.tar.gz`; the same tree has the same hash. The
-user's index and the refs and objects of their repository are not changed.
+not ignore. The same holds for submodules and other repositories inside the checkout, up to 20 MB
+each. It is stored as `<sweep>/code/<hash>.tar.gz`; the same tree has the same hash. The user's
+index and the refs and objects of their repository are not changed.
 
 Other files are reached in the checkout through symbolic links: files that git ignores (`.venv`,
 data), virtual environments, large files (over 10 MB, untracked ones over 1 MB), files that contain
-a secret's value, links that lead out of the checkout, and submodules. The links are made when a
-host first extracts the snapshot; a later launch of the same code adds links to new files.
-`__pycache__` is left out. The copy has its own `.git`, at the commit of the launch and with the
-checkout's objects, so that recipes can ask git for their commit. Relative paths thus lead to the
-same files. But a run that writes by a relative path into a tracked or new folder writes into the
-snapshot, which all runs of the same code share: results belong in `log_path`.
+a secret's value, links that lead out of the checkout, and untracked files beyond 2,000 (files of
+code come first). The links are made when a host first extracts the snapshot; a later launch of the
+same code adds links to new files. `__pycache__` is left out. The copy has its own `.git`, at the
+commit of the launch and with the checkout's objects, so that recipes can ask git for their commit.
+Relative paths thus lead to the same files. But a run that writes by a relative path into a tracked
+or new folder writes into the snapshot, which all runs of the same code share: results belong in
+`log_path`.
 
 A recipe's imports are redirected to the copy (`bootstrap.py`). Those of a `command:` are not, so it
 finds packages that are installed in place (`pip install -e`) in the checkout.
@@ -24,40 +26,33 @@ Used by the launch (`make`) and by the worker (`extract`). Standard library only
 
 import hashlib
 import os
-import stat
-import subprocess
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple, Never
 
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.model.recipe import Snapshot
+from sweeper.provenance.checkout import (
+    ALL_BYTES,
+    LEFT_OUT,
+    TooMuchError,
+    Tree,
+    UnlistedError,
+    checkout_of,
+    commit_of,
+    git,
+)
 from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
+from sweeper.storage.worker_lock import hold
 
 if TYPE_CHECKING:
     import tarfile
 
-__all__ = ["CodeCopy", "changed", "checkout_of", "commit_of", "extract", "git", "make", "relink"]
+__all__ = ["CodeCopy", "changed", "extract", "make", "relink", "results_in"]
 
 _NO_FILES: Mapping[str, Never] = MappingProxyType({})
-_TRACKED_BYTES = 10_000_000
-_UNTRACKED_BYTES = 1_000_000
-_UNTRACKED_FILES = 2_000
-_ALL_BYTES = 100_000_000
-_LEFT_OUT = frozenset({".git", "__pycache__"})
-_ENVIRONMENTS = ("/pyvenv.cfg", "/conda-meta/history")
-"""Files that mark a folder as a virtual environment. It is linked even if git does not ignore
-it."""
-_GIT_SECONDS = 20.0
-_ANOTHER_REPOSITORY = frozenset(
-    {
-        *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX"),
-        *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE"),
-    }
-)
-"""Variables, set e.g. by git hooks, that make git use another repository than the folder's."""
 
 
 class CodeCopy(NamedTuple):
@@ -67,45 +62,12 @@ class CodeCopy(NamedTuple):
     kept: Snapshot | None
     why: str | None
     linked: tuple[str, ...] = ()
+    live: tuple[str, ...] = ()
+    """Code among these, for people: a later edit of it reaches the runs."""
     in_checkout: bool = True
     """Whether there is a checkout to copy."""
     files: Mapping[str, str] = _NO_FILES
     """The digest of each file in the copy."""
-
-
-def git(folder: str, *arguments: str) -> bytes | None:
-    """The output of git; None if git or the checkout is missing, git fails, or it does not answer
-    in time. Takes no lock and refreshes no index."""
-    environment = {k: v for k, v in os.environ.items() if k not in _ANOTHER_REPOSITORY}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-    try:
-        result = subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout if result.returncode == 0 else None
-
-
-def checkout_of(*folders: str | None) -> str | None:
-    """The top folder of the checkout of the first of `folders` that is in one; None if none is."""
-    for folder in folders:
-        found = git(folder, "rev-parse", "--show-toplevel") if folder else None
-        if found and found.strip():
-            return os.fsdecode(found.rstrip(b"\n"))
-    return None
-
-
-def commit_of(root: str) -> str | None:
-    """The current commit of a checkout; None if there is none."""
-    found = git(root, "rev-parse", "--verify", "HEAD")
-    return found.decode().strip() if found else None
 
 
 def make(
@@ -116,12 +78,12 @@ def make(
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
         return CodeCopy(None, "not in a git checkout", in_checkout=False)
-    tree = _Tree(root, _results(store, root, sweep), secrets)
+    tree = Tree(root, results_in(store, root, sweep), secrets)
     try:
         data = tree.archive()
-    except _TooMuchError:
-        return CodeCopy(None, f"more than {_ALL_BYTES // 1_000_000} MB of code in {root}")
-    except _UnlistedError:
+    except TooMuchError:
+        return CodeCopy(None, f"more than {ALL_BYTES // 1_000_000} MB of code in {root}")
+    except UnlistedError:
         return CodeCopy(None, f"git does not list the files of {root}")
     digest = hashlib.sha256(data).hexdigest()[:32]
     archive = Layout(sweep).code(f"{digest}.tar.gz")
@@ -140,15 +102,15 @@ def make(
         commit=commit_of(root),
     )
     relink(kept)
-    return CodeCopy(kept, None, tuple(tree.linked), files=tree.files)
+    return CodeCopy(kept, None, tuple(tree.linked), tuple(tree.live), files=tree.files)
 
 
 def changed(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> bool:
     """Whether the checkout has changed since the snapshot."""
     try:
-        results = _results(store, kept.root, kept.archive.partition("/")[0])
-        data = _Tree(kept.root, results, secrets).archive()
-    except (_TooMuchError, _UnlistedError):
+        results = results_in(store, kept.root, kept.archive.partition("/")[0])
+        data = Tree(kept.root, results, secrets).archive()
+    except (TooMuchError, UnlistedError):
         return True
     return not hashlib.sha256(data).hexdigest().startswith(kept.hash)
 
@@ -165,7 +127,7 @@ def relink(kept: Snapshot) -> None:
         _give_history(kept, top)  # the same code may have been committed
 
 
-def _results(store: Store, root: str, sweep: str) -> list[str]:
+def results_in(store: Store, root: str, sweep: str) -> list[str]:
     """Folders in the checkout `root` that hold results and no code: the store (or its sweeps, if
     the checkout is inside the store) and sweeper's home."""
     from sweeper.paths import home
@@ -180,122 +142,10 @@ def _results(store: Store, root: str, sweep: str) -> list[str]:
     return [folder for folder in below if not f"{root}/".startswith(folder)]
 
 
-class _TooMuchError(Exception):
-    """The checkout is too large to copy."""
-
-
-class _UnlistedError(Exception):
-    """Git fails to list the files of the checkout, or does not answer in time."""
-
-
-class _Tree:
-    """The files of a checkout that belong in the copy."""
-
-    def __init__(self, root: str, results: Sequence[str], secrets: Collection[str]) -> None:
-        self._root = os.path.realpath(root)
-        self._results = tuple(results)
-        self._secrets = [os.fsencode(value) for value in secrets if value]
-        self._folders: dict[str, bool] = {}
-        self.linked: list[str] = []
-        self.files: dict[str, str] = {}
-
-    def archive(self) -> bytes:
-        """A tar file of the tree, the same bytes for the same tree. Raises `_TooMuchError` or
-        `_UnlistedError`, since an incomplete copy would be mistaken for the code."""
-        import io
-        import tarfile
-
-        written = io.BytesIO()
-        with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for name, most in self._names():
-                self._add(tar, name, most)
-                if written.tell() > _ALL_BYTES:
-                    raise _TooMuchError
-        return written.getvalue()
-
-    def _names(self) -> Iterator[tuple[str, int]]:
-        """Sorted paths below the root, each with its maximum size in bytes."""
-        found = dict.fromkeys(self._list("--cached"), _TRACKED_BYTES)
-        others = self._list("--others", "--exclude-standard")
-        for count, name in enumerate(_without_environments(others)):
-            if count >= _UNTRACKED_FILES:
-                self.linked.append("... and other untracked files")
-                break
-            found.setdefault(name, _UNTRACKED_BYTES)
-        yield from sorted(found.items())
-
-    def _list(self, *which: str) -> list[str]:
-        listed = git(self._root, "ls-files", "-z", *which)
-        if listed is None:
-            raise _UnlistedError
-        names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
-        return sorted({name for name in names if not name.endswith("/") and self._ours(name)})
-
-    def _ours(self, name: str) -> bool:
-        """Whether a file belongs to the checkout: not a result in a store inside it, not in
-        `__pycache__`, and, as for git, not behind a symbolic link."""
-        if not _LEFT_OUT.isdisjoint(name.split("/")):
-            return False
-        folder = os.path.dirname(name)
-        if folder not in self._folders:
-            full = os.path.normpath(os.path.join(self._root, folder))
-            ours = not os.path.join(full, "").startswith(self._results)
-            self._folders[folder] = ours and os.path.realpath(full) == full
-        return self._folders[folder]
-
-    def _add(self, tar: "tarfile.TarFile", name: str, most: int) -> None:
-        import io
-        import tarfile
-
-        path = os.path.join(self._root, name)
-        entry = tarfile.TarInfo(name)
-        try:
-            status = os.lstat(path)
-            if stat.S_ISLNK(status.st_mode):
-                target = os.readlink(path)
-                if self._leads_out(path, target):
-                    self.linked.append(name)
-                    return
-                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, target, 0o777
-                tar.addfile(entry)
-                self.files[name] = f"link {target}"
-                return
-            if not stat.S_ISREG(status.st_mode):
-                return  # a submodule, a pipe
-            with open(path, "rb") as file:
-                data = file.read(most + 1)
-        except FileNotFoundError:
-            return  # tracked, and deleted
-        except OSError:
-            self.linked.append(name)
-            return
-        if len(data) > most or any(secret in data for secret in self._secrets):
-            self.linked.append(name)
-            return
-        entry.size, entry.mode = len(data), 0o755 if status.st_mode & 0o100 else 0o644
-        tar.addfile(entry, io.BytesIO(data))
-        self.files[name] = hashlib.sha256(data).hexdigest()[:16]
-
-    def _leads_out(self, path: str, target: str) -> bool:
-        if os.path.isabs(target):
-            return True
-        led = os.path.normpath(os.path.join(os.path.dirname(path), target))
-        return not led.startswith(self._root + os.sep)
-
-
-def _without_environments(names: Sequence[str]) -> list[str]:
-    found = {
-        name.removesuffix(mark) + "/"
-        for name in names
-        for mark in _ENVIRONMENTS
-        if name.endswith(mark)
-    }
-    return [name for name in names if not name.startswith(tuple(found))]
-
-
 def extract(store: Store, kept: Snapshot, home: str) -> str:
     """Extract a job's snapshot on this machine, unless that was done before. Returns the folder. Of
-    several processes that ask at once, the first extracts. Raises `StoreError`.
+    several processes that ask at once, the first extracts. This process holds the folder until it
+    ends: `gc` does not remove it before. Raises `StoreError`.
 
     The recipe's own folder is `os.path.join(<returned folder>, kept.cwd)`.
     """
@@ -304,6 +154,7 @@ def extract(store: Store, kept: Snapshot, home: str) -> str:
 
     digest = os.path.basename(kept.hash)
     top = _top(kept, home)
+    _hold(top)
     if os.path.isdir(top):
         return top
     data = _unpacked(store.read(kept.archive), digest)
@@ -327,6 +178,17 @@ def extract(store: Store, kept: Snapshot, home: str) -> str:
     except OSError as error:
         raise StoreError(f"cannot extract the code of this run: {error}") from error
     return top
+
+
+def _hold(top: str) -> None:
+    """Hold a copy until this process ends, so that `sweeper gc` leaves it alone."""
+    path = f"{top}.use"
+    try:
+        os.makedirs(os.path.dirname(top), exist_ok=True)
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+    except OSError:
+        return  # a full disk: extracting reports it
+    hold(path)
 
 
 def _top(kept: Snapshot, home: str) -> str:
@@ -406,7 +268,7 @@ def _link_rest(live: str, copy: str) -> None:
         return  # another machine, without this checkout
     for entry in found:
         path = os.path.join(copy, entry.name)
-        if entry.name in _LEFT_OUT:
+        if entry.name in LEFT_OUT:
             continue
         if not os.path.lexists(path):
             with suppress(FileExistsError):  # two launches may do the same at once

@@ -22,7 +22,7 @@ from sweeper.storage.base import Store
 from sweeper.storage.documents import read_json
 from sweeper.storage.layout import Layout
 
-__all__ = ["Difference", "HasOrigin", "Launches", "Origin", "differences", "sentences"]
+__all__ = ["Difference", "Executed", "HasOrigin", "Launches", "Origin", "differences", "sentences"]
 
 _NAMED = 3
 """How many files, packages or runs a sentence names."""
@@ -114,6 +114,13 @@ class HasOrigin(Protocol):
         ...
 
 
+class Executed(NamedTuple):
+    """A launch as `differences` takes it: what its attempts run."""
+
+    name: str
+    origin: Origin | None
+
+
 class Difference(NamedTuple):
     """A way in which runs differ: `kind` is code, python, SDK, packages, service, variables or
     data. `what` names what differs, such as files or packages, if that is known. `groups` has a
@@ -143,6 +150,13 @@ class Launches:
         latest = plan.provenance or {}
         self._known = [*([latest] if latest else []), *plan.launches]  # the latest first
         self._origins: dict[tuple[object, str | None], Origin] = {}
+
+    @property
+    def latest(self) -> Executed:
+        """What attempts run that start from now on."""
+        known = next(iter(self._known), None)
+        found = None if known is None else Origin(self._store, self._layout, known)
+        return Executed("", found)
 
     @property
     def is_certain(self) -> bool:

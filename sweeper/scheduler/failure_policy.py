@@ -1,6 +1,6 @@
 """Decides what follows from ended attempts: a failure is excused, or nothing more is started."""
 
-from sweeper.model.states import OPEN, Event, RunState, State
+from sweeper.model.states import OPEN, RETRIES, Event, RunState, State
 from sweeper.scheduler.circuit_breaker import CircuitBreaker, Failure
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.retry_delay import EXCUSED, SERVICE_TRIES
@@ -123,7 +123,7 @@ class FailurePolicy:
             for run, view in self._run_table.views.items()
             if view.retry
             for attempt, event in self._run_table.events(run)
-            if event is Event.RETRY
+            if event in RETRIES
         }
         if self._begun and asked - self._known:
             self.first = self.held = None

@@ -8,7 +8,7 @@ from sweeper.model.job import Job
 from sweeper.model.json_values import table_of
 from sweeper.model.launcher import Service
 from sweeper.model.plan import Plan, launch_id
-from sweeper.model.states import Event
+from sweeper.model.states import Event, begun_anew
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.job_builder import JobBuilder, job_for
@@ -86,6 +86,7 @@ class Submitter:
             warm=plan.launch.warm,
             requirements=_requirements(plan),
             launch=launch_id(plan.provenance),
+            first=begun_anew(self._run_table.events(run), attempt),
         )
         store, layout = self._context.store, self._context.layout
         path = layout.job(run, attempt)

@@ -5,7 +5,16 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists
-from sweeper.model.states import OPEN, Event, State, cancel_asked, fold, retry_asked, wants_attempt
+from sweeper.model.states import (
+    OPEN,
+    Event,
+    State,
+    cancel_asked,
+    fold,
+    last_retry,
+    retry_asked,
+    wants_attempt,
+)
 from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, timestamp
 from sweeper.storage.layout import Layout
@@ -45,7 +54,7 @@ def request_cancel(
     attempt = max(state.opened, 1)
     if at_work:
         _request(store, sweep, run, (attempt, Event.CANCEL), happened, by)
-    last = max((n for n, event in happened if event is Event.RETRY), default=0)
+    last = last_retry(happened)
     if last >= attempt or not at_work:
         # A retry of the same attempt would take the request back: name the attempt after it.
         after = max(attempt, last + 1)
@@ -53,10 +62,11 @@ def request_cancel(
     return Requested(run, True, "cancelled")
 
 
-def asked_again(run: str, happened: Happened) -> Requested:
-    """What asking for another attempt of a run would result in."""
+def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Requested:
+    """What asking for another attempt of a run would result in. `succeeded`: also if the run has
+    succeeded."""
     state = fold(happened)
-    if state.state is State.SUCCEEDED:
+    if state.state is State.SUCCEEDED and not succeeded:
         return Requested(run, False, "succeeded already")
     if state.at_work and cancel_asked(happened):
         return Requested(run, False, "being cancelled: retry them when they have ended")
@@ -67,13 +77,18 @@ def asked_again(run: str, happened: Happened) -> Requested:
     return Requested(run, True, "asked for already" if retry_asked(happened) else "asked for")
 
 
-def request_retry(store: Store, sweep: str, run: str, happened: Happened) -> Requested:
-    """Ask for another attempt of a run that has ended without success."""
-    request = asked_again(run, happened)
+def request_retry(
+    store: Store, sweep: str, run: str, happened: Happened, *, succeeded: bool = False
+) -> Requested:
+    """Ask for another attempt of a run that has ended without success, or, with `succeeded`, in
+    whatever way."""
+    request = asked_again(run, happened, succeeded=succeeded)
     if request.asked and not request.waits and not retry_asked(happened):
         last = max((n for n, event in happened if event is Event.CANCEL), default=0)
         attempt = max(fold(happened).opened, last, 1)
-        _request(store, sweep, run, (attempt, Event.RETRY), happened, None)
+        is_over = fold(happened).state is State.SUCCEEDED
+        event = Event.AGAIN if is_over else Event.RETRY
+        _request(store, sweep, run, (attempt, event), happened, None)
     return request
 
 

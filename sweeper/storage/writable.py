@@ -1,6 +1,7 @@
 """Finds out whether sweeps can be kept in a root, before anything is written there."""
 
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -8,7 +9,9 @@ from sweeper.atomic import nearest_folder, try_to_write
 from sweeper.errors import AlreadyExists, StoreError
 from sweeper.storage.base import Store
 
-__all__ = ["check_root", "probe"]
+__all__ = ["check_root", "make_root", "probe"]
+
+_IGNORE = "# Made by sweeper: results are not for git. Remove this file to commit them.\n*\n"
 
 
 def check_root(store: Store) -> None:
@@ -24,6 +27,27 @@ def check_root(store: Store) -> None:
         what = "cannot be written to" if folder == root else "cannot be made"
         where = "" if folder == root else f" in {folder}"
         raise StoreError(f"the root {root} {what}{where}: {error.strerror}") from error
+
+
+def make_root(store: Store) -> None:
+    """Make the folder of a local root, if it does not exist, so that git ignores it: `git add -A`
+    must not take results. A folder that exists is left as it is. Raises `StoreError`."""
+    root = (store.local_path("") or "").rstrip("/")
+    if not root or os.path.lexists(root):
+        return
+    above = os.path.dirname(root)
+    made = os.path.join(above, f".tmp-{os.getpid()}-{os.urandom(8).hex()}")
+    try:
+        os.makedirs(above, exist_ok=True)
+        os.mkdir(made)
+        with open(os.path.join(made, ".gitignore"), "w", encoding="ascii") as file:
+            file.write(_IGNORE)
+        with suppress(FileExistsError, OSError):  # another launch was first
+            os.rename(made, root)
+    except OSError as error:
+        raise StoreError(f"the root {root} cannot be made: {error.strerror}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def probe(store: Store, folder: str) -> None:

@@ -89,6 +89,7 @@ def build(
     top = os.path.join(folder, digest)
     python, ready = os.path.join(top, "bin", "python"), os.path.join(top, "requirements.txt")
     os.makedirs(folder, mode=0o700, exist_ok=True)
+    _hold(top)
     with open(f"{top}.lock", "ab") as lock:
         if not _is_used(ready) and not _locked(lock, goes_on):
             return None
@@ -115,6 +116,17 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
                 held.append(file.read())
         found.append((name, _LOGIN.sub("//", environ[name]), held))
     return found
+
+
+def _hold(top: str) -> None:
+    """Hold an environment or a source until this process ends, whatever program it executes by
+    then, so that `sweeper gc` leaves it alone. On a disk without locks only its age protects it."""
+    descriptor = os.open(f"{top}.use", os.O_RDWR | os.O_CREAT, 0o600)
+    os.set_inheritable(descriptor, True)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    except OSError:
+        os.close(descriptor)
 
 
 def _is_used(path: str) -> bool:
@@ -261,6 +273,7 @@ def _source(folder: str, python: str, url: str, digest: str) -> str:
     its folder. Raises `BuildError` and `OSError`."""
     top = os.path.join(folder, digest)
     os.makedirs(folder, mode=0o700, exist_ok=True)
+    _hold(top)
     with open(f"{top}.lock", "ab") as lock:
         _locked(lock, lambda: True)
         if _is_used(top):

@@ -16,15 +16,18 @@ _COPIED = ("config.json",)
 _DEEP = 8
 
 
-def seed(store: Store, layout: Layout, run: str, attempt: int, mode: str) -> int | None:
+def seed(
+    store: Store, layout: Layout, run: str, attempt: int, mode: str, first: int = 1
+) -> int | None:
     """Copy an earlier attempt's records into the folder of `attempt`, so that the recipe resumes.
     With `mode` `auto`, takes the last attempt that recorded a checkpoint. With `always`, takes the
-    last attempt that left any file if none recorded a checkpoint. Returns the number of the copied
+    last attempt that left any file if none recorded a checkpoint. Attempts before `first` are not
+    used. Returns the number of the copied
     attempt, or None."""
     target = store.local_path(layout.log_path(run, attempt))
     folders = {
         earlier: folder
-        for earlier in range(attempt - 1, 0, -1)
+        for earlier in range(attempt - 1, first - 1, -1)
         if (folder := store.local_path(layout.log_path(run, earlier))) and os.path.isdir(folder)
     }
     # Checkpoints are copied last, so an attempt that was killed during seeding has none.

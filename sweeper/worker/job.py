@@ -64,7 +64,7 @@ def prepare(
     except OSError as error:
         raise StoreError(f"{log_path}: {error.strerror}") from error
     if job.resume != "never":
-        checkpoint_resume.seed(place, layout, run, attempt, job.resume)
+        checkpoint_resume.seed(place, layout, run, attempt, job.resume, job.first)
     environment = _environment(store, layout, job, environment, log_path)
     cwd, copy = _code(store, job, environment)
     if job.requirements is not None:
@@ -181,7 +181,7 @@ def _place(store: Store, layout: Layout, job: Job, environment: dict[str, str]) 
     from sweeper.worker import spool
 
     run, attempt = job.run, job.attempt
-    resume = job.resume != "never"
+    resume = job.resume != "never" and job.first < attempt
     return spool.arrange(store, layout, run, attempt, home(environment), resume=resume)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -187,9 +188,9 @@ def test_a_sweep_of_an_older_version_goes_by_the_times_of_its_launches(checkout:
     checkout.launch()
     top = checkout.root / "sweeps" / "g"
     plan = json.loads((top / "sweep.json").read_text())
-    for launch, time in ((plan["launches"][0], "2026-01-01"), (plan["provenance"], "2026-01-02")):
+    for launch, day in ((plan["launches"][0], "2026-01-01"), (plan["provenance"], "2026-01-02")):
         del launch["launch"], launch["program"]
-        launch["time"] = f"{time}T00:00:00Z"
+        launch["time"] = f"{day}T00:00:00Z"
     (top / "sweep.json").write_text(json.dumps(plan))
     for path in top.glob("state/*/*.json"):
         event = json.loads(path.read_text())
@@ -200,3 +201,168 @@ def test_a_sweep_of_an_older_version_goes_by_the_times_of_its_launches(checkout:
     runs = checkout.json("ls", "g")["runs"]
     assert [run["commit"] for run in runs] == [first, first, second]
     assert [each.kind for each in checkout.differences()] == ["code"]
+
+
+def test_after_a_mended_program_finished_runs_can_be_run_again(checkout: Project) -> None:
+    """A launch skips them and says how, a retry must be asked for by state, the new attempt starts
+    from nothing, and its values count."""
+    begin = "import os, sys\nprint('found', os.listdir(sys.argv[2]))\n"
+    program = _TRAIN + "with open(os.path.join(sys.argv[2], 'checkpoints.jsonl'), 'w') as file:\n"
+    program += """    file.write('{"name": "final", "final": true}')\n"""
+    checkout.write("train.py", begin + program.replace("OFFSET", "0"))
+    checkout.commit()
+    checkout.launch()
+    checkout.write("train.py", begin + program.replace("OFFSET", "5"))
+    said = checkout.sweeper("launch", "g.yaml")
+    assert "nothing to start" in said.stdout
+    assert "2 runs succeeded with other code (train.py) than now" in said.stderr
+    assert "`sweeper retry g --state succeeded` starts them again" in said.stderr
+    refused = checkout.sweeper("retry", "g", "lr=1", "--wait", code=2).stderr
+    assert "add --state succeeded" in refused
+    checkout.sweeper("retry", "g", "lr=1", "--state", "succeeded", "--wait")
+    one, two = checkout.json("ls", "g")["runs"]
+    assert (one["attempts"], one["state"], one["value"]) == (2, "succeeded", 6.0)
+    assert (two["attempts"], two["value"]) == (1, 2.0)
+    assert "found ['code.diff']" in checkout.sweeper("logs", "g/lr=1").stdout
+    said = checkout.sweeper("launch", "g.yaml").stderr
+    assert "1 run succeeded with other code" in said and f'code != "{one["code"]}"' in said
+    rest = ["--state", "succeeded", "--where", f'code != "{one["code"]}"']
+    checkout.sweeper("retry", "g", *rest, "--wait")
+    assert [run["value"] for run in checkout.json("ls", "g")["runs"]] == [6.0, 7.0]
+    assert checkout.differences() == []
+    assert checkout.sweeper("launch", "g.yaml").stderr == ""
+
+
+_IMPORTING = _TRAIN.replace("OFFSET", "lib.x").replace(
+    "import json", "import time, lib\nimport json"
+)
+
+
+def _nested(project: Project, how: str) -> None:
+    """A program that imports `lib` from a submodule, another repository, or among many files."""
+    path = {"files": "lib.py"}.get(how, "vendor/lib.py")
+    project.write(
+        "train.py",
+        _IMPORTING.replace(
+            "import time",
+            "import sys\nsys.path[:0] = [\n    __file__[:-8] + 'vendor']\nimport time",
+        ),
+    )
+    project.commit()
+    if how == "submodule":
+        project.write("../origin/lib.py", "x = 1\n")
+        project.git("init", "-q", at="../origin")
+        project.git("add", "-A", at="../origin")
+        project.git("commit", "-qm", "lib", at="../origin")
+        project.git("submodule", "add", "-q", str(project.root.parent / "origin"), "vendor")
+        project.commit()
+    project.write(path, "x = 1\n")
+    if how == "repository":
+        project.git("init", "-q", at="vendor")
+        project.git("add", "-A", at="vendor")
+        project.git("commit", "-qm", "lib", at="vendor")
+    for number in range(2_100 if how == "files" else 0):
+        project.write(f"a_outputs/{number}.json", "{}")
+
+
+@pytest.mark.parametrize("how", ["submodule", "repository", "files"])
+def test_code_in_other_repositories_or_among_many_files_is_frozen_too(
+    checkout: Project, how: str
+) -> None:
+    """An edit after the launch must not reach runs that start later."""
+    _nested(checkout, how)
+    path = "lib.py" if how == "files" else "vendor/lib.py"
+    checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1]"))
+    said = checkout.launch()
+    assert ("untracked files, as" in said) is (how == "files")
+    checkout.write(path, "x = 7\n")
+    checkout.sweeper("retry", "g", "--state", "succeeded", "--wait")
+    (run,) = checkout.json("ls", "g")["runs"]
+    assert (run["attempts"], run["value"]) == (2, 2.0)
+    said = checkout.launch()
+    assert f"the code has changed ({path})" in said
+    checkout.sweeper("retry", "g", "--state", "succeeded", "--wait")
+    assert checkout.json("ls", "g")["runs"][0]["value"] == 8.0
+    if how == "submodule":
+        found = checkout.json("show", "g/lr=1")["provenance"]
+        diff = (checkout.root / "sweeps" / found["diff"]["path"]).read_text()
+        assert "-x = 1\n+x = 7\n" in diff
+
+
+def test_a_repository_that_is_too_large_to_copy_is_told(checkout: Project) -> None:
+    """Runs read it where it is, so a later edit would reach them without a word."""
+    _nested(checkout, "repository")
+    for number in range(3):
+        checkout.write(f"vendor/{number}.bin", "x" * 9_000_000)
+        checkout.git("add", "-A", at="vendor")
+    said = checkout.launch()
+    assert "not in the copy of the code" in said and "vendor/ (more than 20 MB)" in said
+    assert checkout.json("show", "g/lr=1")["provenance"]["code_linked"] == ["vendor/"]
+
+
+def test_a_worktree_inside_the_checkout_is_no_code_of_it(checkout: Project) -> None:
+    """Somebody else may be editing there."""
+    checkout.git("worktree", "add", "-q", "-b", "other", "wt")
+    checkout.launch()
+    checkout.write("wt/train.py", "broken")
+    assert "the code has changed" not in checkout.launch()
+    found = Project(checkout.root / "wt", checkout.home)
+    found.write("train.py", _TRAIN.replace("OFFSET", "5"))
+    found.launch()
+    (run, *_) = found.json("ls", "g")["runs"]
+    assert (run["value"], run["commit"]) == (6.0, found.git("rev-parse", "HEAD").strip())
+
+
+def test_git_ignores_the_results_and_no_record_of_the_code_has_them(checkout: Project) -> None:
+    """`git add -A` after a launch must commit no results, and results that somebody did commit are
+    no difference of the code."""
+    checkout.launch()
+    assert checkout.git("status", "--porcelain") == ""
+    assert [run["name"] for run in checkout.json("ls")["runs"]] == ["lr=1", "lr=2"]
+    checkout.git("add", "-f", "sweeps/g")
+    checkout.commit()
+    checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1, 2, 3]"))
+    checkout.commit()
+    checkout.launch()
+    found = checkout.json("show", "g/lr=3")["provenance"]
+    assert (found["dirty"], found["diff"]["bytes"], found["untracked"]) == (False, 0, [])
+    files = json.loads((checkout.root / "sweeps" / found["files"]).read_text())
+    assert [name for name in files if name.startswith("sweeps")] == []
+
+
+def test_a_root_that_was_there_is_left_as_it_is(checkout: Project) -> None:
+    """Its owner decides what git sees."""
+    (checkout.root / "sweeps").mkdir()
+    checkout.launch()
+    assert sorted(os.listdir(checkout.root / "sweeps")) == ["g"]
+
+
+def test_gc_leaves_the_code_that_a_sweep_of_another_folder_executes(
+    checkout: Project, tmp_path: Path
+) -> None:
+    """With `--days 0`, too: the run imports one of its modules after the removal."""
+    checkout.write("helper.py", "x = 0\n")
+    checkout.write("flag.sh", "")
+    waits = "import os, time\nwhile not os.path.exists(os.environ['GO']):\n    time.sleep(0.05)\n"
+    begun = "open(os.environ['GO'] + '.begun', 'w').close()\n"
+    text = _TRAIN.replace("OFFSET", "helper.x")
+    checkout.write("train.py", f"import os\n{begun}{waits}import helper\n{text}")
+    checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1]"))
+    checkout.commit()
+    other = Project(tmp_path / "elsewhere", checkout.home)
+    other.launch()  # so that its root has a sweep
+    go = str(tmp_path / "go")
+    checkout.sweeper("launch", "g.yaml", GO=go)
+    while not os.path.exists(f"{go}.begun"):
+        time.sleep(0.05)
+    removed = other.json("gc", "--delete", "--days", "0")
+    assert [item for item in removed["items"] if "snapshots" in item["path"]] == []
+    Path(go).touch()
+    checkout.sweeper("status", "g", "--follow")
+    (run,) = checkout.json("ls", "g")["runs"]
+    assert (run["state"], run["attempts"], run["value"]) == ("succeeded", 1, 1.0)
+    items = other.json("gc", "--delete", "--days", "0")["items"]
+    assert [item["why"] for item in items if "snapshots" in item["path"]] == [
+        "code that no sweep here names"
+    ]
+    assert not [p for p in (checkout.home / "snapshots").iterdir() if p.is_dir()]

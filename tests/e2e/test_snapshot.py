@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import StoreError
+from sweeper.provenance import checkout as checkouts
 from sweeper.provenance import provenance, snapshot
 from sweeper.provenance.redaction import Redactor
 from sweeper.recipe import bootstrap
@@ -103,7 +104,7 @@ def test_the_same_tree_has_the_same_hash(checkout: Path) -> None:
 def test_secrets_large_and_deleted_files_are_not_kept(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "_UNTRACKED_BYTES", 100)
+    monkeypatch.setattr(checkouts, "_UNTRACKED_BYTES", 100)
     (checkout / "notes.txt").write_text("the key is canary-0815.")
     (checkout / "large.txt").write_text("x" * 101)
     (checkout / "run.sh").unlink()
@@ -172,7 +173,7 @@ def test_environments_of_packages_and_our_own_files_are_not_copied(
     """Nobody told git to ignore them: they would leave no room for the user's own files."""
     home = checkout / "home"
     monkeypatch.setenv("SWEEPER_HOME", str(home))
-    monkeypatch.setattr(snapshot, "_UNTRACKED_FILES", 2)
+    monkeypatch.setattr(checkouts, "_UNTRACKED_FILES", 2)
     for name in (".env3/pyvenv.cfg", ".env3/m.py", "home/environments/x.json", "home/snapshots/y"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_text("")
@@ -194,7 +195,7 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
     _, made = _make(tmp_path / "plain", file=str(checkout / "run.sh"))
     assert made.kept is not None  # the recipe's own file lies in one
     assert made.kept.cwd == str(tmp_path / "plain")
-    monkeypatch.setattr(snapshot, "_ALL_BYTES", 10)
+    monkeypatch.setattr(checkouts, "ALL_BYTES", 10)
     _, made = _make(checkout)
     assert made.kept is None
     assert "of code in" in str(made.why)
@@ -206,12 +207,12 @@ def test_what_git_does_not_say_in_time_does_not_pass_for_nothing(
     """Neither is a copy without the code kept, nor a checkout called clean."""
     store, made = _make(checkout)
     assert made.kept is not None
-    ask = snapshot.git
+    ask = checkouts.git
 
     def slow(folder: str, *arguments: str) -> bytes | None:
         return None if arguments[0] in ("ls-files", "diff") else ask(folder, *arguments)
 
-    monkeypatch.setattr(snapshot, "git", slow)
+    monkeypatch.setattr(checkouts, "git", slow)
     monkeypatch.setattr(provenance, "git", slow)
     _, unlisted = _make(checkout)
     assert unlisted == snapshot.CodeCopy(None, f"git does not list the files of {checkout}")

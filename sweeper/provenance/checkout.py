@@ -1,0 +1,262 @@
+"""Lists the files of a git checkout that belong in a copy of its code: those of the checkout, of
+its submodules, and of other repositories inside it. Standard library only."""
+
+import hashlib
+import os
+import stat
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tarfile
+
+__all__ = [
+    "ALL_BYTES",
+    "LEFT_OUT",
+    "TooMuchError",
+    "Tree",
+    "UnlistedError",
+    "checkout_of",
+    "commit_of",
+    "git",
+    "sweep_folders",
+]
+
+_TRACKED_BYTES = 10_000_000
+_UNTRACKED_BYTES = 1_000_000
+_UNTRACKED_FILES = 2_000
+_NESTED_BYTES = 20_000_000
+ALL_BYTES = 100_000_000
+_SOURCES = (".py", ".pyi", ".pyx", ".sh", ".toml", ".cfg", ".c", ".cc", ".cpp", ".cu", ".h")
+LEFT_OUT = frozenset({".git", "__pycache__"})
+_ENVIRONMENTS = ("/pyvenv.cfg", "/conda-meta/history")
+"""Files that mark a folder as a virtual environment. It is linked even if git does not ignore
+it."""
+_GIT_SECONDS = 20.0
+_ANOTHER_REPOSITORY = frozenset(
+    {
+        *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX"),
+        *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE"),
+    }
+)
+"""Variables, set e.g. by git hooks, that make git use another repository than the folder's."""
+
+
+def git(folder: str, *arguments: str) -> bytes | None:
+    """The output of git; None if git or the checkout is missing, git fails, or it does not answer
+    in time. Takes no lock and refreshes no index."""
+    environment = {k: v for k, v in os.environ.items() if k not in _ANOTHER_REPOSITORY}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        result = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout if result.returncode == 0 else None
+
+
+def checkout_of(*folders: str | None) -> str | None:
+    """The top folder of the checkout of the first of `folders` that is in one; None if none is."""
+    for folder in folders:
+        found = git(folder, "rev-parse", "--show-toplevel") if folder else None
+        if found and found.strip():
+            return os.fsdecode(found.rstrip(b"\n"))
+    return None
+
+
+def commit_of(root: str) -> str | None:
+    """The current commit of a checkout; None if there is none."""
+    found = git(root, "rev-parse", "--verify", "HEAD")
+    return found.decode().strip() if found else None
+
+
+def sweep_folders(root: str, names: Iterable[str]) -> set[str]:
+    """The folders of sweeps, of any root, that some of these files in a checkout lie in."""
+    found: set[str] = set()
+    known: dict[str, bool] = {}
+    for name in names:
+        folder = os.path.dirname(name)
+        while folder and folder not in found:
+            if folder not in known:
+                path = os.path.join(root, folder)
+                plan, states = os.path.join(path, "sweep.json"), os.path.join(path, "state")
+                known[folder] = os.path.isfile(plan) and os.path.isdir(states)
+            if known[folder]:
+                found.add(folder)
+            folder = os.path.dirname(folder)
+    return found
+
+
+class TooMuchError(Exception):
+    """The checkout is too large to copy."""
+
+
+class UnlistedError(Exception):
+    """Git fails to list the files of the checkout, or does not answer in time."""
+
+
+class Tree:
+    """The files of a checkout that belong in the copy."""
+
+    def __init__(self, root: str, results: Sequence[str], secrets: Collection[str]) -> None:
+        self._root = os.path.realpath(root)
+        self._results = tuple(results)
+        self._secrets = [os.fsencode(value) for value in secrets if value]
+        self._folders: dict[str, bool] = {}
+        self._untracked = 0
+        self.live: list[str] = []
+        self.linked: list[str] = []
+        self.files: dict[str, str] = {}
+
+    def archive(self) -> bytes:
+        """A tar file of the tree, the same bytes for the same tree. Raises `TooMuchError` or
+        `UnlistedError`, since an incomplete copy would be mistaken for the code."""
+        import io
+        import tarfile
+
+        written = io.BytesIO()
+        with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for name, most in self._names():
+                self._add(tar, name, most)
+                if written.tell() > ALL_BYTES:
+                    raise TooMuchError
+        return written.getvalue()
+
+    def _names(self) -> Iterator[tuple[str, int]]:
+        """Sorted paths below the root, each with its maximum size in bytes."""
+        found, nested = self._repository("")
+        while nested:
+            folder = nested.pop(0)
+            try:
+                inner, more = self._repository(folder)
+            except UnlistedError:
+                self._leave(folder, "git does not list it")
+                continue
+            sizes = (_size(os.path.join(self._root, n), most) for n, most in inner.items())
+            if sum(sizes) > _NESTED_BYTES:
+                self._leave(folder, f"more than {_NESTED_BYTES // 1_000_000} MB")
+                continue
+            found |= inner
+            nested += more
+        yield from sorted(found.items())
+
+    def _repository(self, folder: str) -> tuple[dict[str, int], list[str]]:
+        """The files of a repository, the checkout itself ("") or one inside it, and the folders of
+        repositories inside that. Raises `UnlistedError`."""
+        tracked, others = (
+            self._list(folder, "--cached"),
+            self._list(folder, "--others", "--exclude-standard"),
+        )
+        nested = [n.rstrip("/") for n in (*tracked, *others) if self._is_repository(n.rstrip("/"))]
+        found = dict.fromkeys(tracked, _TRACKED_BYTES)
+        files = [name for name in _without_environments(others) if not name.endswith("/")]
+        files.sort(key=lambda name: not name.endswith(_SOURCES))  # code first
+        room = max(0, _UNTRACKED_FILES - self._untracked)
+        for name in files[:room]:
+            found.setdefault(name, _UNTRACKED_BYTES)
+        self._untracked += len(files)
+        if len(files) > room:
+            left = f"... and {len(files) - room} other untracked files"
+            self.linked.append(left)
+            self.live.append(f"{len(files) - room} untracked files, as {files[room]}")
+        return {name: most for name, most in found.items() if name not in nested}, nested
+
+    def _leave(self, folder: str, why: str) -> None:
+        self.linked.append(f"{folder}/")
+        self.live.append(f"{folder}/ ({why})")
+
+    def _is_repository(self, name: str) -> bool:
+        """Whether a folder is a submodule or another repository. A worktree of this one is only
+        another checkout of it."""
+        path = os.path.join(self._root, name, ".git")
+        if os.path.isdir(path):
+            return True
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            return "/worktrees/" not in file.read(_UNTRACKED_BYTES)
+        return False
+
+    def _list(self, folder: str, *which: str) -> list[str]:
+        listed = git(os.path.join(self._root, folder), "ls-files", "-z", *which)
+        if listed is None:
+            raise UnlistedError
+        names = {os.path.join(folder, os.fsdecode(name)) for name in listed.split(b"\0") if name}
+        sweeps = tuple(f"{each}/" for each in sweep_folders(self._root, names))
+        return sorted(name for name in names if not name.startswith(sweeps) and self._ours(name))
+
+    def _ours(self, name: str) -> bool:
+        """Whether a file belongs to the checkout: not a result in a store inside it, not in
+        `__pycache__`, and, as for git, not behind a symbolic link."""
+        if not LEFT_OUT.isdisjoint(name.split("/")):
+            return False
+        folder = os.path.dirname(name)
+        if folder not in self._folders:
+            full = os.path.normpath(os.path.join(self._root, folder))
+            ours = not os.path.join(full, "").startswith(self._results)
+            self._folders[folder] = ours and os.path.realpath(full) == full
+        return self._folders[folder]
+
+    def _add(self, tar: "tarfile.TarFile", name: str, most: int) -> None:
+        import io
+        import tarfile
+
+        path = os.path.join(self._root, name)
+        entry = tarfile.TarInfo(name)
+        try:
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                target = os.readlink(path)
+                if self._leads_out(path, target):
+                    self.linked.append(name)
+                    return
+                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, target, 0o777
+                tar.addfile(entry)
+                self.files[name] = f"link {target}"
+                return
+            if not stat.S_ISREG(status.st_mode):
+                return  # a pipe, a submodule that is not there
+            with open(path, "rb") as file:
+                data = file.read(most + 1)
+        except FileNotFoundError:
+            return  # tracked, and deleted
+        except OSError:
+            self.linked.append(name)
+            return
+        if len(data) > most or any(secret in data for secret in self._secrets):
+            self.linked.append(name)
+            return
+        entry.size, entry.mode = len(data), 0o755 if status.st_mode & 0o100 else 0o644
+        tar.addfile(entry, io.BytesIO(data))
+        self.files[name] = hashlib.sha256(data).hexdigest()[:16]
+
+    def _leads_out(self, path: str, target: str) -> bool:
+        if os.path.isabs(target):
+            return True
+        led = os.path.normpath(os.path.join(os.path.dirname(path), target))
+        return not led.startswith(self._root + os.sep)
+
+
+def _size(path: str, most: int) -> int:
+    """The bytes of a file; 0 if it is missing, or too large to be copied."""
+    with suppress(OSError):
+        size = os.lstat(path).st_size
+        return size if size <= most else 0
+    return 0
+
+
+def _without_environments(names: Sequence[str]) -> list[str]:
+    found = {
+        name.removesuffix(mark) + "/"
+        for name in names
+        for mark in _ENVIRONMENTS
+        if name.endswith(mark)
+    }
+    return [name for name in names if not name.startswith(tuple(found))]
