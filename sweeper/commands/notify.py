@@ -4,8 +4,10 @@ import os
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.trust_prompt import agreeing
 from sweeper.errors import NotFound
 from sweeper.grid.notify import notify_of
+from sweeper.launcher.trust import require
 from sweeper.model.notify import Notify
 from sweeper.notifying.delivery import MOST_TRIES, Delivery, Sender, deliver
 from sweeper.notifying.receivers import Letter, Undelivered, send
@@ -21,6 +23,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper notify`."""
     shared.root(verb)
     shared.json(verb)
+    shared.trust(verb)
     verb.add_argument("sweep", help="a sweep")
     verb.add_argument("--test", action="store_true", help="send a test message")
     verb.add_argument("--quiet", action="store_true", help="print nothing")
@@ -35,6 +38,8 @@ def run(arguments: Namespace) -> int:
         raise NotFound(
             f"nobody is to be told of {sweep.name}: `notify:` in its grid, or in your configuration"
         )
+    # The settings name commands, servers and variables, and the folder may be anybody's too.
+    require(sweep.plan.recorded, f"{sweep.root}/{sweep.name}", agreeing(arguments))
     cwd = sweep.plan.recipe.cwd
     cwd = cwd if os.path.isdir(cwd or "") else None
     if arguments.test:
@@ -65,6 +70,8 @@ def run(arguments: Namespace) -> int:
 
 def _word(found: Delivery) -> str:
     if found.delivered is None:
+        if found.sending:
+            return "being sent"
         return "not known: cut off" if found.tries else "not sent"
     return "yes" if found.delivered else f"no, {found.tries} times"
 

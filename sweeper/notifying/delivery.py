@@ -19,7 +19,8 @@ _LONGEST_WAIT = 60.0
 
 
 class Delivery(NamedTuple):
-    """The delivery of a message to a receiver; `delivered` is None if it is unknown."""
+    """The delivery of a message to a receiver; `delivered` is None if it is unknown, `sending` is
+    true if its sender may still be at work on it."""
 
     key: str
     kind: str
@@ -27,6 +28,7 @@ class Delivery(NamedTuple):
     delivered: bool | None
     tries: int
     error: str | None = None
+    sending: bool = False
 
 
 class Sender(NamedTuple):
@@ -90,7 +92,7 @@ def _look(sender: Sender, read: dict[str, Message]) -> list[_Found]:
             continue
         for way in sender.notify.receivers:
             one = last.get((key, way), messages.Try(0, None))
-            told = Delivery(key, message.kind, way, one.delivered, one.number, one.error)
+            told = Delivery(key, message.kind, way, one.delivered, one.number, *one[2:])
             found.append((told, key, way))
     return found
 

@@ -2,14 +2,19 @@
 raises `Undelivered` on failure. Error texts hold no secrets."""
 
 import json
+import os
+import signal
 import smtplib
 import ssl
 import subprocess
+import tempfile
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from email.message import EmailMessage
+from http.client import HTTPException
 from typing import NamedTuple
 
 from sweeper.cause import last_line
@@ -22,8 +27,10 @@ from sweeper.sanitize import sanitize, sanitize_lines
 __all__ = ["SECONDS", "Letter", "Undelivered", "send"]
 
 SECONDS = 15.0
-"""Time limit for a receiver's answer."""
+"""Time limit for a web server's whole answer, and for each step of a mail server's."""
+_MAIL_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
+_SHOWN_BYTES = 65_536
 _PORTS = {"ssl": 465, "starttls": 587, "none": 25}
 
 
@@ -58,13 +65,15 @@ def send(
         "command": lambda: _by_command(letter, notify.command or (), environment, cwd),
         "webhook": lambda: _by_webhook(letter, _value(notify.webhook, environment)),
         "slack": lambda: _by_slack(letter, _value(notify.slack, environment)),
-        "email": lambda: _by_email(letter, notify.email, environment),
+        "email": lambda: _within(
+            _MAIL_SECONDS, lambda: _by_email(letter, notify.email, environment)
+        ),
     }
     try:
         ways[way]()
     except Undelivered as error:
         raise Undelivered(_without_secrets(str(error), notify, environment)) from None
-    except (OSError, ValueError, SweeperError, smtplib.SMTPException) as error:
+    except (OSError, ValueError, SweeperError, HTTPException, smtplib.SMTPException) as error:
         told = f"{type(error).__name__}: {error}"
         raise Undelivered(_without_secrets(told, notify, environment)) from None
 
@@ -97,22 +106,49 @@ def _by_command(
     }
     more = {"SWEEPER_SWEEP": letter.sweep, "SWEEPER_ROOT": letter.root}
     more |= {"SWEEPER_MESSAGE": letter.text, "SWEEPER_KIND": letter.kind}
-    try:
-        done = subprocess.run(
+    # Not a pipe: a process that the command leaves behind may keep it open.
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
             render_command(list(command), values),
             cwd=cwd,
             env={**environment, **more},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            timeout=_COMMAND_SECONDS,
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise Undelivered(f"{command[0]} took more than {_COMMAND_SECONDS:g} s") from None
-    if done.returncode:
-        said = last_line(done.stdout)
-        raise Undelivered(f"{command[0]} ended with {done.returncode}" + (f": {said}" * bool(said)))
+        try:
+            code = process.wait(_COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Undelivered(f"{command[0]} took more than {_COMMAND_SECONDS:g} s") from None
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code:
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _SHOWN_BYTES))
+            line = last_line(output.read())
+            raise Undelivered(f"{command[0]} ended with {code}" + (f": {line}" * bool(line)))
+
+
+def _within(seconds: float, action: Callable[[], None]) -> None:
+    """Do something for at most `seconds`. The limits of sockets are for each read: a server that
+    sends a byte now and then never reaches them."""
+    errors: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            action()
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            errors.append(error)
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise Undelivered(f"no whole answer within {seconds:g} s")
+    if errors:
+        raise errors[0]
 
 
 def _by_webhook(letter: Letter, url: str) -> None:
@@ -140,9 +176,13 @@ def _post(url: str, document: Mapping[str, object]) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": "sweeper"}
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - http, as was just seen
     opener = urllib.request.build_opener(_NoRedirect)
-    try:
+
+    def post() -> None:
         with opener.open(request, timeout=SECONDS) as answer:
             answer.read(1)
+
+    try:
+        _within(SECONDS, post)
     except urllib.error.HTTPError as error:
         error.close()
         raise Undelivered(f"it answered {error.code}") from None

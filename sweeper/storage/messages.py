@@ -9,29 +9,35 @@ was cut off: it may have arrived, and is not sent again.
 """
 
 import re
+import time
 from functools import partial
 from typing import NamedTuple
 
-from sweeper.errors import AlreadyExists, NotFound
+from sweeper.errors import AlreadyExists, Damaged, NotFound
 from sweeper.model.document_reader import SCHEMA, Part
+from sweeper.model.launcher import read_who
 from sweeper.model.notify import Message, read_message
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as, timestamp
 from sweeper.storage.layout import Layout
+from sweeper.storage.process import is_gone, this_process
 
 __all__ = ["Try", "begin", "end", "keys", "put", "read", "tries"]
 
 _MESSAGE = re.compile(r"([A-Za-z0-9_-]+)\.json")
 _TRY = re.compile(r"([A-Za-z0-9_-]+)\.([a-z]+)\.([1-9][0-9]*)\.(begun|ended)\.json")
+_LONGEST_TRY = 300.0
+"""Seconds: more than a command and a mail server may take together."""
 
 
 class Try(NamedTuple):
     """The last time that somebody sent a message to a receiver. `delivered`: it arrived; None while
-    that is not known. `error` says why it did not."""
+    that is not known. `error` says why it did not. `sending`: its sender may still be at work."""
 
     number: int
     delivered: bool | None
     error: str | None = None
+    sending: bool = False
 
 
 def put(store: Store, sweep: str, message: Message) -> bool:
@@ -70,7 +76,7 @@ def tries(store: Store, sweep: str) -> dict[tuple[str, str], Try]:
     return {
         (key, way): _outcome(store, sweep, key, way, number)
         if (key, way, number) in ended
-        else Try(number, None)
+        else Try(number, None, sending=_is_sending(store, sweep, key, way, number))
         for (key, way), number in begun.items()
     }
 
@@ -79,7 +85,7 @@ def begin(store: Store, sweep: str, key: str, way: str, number: int) -> bool:
     """Take it upon oneself to send a message; False where somebody else does. Raises
     `StoreError`."""
     try:
-        document = {"schema": SCHEMA, "time": timestamp()}
+        document = {"schema": SCHEMA, "time": timestamp(), **this_process()._asdict()}
         store.create(_path(sweep, key, way, number, "begun"), encode(document))
     except AlreadyExists:
         return False
@@ -101,6 +107,22 @@ def _outcome(store: Store, sweep: str, key: str, way: str, number: int) -> Try:
         return read_as(store, _path(sweep, key, way, number, "ended"), read)
     except NotFound:
         return Try(number, None)
+
+
+def _is_sending(store: Store, sweep: str, key: str, way: str, number: int) -> bool:
+    """Whether the sender of a try without an end may still be at work. Nothing is known of a
+    process of another machine, but no try takes longer than `_LONGEST_TRY`."""
+
+    def read(document: object, place: str) -> bool:
+        begun = Part(document, place).text_or("time", "")
+        return begun > timestamp(time.time() - _LONGEST_TRY) and not is_gone(
+            read_who(document, place)
+        )
+
+    try:
+        return read_as(store, _path(sweep, key, way, number, "begun"), read)
+    except (NotFound, Damaged):
+        return False
 
 
 def _path(sweep: str, key: str, way: str, number: int, what: str) -> str:

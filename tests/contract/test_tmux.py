@@ -7,7 +7,6 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
 from harness.real import until
 
@@ -21,6 +20,7 @@ from sweeper.backends.tmux.backend import (
 )
 from sweeper.commands.doctor import examine
 from sweeper.errors import EnvironmentFailure, Unreachable
+from sweeper.storage.process import began
 
 
 def test_a_window_that_ended_is_started_again_in_its_place(tmux_socket: str) -> None:
@@ -304,7 +304,7 @@ def test_a_server_that_was_killed_has_no_jobs(tmux: Tmux) -> None:
     tmux.backend.submit([tmux.job(token, "x")])
     (pid,) = tmux.run("display-message", "-p", "#{pid}")
     os.kill(int(pid), signal.SIGKILL)  # leaves its socket behind
-    until(lambda: not psutil.pid_exists(int(pid)))
+    until(lambda: not began(int(pid)))
     until(lambda: tmux.states([token]) == {JobState.ABSENT: 1})
     tmux.backend.submit([tmux.job(token, "x")])
     assert tmux.states([token]) == {JobState.RUNNING: 1}

@@ -1,7 +1,14 @@
 """Who is told of a sweep: what a launcher puts on record, and how it reaches people, once each."""
 
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +22,13 @@ from sweeper.launcher import launching
 from sweeper.model.notify import Email, Message, Notify
 from sweeper.model.states import Event
 from sweeper.monitor.records import Alarm
+from sweeper.notifying import receivers as receivers_module
 from sweeper.notifying.delivery import Sender, deliver
 from sweeper.scheduler.notifier import Notifier
 from sweeper.storage import messages
 from sweeper.storage.documents import encode, read_json
 from sweeper.storage.local import LocalStore
+from sweeper.storage.process import began
 from sweeper.storage.sweeps import read_plan
 
 SECRET, PASSWORD = "s3cret-in-the-address", "the-password-of-a-person"
@@ -169,6 +178,116 @@ def test_mail_and_commands(store: LocalStore, receivers: ModuleType, tmp_path: P
     way = sender(store, fails)._replace(environment={"TOKEN_KEY": SECRET, "PATH": "/usr/bin:/bin"})
     errors = {one.error for one in deliver(way, most=1) if not one.delivered}
     assert errors == {"sh ended with 3: no ***"}
+
+
+def test_a_command_that_leaves_a_process_behind_tells_once(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    """Its process is waited for, and not what holds its output open."""
+    told(store, "one")
+    file, pid = tmp_path / "said", tmp_path / "pid"
+    left = f"sleep 600 & echo $! > {pid}"
+    way = sender(store, Notify(command=("sh", "-c", f"echo told >> {file}; {left}")))
+    try:
+        (found,) = deliver(way)
+        assert found.delivered and found.tries == 1
+        assert file.read_text() == "told\n"
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(store, "one")
+    monkeypatch.setattr(receivers_module, "_COMMAND_SECONDS", 2.0)
+    pid = tmp_path / "pid"
+    way = sender(store, Notify(command=("sh", "-c", f"sleep 600 & echo $! > {pid}; wait")))
+    (found,) = deliver(way, most=1)
+    assert found.error == "sh took more than 2 s"
+    deadline = time.monotonic() + 60
+    while began(int(pid.read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_server_that_never_ends_its_answer_is_left(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read of a socket is in time if a byte comes now and then."""
+    told(store, "one")
+    monkeypatch.setattr(receivers_module, "SECONDS", 2.0)
+    over = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n")
+            while not over.wait(0.2):
+                connection.sendall(b"X: y\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            (found,) = deliver(sender(store, Notify(webhook="$HOOK"), url), most=1)
+        finally:
+            over.set()
+            thread.join()
+    assert not found.delivered and "no whole answer within 2 s" in str(found.error)
+
+
+def test_a_server_that_speaks_something_else_is_no_bug(store: LocalStore) -> None:
+    told(store, "one")
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"220 mail\r\n")
+            connection.recv(65_536)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        (found,) = deliver(sender(store, Notify(webhook="$HOOK"), url), most=1)
+        thread.join()
+    assert not found.delivered and "220 mail" in str(found.error)
+
+
+def test_a_message_that_is_being_sent_is_not_called_cut_off(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    told(store, "one")
+    file = tmp_path / "go"
+    way = sender(store, Notify(command=("sh", "-c", f"until [ -e {file} ]; do sleep 0.05; done")))
+    sending = threading.Thread(target=deliver, args=(way,))
+    sending.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not messages.tries(store, "s"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (found,) = deliver(way)
+        assert (found.delivered, found.sending) == (None, True)
+    finally:
+        file.touch()
+        sending.join()
+    (found,) = deliver(way)
+    assert (found.delivered, found.sending) == (True, False)
+
+
+def test_a_message_whose_sender_died_is_called_cut_off(store: LocalStore) -> None:
+    told(store, "one")
+    code = (
+        "import sys; from sweeper.storage import messages; "
+        "from sweeper.storage.local import LocalStore; "
+        "messages.begin(LocalStore(sys.argv[1]), 's', 'one', 'webhook', 1)"
+    )
+    subprocess.run([sys.executable, "-c", code, store.root], check=True)
+    (found,) = deliver(sender(store, Notify(webhook="$HOOK")))
+    assert (found.delivered, found.tries, found.sending) == (None, 1, False)
 
 
 # What a launcher puts on record

@@ -1,0 +1,347 @@
+"""Nothing that another user's sweep says is executed, and no secret leaves, by any verb or any tool
+of agents, unless the user agrees.
+
+The sweep was recorded from another home. Wherever its documents can name a command, a program, a
+file, an address or a variable, they name a canary: a command that creates a file, a loopback port
+that counts connections, variables that hold secrets. The verbs come from the program's own table,
+with each of their flags: a new verb or flag is tested without an entry here.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from sweeper.agents import allowance
+from sweeper.agents.allowance import read_limits
+from sweeper.agents.server import every_tool, make_server
+from sweeper.agents.workspace import Workspace
+from sweeper.commands import VERBS, load
+from sweeper.launcher import launching
+from sweeper.model.notify import Message
+from sweeper.storage import messages
+from sweeper.storage.documents import encode
+from sweeper.storage.layout import Layout
+from sweeper.storage.local import LocalStore
+
+pytestmark = pytest.mark.e2e
+
+NAME = "theirs"
+SECRETS = {
+    "TINKER_API_KEY": "tml-canary-0123456789",
+    "AWS_SECRET_ACCESS_KEY": "canary-of-aws-0123456789",
+    "WANDB_API_KEY": "canary-of-wandb-0123456789",
+}
+GRID = """\
+name: theirs
+command: ['true', '{x}', '{log_path}']
+service: none
+grid: {x: [1, 2, 3]}
+metric: {name: loss, goal: minimize, at: last}
+launch: {backend: local}
+"""
+SECONDS = 20.0
+"""How long a verb may take; one that follows a sweep, or serves, is ended then."""
+ENDLESS = {"logs": {"--follow"}, "status": {"--follow"}, "watch": {"", "--plain", "--until-ended"}}
+"""Verbs that go on and on by themselves, with these flags. They get two seconds."""
+OTHERS = {"--trust", "--help"}
+"""Flags that are not tried: one is the consent."""
+WORDS = {
+    "grid": ["grid.yaml"],
+    "query": ["select * from runs"],
+    "run": [f"{NAME}/x=1"],
+    "target": [NAME],
+    "jobs": ["2"],
+    "name": ["mine"],
+    "a": [f"{NAME}/x=1"],
+    "b": [f"{NAME}/x=3"],
+    "what": ["check"],
+    "folder": ["."],
+    "recipe": ["sft"],
+    "overrides": [],
+    "text": [],
+    "runs": [],
+    "sweep": [NAME],
+    "sweeps": [NAME],
+}
+"""The words for positional arguments, by their names; for others, the sweep's name."""
+MORE = {
+    "export": ["--out", "out.csv", "--format", "csv"],
+    "doctor": ["--grid", "grid.yaml", "--backend", "local"],
+    "engine": ["status"],
+}
+
+
+class Canaries:
+    """A folder whose files show what was executed, and a port that counts who comes by."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.heard: list[bytes] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._server.accept()
+                with connection:
+                    connection.settimeout(1.0)
+                    heard = b""
+                    with suppress(OSError):  # as a mail server that wants a login would begin
+                        connection.sendall(b"220 canary\r\n")
+                        heard = connection.recv(65_536)
+                    self.heard.append(heard)
+
+    def close(self) -> None:
+        self._server.close()
+
+    def touch(self, name: str) -> list[str]:
+        """A command that shows that it was executed."""
+        return ["touch", str(self.folder / name)]
+
+    def program(self, name: str) -> str:
+        """A program that shows that it was executed."""
+        path = self.folder.with_name(f"{self.folder.name}-{name}")
+        path.write_text(f"#!/bin/sh\ntouch {self.folder / name}\nexec false\n")
+        path.chmod(0o755)
+        return str(path)
+
+    def found(self) -> list[object]:
+        """What was executed, and what was sent."""
+        return [*sorted(os.listdir(self.folder)), *self.heard]
+
+
+@pytest.fixture
+def canaries(tmp_path: Path) -> Iterator[Canaries]:
+    made = Canaries(tmp_path / "canaries")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def template(
+    tmp_path: Path, canaries: Canaries, written: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A folder with the user's grid and the store with the other user's sweep."""
+    top = tmp_path / "template"
+    top.mkdir()
+    (top / "grid.yaml").write_text(GRID)
+    with monkeypatch.context() as there:
+        there.setenv("SWEEPER_HOME", str(tmp_path / "their-home"))
+        there.setattr(launching, "_drive", lambda *_: None)
+        launching.launch(str(top / "grid.yaml"), str(top / "root"))
+    _attack(top / "root" / NAME, canaries, tmp_path)
+    return top
+
+
+def _attack(folder: Path, canaries: Canaries, tmp_path: Path) -> None:
+    """Put a canary wherever a document of the sweep can name something."""
+    checkout = tmp_path / "checkout"
+    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
+    (checkout / "a").write_text("a")
+    hook = canaries.program("fsmonitor")
+    subprocess.run(["git", "-C", str(checkout), "config", "core.fsmonitor", hook], check=True)
+    http = f"http://{canaries.address}"
+    plan = json.loads((folder / "sweep.json").read_text())
+    plan["recipe"] |= {
+        "command": canaries.touch("recipe"),
+        "python": canaries.program("python"),
+        "cwd": str(checkout),
+    }
+    plan["launch"] |= {
+        "retries": 3,
+        "env": {
+            "TINKER_BASE_URL": http,
+            "WANDB_BASE_URL": http,
+            "BASH_ENV": canaries.program("bash-env"),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": http,
+        },
+    }
+    plan["secrets"] = list(SECRETS)
+    plan["notify"] = {
+        "on": ["end", "alarm", "budget"],
+        "command": canaries.touch("notify"),
+        "webhook": f"{http}/hook",
+        "slack": "$A_SLACK",
+        "email": {
+            "to": ["a@b"],
+            "sender": "a@b",
+            "server": canaries.address,
+            "user": "u",
+            "password": "$AWS_SECRET_ACCESS_KEY",
+            "tls": "none",
+        },
+    }
+    plan["on_alarm"] = {"run": canaries.touch("alarm")}
+    plan["wandb"] = {"project": "p", "entity": "e", "app": http}
+    plan["budget"] = {"usd": 1e-9, "tokens": 1}
+    (folder / "sweep.json").write_text(json.dumps(plan))
+    store, layout = LocalStore(str(folder.parent)), Layout(NAME)
+    env_file = tmp_path / "their-environment.json"
+    env_file.write_text(json.dumps({**os.environ, "TINKER_BASE_URL": http}))
+    service = {"schema": 1, "env_file": str(env_file), "engine": http, "home": str(tmp_path / "h")}
+    store.replace(layout.service, encode(service))
+    body = {"schema": 1, "time": "2026-11-21T01:02:04Z"}
+    for run, state in zip(plan["runs"], ("succeeded", "failed", "running"), strict=True):
+        events = ["intent", "submitted", "claimed", *([state] if state != "running" else [])]
+        for event in events:
+            store.replace(f"{layout.state}/{run['id']}/1.{event}.json", encode(body))
+        store.replace(f"{layout.attempt(run['id'], 1)}/stdout.log", b"a line\n")
+        records = {"metrics.jsonl": '{"step": 1, "loss": NaN, "test/nll": 1.0}\n'}
+        records["checkpoints.jsonl"] = (
+            json.dumps({"name": "final", "final": True, "sampler_path": f"{http}/weights"}) + "\n"
+        )
+        records["config.json"] = json.dumps({"model_name": "m", "base_url": http})
+        for name, text in records.items():
+            store.replace(f"{layout.log_path(run['id'], 1)}/{name}", text.encode())
+        alarm = {**body, "rule": "nan", "message": "loss is NaN", "advice": "", "actions": ["run"]}
+        store.replace(layout.alarm(run["id"], 1, "nan"), encode(alarm))
+    for kind in ("end", "alarm", "budget"):
+        messages.put(store, NAME, Message(f"{kind}-1", kind, "text", "2026-11-21T01:02:04Z"))
+    allowance.reserve(store, NAME, [run["id"] for run in plan["runs"]], {})  # "an agent's"
+
+
+def _arguments(verb: str) -> list[list[str]]:
+    """The command lines of a verb that are tried: plain, and with each of its flags."""
+    if verb == "engine":  # it parses its own command line
+        return [[verb, *MORE[verb]]]
+    parser = argparse.ArgumentParser()
+    load(verb).add_arguments(parser)
+    words: list[str] = []
+    flags = [""]
+    for action in parser._actions:
+        if not action.option_strings:
+            words += WORDS.get(action.dest, [NAME])
+        elif action.nargs == 0 and not OTHERS & set(action.option_strings):
+            flags.append(action.option_strings[-1])
+    line = [verb, *words, *MORE.get(verb, [])]
+    return [[*line, *filter(None, [flag])] for flag in flags]
+
+
+def _environment(tmp_path: Path, folder: Path, canaries: Canaries) -> dict[str, str]:
+    secrets = {**SECRETS, "A_SLACK": f"http://{canaries.address}/slack"}
+    place = {"SWEEPER_HOME": str(folder / "home"), "SWEEPER_ROOT": str(folder / "root")}
+    # The user's own service, which does not answer: port 9 of this machine.
+    return {**os.environ, **secrets, **place, "TINKER_BASE_URL": "http://127.0.0.1:9"}
+
+
+def _run(line: list[str], folder: Path, environment: dict[str, str]) -> tuple[int | None, str]:
+    """Run a verb as a user does, without a terminal. Returns its exit code (None: it was ended)
+    and what it printed."""
+    endless = ENDLESS.get(line[0], set()) & {line[-1], "" if line[-1] == NAME else line[-1]}
+    output = folder / "printed"
+    with output.open("wb") as printed:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sweeper", *line],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=printed,
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(2.0 if endless else SECONDS)
+        except subprocess.TimeoutExpired:
+            code = None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return code, output.read_text(errors="replace")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_executes_it_or_gives_it_a_secret(
+    verb: str, template: Path, canaries: Canaries, tmp_path: Path
+) -> None:
+    def attempt(number: int, line: list[str]) -> str:
+        folder = tmp_path / f"try-{number}"
+        shutil.copytree(template, folder)
+        code, printed = _run(line, folder, _environment(tmp_path, folder, canaries))
+        assert "Traceback" not in printed and "a bug of ours" not in printed, (line, printed)
+        assert not [secret for secret in SECRETS.values() if secret in printed], line
+        return f"{' '.join(line)}: {code}: {printed[-300:]}"
+
+    with ThreadPoolExecutor(2) as pool:
+        lines = _arguments(verb)
+        printed = list(pool.map(attempt, range(len(lines)), lines))
+    assert canaries.found() == [], "\n".join(printed)
+
+
+def test_the_canaries_sing_once_the_user_agrees(
+    template: Path, canaries: Canaries, tmp_path: Path
+) -> None:
+    environment = _environment(tmp_path, template, canaries)
+    code, printed = _run(["notify", NAME], template, environment)
+    assert code == 2 and "say --trust" in printed.splitlines()[-1]
+    assert canaries.found() == []
+    _run(["notify", NAME, "--test", "--trust"], template, environment)
+    assert "notify" in canaries.found()
+    assert any(b"POST /hook" in heard for heard in canaries.heard)
+
+
+GIVEN: dict[str, object] = {
+    "sweep": NAME,
+    "run": f"{NAME}/x=1",
+    "session": f"{NAME}/x=1",
+    "grid": "grid.yaml",
+    "a": f"{NAME}/x=1",
+    "b": f"{NAME}/x=3",
+    "better": f"{NAME}/x=1",
+    "worse": f"{NAME}/x=3",
+    "target": NAME,
+    "claim": "it is better",
+    "name": "mine",
+    "checkpoint": "final",
+    "prompts": ["hello"],
+    "settings": {"no_such_setting": 1},
+    "seconds": 0.0,
+    "busy_seconds": 0.0,
+}
+"""The arguments of tools, by their names; others keep their defaults. No session is begun: it would
+be the user's own."""
+
+
+def test_no_tool_of_agents_executes_it_or_gives_it_a_secret(
+    template: Path, canaries: Canaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in _environment(tmp_path, template, canaries).items():
+        monkeypatch.setenv(name, value)
+    workspace = Workspace(str(template / "root"), str(template), read_limits("runs=100,tokens=1e9"))
+    server = make_server(workspace)
+
+    async def drive() -> list[Any]:
+        async with Client(server) as client:
+            listed = (await client.list_tools()).tools
+            assert {tool.name for tool in listed} == {f.__name__ for f in every_tool(workspace)}
+            answers: list[Any] = []
+            for tool in listed:
+                takes = tool.input_schema["properties"]
+                given = {key: value for key, value in GIVEN.items() if key in takes}
+                assert given.keys() >= set(tool.input_schema.get("required", ())), tool.name
+                answers.append(await client.call_tool(tool.name, given))
+            return answers
+
+    answers = asyncio.run(drive())
+    text = "\n".join(str(answer) for answer in answers)
+    assert "say --trust" in text  # a launch and a retry come so far
+    assert not [secret for secret in SECRETS.values() if secret in text]
+    assert canaries.found() == []
