@@ -10,7 +10,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound
-from sweeper.labels import shown_marks
+from sweeper.labels import plural, shown_marks
 from sweeper.model.mark import Marks
 from sweeper.model.run_record import RunRecord
 from sweeper.results.marks import marks_by_run, with_tags
@@ -97,6 +97,8 @@ def run(arguments: Namespace) -> int:
     )
     for sentence in origins:
         say(sentence)
+    for sentence in _retired(runs):
+        say(sentence)
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
     for name in dict.fromkeys(unseeded):
         say(f"{name}: seeds are not set; its replicates differ by themselves")
@@ -112,6 +114,19 @@ def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
         f"{name}: {sentence}"
         for (_, name), group in sweeps.items()
         for sentence in sentences(differences(group))
+    ]
+
+
+def _retired(runs: list[RecordedRun]) -> list[str]:
+    """Say how to list the runs that the grid of a sweep no longer has, unless some are listed."""
+    if any(run.retired for run in runs):
+        return []
+    counts = {run.sweep: run.retired_ones for run in runs if isinstance(run, SweepRun)}
+    return [
+        f"{name}: {plural(count, 'run')} launched before and no longer in the grid: "
+        f"`sweeper ls {name} --where 'retired = true'`"
+        for name, count in counts.items()
+        if count
     ]
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
 from sweeper.control import request_retries, take_up, to_retry
+from sweeper.labels import plural
 from sweeper.model.states import OPEN, State
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep
@@ -44,7 +45,7 @@ def run(arguments: Namespace) -> int:
     told = [request.why for request in asked.done if not request.asked or request.waits]
     for why, count in Counter(told).items():
         warn(f"{count} {why}")
-    say(f"{sweep.name}: {asked.again} runs to start again", flush=True)
+    say(f"{sweep.name}: {plural(asked.again, 'run')} to start again", flush=True)
     if not asked.again:
         if not runs:
             _tell_none(sweep)

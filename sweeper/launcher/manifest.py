@@ -108,7 +108,7 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
         now = now._replace(wandb=wandb)
         if (missing := tracking.keyless(wandb, theirs)) is not None:
             tell(missing)
-    if code.live:
+    if code.live and capabilities.files:  # other jobs do not get these, which `has_code` reports
         tell(
             "not in the copy of the code, so that later edits reach runs that start after them: "
             f"{first_of(code.live, 3)}"

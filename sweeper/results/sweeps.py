@@ -326,6 +326,11 @@ class SweepRun(RecordedRun):
         return self._sweep.unseeded
 
     @property
+    def retired_ones(self) -> int:
+        """How many runs of its sweep were started, and are no longer in the grid."""
+        return sum(run.retired and run.attempts > 0 for run in self._sweep.runs)
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run is finished (`states.is_finished`)."""
         events = self._sweep.events.get(self.id, set())

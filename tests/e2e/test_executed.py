@@ -366,3 +366,17 @@ def test_gc_leaves_the_code_that_a_sweep_of_another_folder_executes(
         "code that no sweep here names"
     ]
     assert not [p for p in (checkout.home / "snapshots").iterdir() if p.is_dir()]
+
+
+def test_the_failed_runs_of_a_mended_command_are_still_to_be_found(checkout: Project) -> None:
+    """A new command makes other runs, and the list said nothing of the old ones."""
+    checkout.write("g.yaml", _GRID.replace("train.py", "trian.py").replace("[1, 2]", "[1]"))
+    checkout.launch(code=3)
+    checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1]"))
+    checkout.launch()
+    listed = checkout.sweeper("ls", "g").stdout
+    where = "retired = true"
+    assert f"1 run launched before and no longer in the grid: `sweeper ls g --where '{where}'`" in (
+        listed
+    )
+    assert "failed" in checkout.sweeper("ls", "g", "--where", where).stdout

@@ -3,6 +3,8 @@
 import fcntl
 import json
 import os
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from sweeper.backends.base import JobSpec
 from sweeper.backends.slurm.tables import Tables
 from sweeper.cli import main
 from sweeper.commands import gc
+from sweeper.launcher import detached
 from sweeper.launcher.remote_recovery import launcher_log
 from sweeper.paths import built, home, sources
 from sweeper.scheduler import environment
@@ -23,6 +26,7 @@ from sweeper.storage.base import Store
 from sweeper.storage.local import LocalStore
 from sweeper.storage.lock import holding_sweep
 from sweeper.storage.opening import open_store
+from sweeper.storage.worker_lock import is_held
 from sweeper.worker.spool import place
 
 SUMMARIES = "train_rollout_summaries.jsonl"
@@ -189,3 +193,79 @@ def test_what_jobs_made_goes_unless_one_holds_or_uses_it(
     os.utime(folder / "requirements.txt", (0, 0))
     assert main(["gc", "--days", "0", "--delete"]) == 0
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["snapshots", "built", "sources"])
+def test_what_a_living_process_uses_stays_and_its_kill_lets_go(
+    store: Store, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """In whatever root its sweep is, and with `--days 0`. Nobody unregisters after a SIGKILL, so
+    it must be the kernel that knows."""
+    folder = Path(home(), kind, "0123456789abcdef-01")
+    folder.mkdir(parents=True)
+    (folder / "requirements.txt").write_text("a==1\n")
+    takes = {
+        "snapshots": "from sweeper.provenance.snapshot import _hold",
+        "built": "from sweeper.worker.bare_machine import _hold",
+    }
+    program = f"{takes.get(kind, takes['built'])}\nimport time\n_hold({str(folder)!r})\n"
+    program += "print(flush=True)\ntime.sleep(600)\n"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        items = ask(capsys, "gc", "--days", "0", "--delete")["items"]
+        assert str(folder) not in {item["path"] for item in items}
+        assert (folder / "requirements.txt").exists()
+        process.kill()
+    assert main(["gc", "--days", "0", "--delete"]) == 0
+    assert not folder.exists()
+
+
+def test_a_removal_that_was_killed_is_finished(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies are renamed before they are removed, so that no job finds half of one."""
+    folder = Path(home(), "snapshots", "0123456789abcdef-01.gone-7")
+    folder.mkdir(parents=True)
+    assert main(["gc", "--delete"]) == 0
+    assert not folder.exists()
+
+
+def test_a_young_temporary_file_stays_whatever_its_writer(
+    tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer may be at work, here or on another machine that has this root."""
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path))
+    written.Written(tmp_path, "s", {"lr": [1]}).save()
+    young, old = (tmp_path / "s" / f".tmp-{2**22 + 1}-0a0{n}" for n in "bc")
+    for path in (young, old):
+        path.touch()
+    os.utime(old, (time.time() - 7200,) * 2)
+    assert main(["gc", "--days", "0", "--delete"]) == 0
+    assert young.exists() and not old.exists()
+
+
+def test_the_log_of_a_living_launcher_of_another_root_stays(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gc` reads this root's sweeps only, and a launcher may be quiet for long."""
+    log = Path(home(), "launchers", "other.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    go = tmp_path / "go"
+    program = "import os, time\nprint('begun', flush=True)\n"
+    program += f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.05)\n"
+    poll = detached._on_its_own([sys.executable, "-c", program], str(log))
+    try:
+        while "begun" not in log.read_text():
+            time.sleep(0.05)
+        os.utime(log, (1, 1))
+        items = ask(capsys, "gc", "--delete")["items"]
+        assert str(log) not in {item["path"] for item in items} and log.exists()
+    finally:
+        go.touch()
+        while is_held(str(log)):
+            time.sleep(0.05)
+        poll()
+    assert main(["gc", "--delete"]) == 0
+    assert not log.exists()

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.model.states import Event, RunState, State, fold, is_finished, parse_name
+from sweeper.model.states import (
+    Event,
+    RunState,
+    State,
+    begun_anew,
+    fold,
+    is_finished,
+    parse_name,
+    wants_attempt,
+)
 
 EVENTS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(list(Event))), max_size=12)
 
@@ -153,3 +162,21 @@ def test_when_nothing_more_is_to_come(
     """`retired`: the same of a run that the grid has no more."""
     assert is_finished(events, retries) == finished
     assert is_finished(events, retries, retired=True) == retired
+
+
+def test_only_its_own_request_starts_a_run_again_after_a_success() -> None:
+    """A `retry` of an attempt that was thought lost must not train a run twice once the attempt
+    has succeeded after all; `again` does, once, and from nothing."""
+    events = {(1, Event.CLAIMED), (1, Event.LOST), (1, Event.RETRY), (1, Event.SUCCEEDED)}
+    assert not wants_attempt(events, 3) and is_finished(events, 3)
+    asked = events | {(1, Event.AGAIN)}
+    assert wants_attempt(asked, 0) and not is_finished(asked, 0)
+    assert fold(asked).state is State.SUCCEEDED  # until the next attempt is submitted
+    assert not wants_attempt(asked | {(1, Event.CANCEL), (2, Event.CANCEL)}, 0)
+    begun = asked | {(2, Event.INTENT), (2, Event.CLAIMED)}
+    assert not wants_attempt(begun, 0) and begun_anew(begun, 2) == 2
+    over = begun | {(2, Event.SUCCEEDED)}
+    assert not wants_attempt(over, 0) and is_finished(over, 0)
+    # A retry after a failure of the second attempt may use that one's files, and no older ones.
+    assert begun_anew(begun | {(2, Event.FAILED), (3, Event.INTENT)}, 3) == 2
+    assert begun_anew(events, 2) == 1
