@@ -29,6 +29,8 @@ _REST = """
 ## What next
 """
 _ANOMALIES = 12
+_MOST = 1_000_000
+"""Maximum number of characters of a file of notes. Some files have no end."""
 
 
 class Kept(NamedTuple):
@@ -88,11 +90,14 @@ def _plan_in(folder: str) -> StudyPlan | None:
 def _read(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
+            text = file.read(_MOST + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(text) > _MOST:
+        raise UsageError(f"{path}: has more than {_MOST:,} characters")
+    return text
 
 
 def _recorded(registry: Registry, name: str) -> Plan | None:

@@ -17,6 +17,7 @@ from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
 
 __all__ = [
+    "MOST_CHARACTERS",
     "Noted",
     "Subject",
     "archive",
@@ -29,7 +30,7 @@ __all__ = [
     "size_of",
 ]
 
-_MOST = 100_000
+MOST_CHARACTERS = 100_000
 """Maximum number of characters of a note."""
 _LAST = ("state", "sweep.json", "launcher")
 """Parts that are deleted last, in this order. Until then a partly deleted sweep is still readable,
@@ -104,8 +105,10 @@ def mark(target: str, noted: Noted, *, root: str | None = None, by: str = "") ->
 def _check(text: str | None, tags: Sequence[str]) -> None:
     if text is not None and not text.strip():
         raise UsageError("the note is empty")
-    if text is not None and len(text) > _MOST:
-        raise UsageError(f"a note has at most {_MOST:,} characters, and this one {len(text):,}")
+    if text is not None and len(text) > MOST_CHARACTERS:
+        raise UsageError(
+            f"a note has at most {MOST_CHARACTERS:,} characters, and this one {len(text):,}"
+        )
     for one in tags:
         if not is_tag(one):
             raise UsageError(

@@ -18,6 +18,8 @@ __all__ = ["main", "parser"]
 
 _REPEATABLE = ("overrides", "runs", "sweeps")
 """Arguments that may be given any number of times."""
+_OPTIONAL = ("sweep", "text", "recipe", "a", "b")
+"""Arguments that may be left out, in their order."""
 _GC_THRESHOLD = 50_000
 """Allocations between garbage collections. Python's own threshold is so low that it collects
 dozens of times while modules load, which leaves no garbage."""
@@ -88,10 +90,13 @@ def _run(given: list[str]) -> int:
 
 
 def _parse(given: list[str]) -> argparse.Namespace:
-    """Parse the arguments. Repeatable arguments may also follow flags, which argparse does not
-    support in subcommands: `launch grid.yaml --wait max_steps=5`."""
+    """Parse the arguments. Optional and repeatable arguments may also follow flags, which argparse
+    does not support in subcommands: `launch grid.yaml --wait max_steps=5`."""
     top = parser(given)
     arguments, rest = top.parse_known_args(given)
+    for name in _OPTIONAL:
+        if rest and not rest[0].startswith("-") and getattr(arguments, name, "") is None:
+            setattr(arguments, name, rest.pop(0))
     repeatable = next(
         (name for name in _REPEATABLE if isinstance(getattr(arguments, name, None), list)), None
     )

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
+from typing import TextIO
 
-from sweeper.annotations import find_subject, note
+from sweeper.annotations import MOST_CHARACTERS, find_subject, note
 from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.mark import Marks
@@ -79,13 +80,21 @@ def _text(arguments: Namespace, name: str) -> str | None:
         return _edited(name)
     if arguments.file is None:
         return arguments.text
+    if arguments.file == "-":
+        return _read(sys.stdin, "standard input")
     try:
-        if arguments.file == "-":
-            return sys.stdin.read()
         with open(arguments.file, encoding="utf-8", errors="replace") as file:
-            return file.read()
+            return _read(file, arguments.file)
     except OSError as error:
         raise UsageError(f"cannot read {arguments.file}: {error.strerror}") from error
+
+
+def _read(file: TextIO, name: str) -> str:
+    """Return the text of a file, which may have no end. Raises `UsageError` if it is too long."""
+    text = file.read(MOST_CHARACTERS + 1)
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"{name}: a note has at most {MOST_CHARACTERS:,} characters")
+    return text
 
 
 def _edited(name: str) -> str | None:
@@ -104,5 +113,6 @@ def _edited(name: str) -> str | None:
         if code:
             raise EnvironmentFailure(f"--edit: {editor} ended with {code}: nothing is noted")
         with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line for line in file.read().splitlines() if not line.startswith("#")]
+            text = _read(file, "--edit")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     return "\n".join(lines).strip() or None

@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,11 +88,36 @@ def test_the_report_tells_notes_and_escapes_them(sweep: Any) -> None:
         ["s", "--tag", "../up"],
         ["s", "a", "--file", "b"],
         ["s", "--file", "/nowhere"],
+        ["s", "--file", "/dev/full"],  # reads as zeros without end
     ],
 )
 def test_what_cannot_be_noted_is_refused_and_nothing_is_written(words: list[str]) -> None:
     assert main(["note", *words]) == 2
     assert read_marks(LocalStore(os.environ["SWEEPER_ROOT"]), "s") == []
+
+
+@pytest.mark.usefixtures("sweep")
+def test_a_text_without_end_is_not_read_to_its_end(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    descriptor = os.open("/dev/zero", os.O_RDONLY)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "sweeper", "note", "s", "--file", "-"],
+            stdin=descriptor,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(descriptor)
+    assert (done.returncode, "at most 100,000 characters" in done.stderr) == (2, True)
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "plan.md").symlink_to("/dev/zero")
+    assert main(["analyze", "s", "--notes", str(folder), "--no-pictures"]) == 2
+    assert "plan.md: has more than 1,000,000 characters" in capsys.readouterr().err
 
 
 def test_an_editor_that_fails_leaves_no_note(

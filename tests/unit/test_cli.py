@@ -1,5 +1,6 @@
 """The command line, parsed."""
 
+import argparse
 import shlex
 import sys
 import warnings
@@ -7,7 +8,7 @@ import warnings
 import pytest
 
 from sweeper import cli
-from sweeper.commands import EXAMPLES, GROUPS, VERBS, ls
+from sweeper.commands import EXAMPLES, GROUPS, VERBS, load, ls
 
 
 def test_overrides_may_stand_behind_flags():
@@ -16,6 +17,30 @@ def test_overrides_may_stand_behind_flags():
     assert arguments.overrides == ["a=1", "~b", "c=[1,2]"]
     assert (arguments.wait, arguments.backend) == (True, "local")
     assert cli._parse(["cancel", "s", "--state", "failed", "x*"]).runs == ["x*"]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "engine"])
+def test_flags_may_stand_between_the_arguments_of_any_verb(verb: str) -> None:
+    """`engine` parses its own command line."""
+    declared = argparse.ArgumentParser()
+    load(verb).add_arguments(declared)
+    words: list[str] = []
+    for action in declared._actions:
+        if not action.option_strings:
+            choices = [*(action.choices or ())]
+            word = "1" if action.type is int else f"word{len(words)}"
+            words += [choices[0] if choices else word]
+            words += [f"word{len(words)}"] * (action.nargs in ("*", "+"))
+    flags = [action for action in declared._actions if action.dest == "root"]
+    between = ["--root", "r"] if flags else ["--json"]
+    if not flags and not any(action.dest == "json" for action in declared._actions):
+        between = []
+    for action in declared._actions:
+        if action.option_strings and action.required:
+            between += [action.option_strings[-1], next(iter(action.choices or ("x",)))]
+    plain = vars(cli._parse([verb, *between, *words]))
+    for place in range(len(words) + 1):
+        assert vars(cli._parse([verb, *words[:place], *between, *words[place:]])) == plain
 
 
 @pytest.mark.parametrize(
