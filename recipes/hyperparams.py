@@ -30,46 +30,51 @@ _LEAST, _MOST = 8, 128
 
 
 class Shape(NamedTuple):
-    """A decoder's sizes. `layers` is 0 for mixtures of experts, whose number of
-    weights differs.
-    """
+    """A model's width, and the weights per rank of an adapter on its attention, MLP and
+    unembedding."""
 
     family: str
     width: int
-    layers: int = 0
-    inner: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    head: int = 0
-    vocabulary: int = 0
+    weights: int
 
     def adapter(self, rank: int) -> int:
-        """Return the number of weights of an adapter on attention, MLP and unembedding."""
-        queries, keys = self.heads * self.head, self.kv_heads * self.head
-        sums = 2 * (self.width + queries) + 2 * (self.width + keys) + 3 * (self.width + self.inner)
-        return rank * (self.layers * sums + self.width + self.vocabulary)
+        """Return the number of weights of an adapter."""
+        return rank * self.weights
 
 
-_TINY = Shape("tiny", 64, 2, 128, 4, 2, 16, 261)
+_TINY = Shape("tiny", 64, 2_373)
 SHAPES: Mapping[str, Shape] = {
     "tiny/qwen3": _TINY,
     "tiny/teacher": _TINY,
-    "meta-llama/Llama-3.2-1B": Shape("Llama", 2048, 16, 8192, 32, 8, 64, 128256),
-    "meta-llama/Llama-3.2-3B": Shape("Llama", 3072, 28, 8192, 24, 8, 128, 128256),
-    "meta-llama/Llama-3.1-8B": Shape("Llama", 4096, 32, 14336, 32, 8, 128, 128256),
-    "meta-llama/Llama-3.1-8B-Instruct": Shape("Llama", 4096, 32, 14336, 32, 8, 128, 128256),
-    "meta-llama/Llama-3.1-70B": Shape("Llama", 8192, 80, 28672, 64, 8, 128, 128256),
-    "meta-llama/Llama-3.3-70B-Instruct": Shape("Llama", 8192, 80, 28672, 64, 8, 128, 128256),
-    "Qwen/Qwen3-4B-Instruct-2507": Shape("Qwen", 2560, 36, 9728, 32, 8, 128, 151936),
-    "Qwen/Qwen3-8B": Shape("Qwen", 4096, 36, 12288, 32, 8, 128, 151936),
-    "Qwen/Qwen3-8B-Base": Shape("Qwen", 4096, 36, 12288, 32, 8, 128, 151936),
-    "Qwen/Qwen3-32B": Shape("Qwen", 5120, 64, 25600, 64, 8, 128, 151936),
-    "Qwen/Qwen3-30B-A3B": Shape("Qwen", 2048),
-    "Qwen/Qwen3-30B-A3B-Base": Shape("Qwen", 2048),
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": Shape("Qwen", 2048),
-    "Qwen/Qwen3-235B-A22B-Instruct-2507": Shape("Qwen", 4096),
+    "meta-llama/Llama-3.1-70B": Shape("Llama", 8192, 13_079_808),
+    "meta-llama/Llama-3.1-8B": Shape("Llama", 4096, 2_753_792),
+    "meta-llama/Llama-3.1-8B-Instruct": Shape("Llama", 4096, 2_753_792),
+    "meta-llama/Llama-3.2-1B": Shape("Llama", 2048, 834_816),
+    "meta-llama/Llama-3.2-3B": Shape("Llama", 3072, 1_650_944),
+    "meta-llama/Llama-3.3-70B-Instruct": Shape("Llama", 8192, 13_079_808),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": Shape("Qwen", 4096, 59_931_008),
+    "Qwen/Qwen3-30B-A3B": Shape("Qwen", 2048, 15_440_256),
+    "Qwen/Qwen3-30B-A3B-Base": Shape("Qwen", 2048, 15_440_256),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": Shape("Qwen", 2048, 15_440_256),
+    "Qwen/Qwen3-32B": Shape("Qwen", 5120, 8_545_664),
+    "Qwen/Qwen3-4B-Instruct-2507": Shape("Qwen", 2560, 2_218_880),
+    "Qwen/Qwen3-8B": Shape("Qwen", 4096, 2_883_968),
+    "Qwen/Qwen3-8B-Base": Shape("Qwen", 4096, 2_883_968),
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": Shape("Qwen", 4096, 59_931_008),
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": Shape("Qwen", 2048, 15_440_256),
+    "Qwen/Qwen3.5-27B": Shape("Qwen", 5120, 7_544_320),
+    "Qwen/Qwen3.5-35B-A3B": Shape("Qwen", 2048, 17_545_728),
+    "Qwen/Qwen3.5-35B-A3B-Base": Shape("Qwen", 2048, 17_545_728),
+    "Qwen/Qwen3.5-397B-A17B": Shape("Qwen", 4096, 99_124_736),
+    "Qwen/Qwen3.5-4B": Shape("Qwen", 2560, 2_278_400),
+    "Qwen/Qwen3.5-9B": Shape("Qwen", 4096, 2_955_776),
+    "Qwen/Qwen3.5-9B-Base": Shape("Qwen", 4096, 2_955_776),
+    "Qwen/Qwen3.6-27B": Shape("Qwen", 5120, 7_544_320),
+    "Qwen/Qwen3.6-35B-A3B": Shape("Qwen", 2048, 17_545_728),
+    "Qwen/Qwen3.8-27B": Shape("Qwen", 5120, 7_544_320),
 }
-"""Sizes by the service's model names, from each model's `config.json`."""
+"""Sizes by the service's model names: those of Llama and Qwen models in tinker-cookbook's tables
+(`hyperparam_utils`). The experts of a mixture share half of their adapter, as in the service."""
 
 
 class Chosen(NamedTuple):
@@ -99,7 +104,7 @@ def lora_rank(model: str, things: int, what: str) -> Chosen:
     """Return the rank for a model with this much to learn. Raises ValueError if the size of the
     model's adapter is not known."""
     shape = _shape(model)
-    if shape is None or not shape.layers:
+    if shape is None:
         raise ValueError(f"lora_rank=auto: the size of {model}'s adapter is not known; give a rank")
     rank = _LEAST
     while shape.adapter(rank) < things and rank < _MOST:

@@ -22,6 +22,10 @@ def chosen(recipe, config):
         ("Qwen/Qwen3-8B", 4.73e-4),  # 5e-4 (2000/4096)^0.0775
         ("Qwen/Qwen3-8B:peft:131072", 4.73e-4),
         ("Qwen/Qwen3-30B-A3B", 4.99e-4),
+        ("Qwen/Qwen3.5-9B-Base", 4.73e-4),
+        ("Qwen/Qwen3.6-35B-A3B", 4.99e-4),
+        ("Qwen/Qwen3.5-4B", 4.91e-4),
+        ("Qwen/Qwen3-VL-235B-A22B-Instruct", 4.73e-4),
         ("tiny/qwen3", 8e-3),  # sft's default
     ],
 )
@@ -57,6 +61,14 @@ def test_an_adapter_has_as_many_weights_as_the_engine_makes():
     )
     expected = 8 * sum(outer + inner for outer, inner in maps(shape).values())
     assert hyperparams.SHAPES["tiny/qwen3"].adapter(8) == expected
+
+
+def test_an_adapter_of_a_hosted_model_has_the_weights_of_its_layers_and_unembedding():
+    attention, mlp = 2 * (4096 + 4096) + 2 * (4096 + 1024), 3 * (4096 + 12288)
+    expected = 36 * (attention + mlp) + 4096 + 151936
+    assert hyperparams.SHAPES["Qwen/Qwen3-8B"].adapter(1) == expected
+    # A mixture of experts has a rank, too.
+    assert hyperparams.lora_rank("Qwen/Qwen3-30B-A3B", 10**9, "tokens").value == 128
 
 
 def test_the_rank_grows_with_what_there_is_to_learn(tmp_path):
