@@ -122,13 +122,12 @@ def _tell_verdict(planned: "Plan", root: str) -> None:
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:
     """Describe what an earlier launch has left to do (`: 2 to start, 16 succeeded`; "" without
     one), and return whether nothing is left."""
-    from sweeper.launcher.estimate import sentence
-    from sweeper.launcher.launch_preview import counts, survey
+    from sweeper.launcher.launch_preview import counts, estimate_of, survey
     from sweeper.model.states import OPEN
 
     found = survey(planned, open_store(root))
-    if found.estimate is not None:
-        say(sentence(found.estimate))
+    if (use := estimate_of(found)) is not None:
+        say(use)
     if not any(preview.state.opened for preview in found.previews):
         return "", False
     return f": {counts(found)}", not any(f.attempt or f.state.state in OPEN for f in found.previews)

@@ -11,13 +11,13 @@ from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
 from sweeper.labels import plural
 from sweeper.launcher.dropped_runs import sentence as sentence_of_dropped
-from sweeper.launcher.estimate import sentence
 from sweeper.launcher.launch_preview import (
     LaunchPreview,
     RunPreview,
     command,
     counts,
     environment,
+    estimate_of,
     log_path,
 )
 from sweeper.model.json_values import is_number
@@ -59,8 +59,8 @@ def short(found: LaunchPreview) -> Iterator[str]:
     if plan.unknown:
         left = plural(sum(plan.unknown.values()), "run")
         yield from _clipped(f"{left} more once those that they go on from have ended", width)
-    if found.estimate is not None:
-        yield from _clipped(sentence(found.estimate), width)
+    if (use := estimate_of(found)) is not None:
+        yield from _clipped(use, width)
     if found.dropped:
         yield from _clipped(f"{sentence_of_dropped(found.dropped)} (--drop)", width)
     if others := found.retired - found.dropped:

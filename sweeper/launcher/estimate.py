@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.labels import plural
+from sweeper.labels import first_of, plural
 from sweeper.launcher.metric_check import newest_sweeps
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import State, fold
@@ -52,9 +52,13 @@ class Estimate(NamedTuple):
         return {**known, "usd": usd, "unpriced": list(self.amount.unpriced)}
 
 
-def sentence(found: Estimate) -> str:
+def sentence(found: Estimate | None, service: str) -> str | None:
     """Returns, for example, `about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m at 8 at
-    once`, followed by the source of the estimate."""
+    once`, followed by the source of the estimate. Without an estimate it says that the usage is
+    unknown; None for runs that use no service."""
+    if found is None:
+        unknown = "tokens and dollars: unknown (no runs to estimate from)"
+        return None if service == "none" else unknown
     from sweeper.prices import money
 
     parts = [f"{found.tokens:,} tokens"]
@@ -65,16 +69,20 @@ def sentence(found: Estimate) -> str:
         if found.least is not None and found.most is not None:
             spread = f" ({money(found.least)} to {money(found.most)})"
         parts.insert(0, f"{money(found.amount.usd)} dollars{spread} by {found.prices}")
-    some = "" if found.runs == found.wanted else f" for {found.runs} of the {found.wanted}"
-    return f"about {', '.join(parts)}{some}, {_known(found)}"
+    elif service == "tinker":
+        parts.append(f"dollars unknown (no price known for {first_of(found.amount.unpriced, 2)})")
+    unknown = found.wanted - found.runs
+    some = f" for {found.runs} of the {plural(found.wanted, 'run')}" if unknown else ""
+    others = "; the others' use is unknown" if unknown else ""
+    return f"about {', '.join(parts)}{some} ({_known(found)}){others}"
 
 
 def _known(found: Estimate) -> str:
     """The source of the estimate, in words."""
     if found.by_recipe == found.runs:
-        return "as the recipe reckons"
-    runs = f"; {plural(found.by_recipe, 'run')} as the recipe reckons" if found.by_recipe else ""
-    return f"as {plural(found.examples, 'earlier run')} went{runs}"
+        return "the recipe's estimate"
+    runs = f"; the recipe's estimate for {plural(found.by_recipe, 'run')}" * bool(found.by_recipe)
+    return f"from {plural(found.examples, 'earlier run')}{runs}"
 
 
 def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None:

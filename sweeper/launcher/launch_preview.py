@@ -10,7 +10,7 @@ from sweeper.backends.base import JobSpec
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.launcher.dropped_runs import dropped
 from sweeper.launcher.engine import service_warnings
-from sweeper.launcher.estimate import Estimate, estimate
+from sweeper.launcher.estimate import Estimate, estimate, sentence
 from sweeper.launcher.metric_check import unrecorded_metric
 from sweeper.model.event import NOTHING
 from sweeper.model.plan import Plan, Run
@@ -30,6 +30,7 @@ __all__ = [
     "LaunchPreview",
     "RunPreview",
     "document",
+    "estimate_of",
     "job_builder",
     "jobs",
     "survey",
@@ -112,6 +113,13 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     with suppress(UsageError):  # an unreadable price table: `sweeper prices` reports it
         expected = estimate(planned, starting, store)
     return LaunchPreview(planned, store.root, tuple(previews), retired, expected, gone)
+
+
+def estimate_of(found: LaunchPreview) -> str | None:
+    """Describe the expected usage of the runs that would start; None if none starts, or if they use
+    no service."""
+    starting = any(preview.attempt for preview in found.previews)
+    return sentence(found.estimate, found.plan.service) if starting else None
 
 
 def gone_baselines(planned: Plan, store: Store) -> list[str]:

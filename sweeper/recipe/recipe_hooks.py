@@ -99,7 +99,10 @@ def _estimates(module: ModuleType, configs: Configs) -> Estimates:
         text = None
         if time.monotonic() < deadline:
             try:
-                text = json.dumps(_tokens(function(config)), sort_keys=True)
+                tokens = _tokens(function(config))
+                # No tokens at all is what a recipe says that cannot tell.
+                if any(any(counts.values()) for counts in tokens.values()):
+                    text = json.dumps(tokens, sort_keys=True)
             except (Exception, SystemExit):  # noqa: BLE001  (nothing depends on it)
                 deadline = 0.0
         numbers.append(None if text is None else said.setdefault(text, len(said)))

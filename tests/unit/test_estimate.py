@@ -67,7 +67,7 @@ def test_runs_that_are_alike_tell(plan: Any) -> None:
     assert (found["tokens"], found["usd"], found["runs"]) == (12_000, 12.0, 6)
     assert (found["least"], found["most"], found["hours"]) == (6.0, 18.0, 3.0)
     assert "about 12.00 dollars (6.00 to 18.00) by prices of 20" in said
-    assert "12,000 tokens, 3h00m at 2 at once, as 2 earlier runs went" in said
+    assert "12,000 tokens, 3h00m at 2 at once (from 2 earlier runs)" in said
 
 
 def test_more_steps_cost_in_proportion(plan: Any) -> None:
@@ -128,10 +128,20 @@ def test_of_a_first_launch_the_recipe_itself_reckons(reckoned: Any) -> None:
     )
     assert (found["tokens"], found["runs"], found["by_recipe"]) == (2 * (105 + 205), 4, 4)
     assert (found["hours"], found["examples"], found["usd"]) == (None, 0, None)
-    assert "about 620 tokens, as the recipe reckons" in said
+    assert "about 620 tokens (the recipe's estimate)" in said
 
 
-@pytest.mark.parametrize("estimate", ["return None", "return {'m': 3}", "raise SystemExit", "1/0"])
+@pytest.mark.parametrize(
+    "estimate",
+    [
+        "return None",
+        "return {}",
+        "return {'m': {'train': 0}}",
+        "return {'m': 3}",
+        "raise SystemExit",
+        "1/0",
+    ],
+)
 def test_a_recipe_that_cannot_reckon_costs_nothing_but_the_estimate(
     reckoned: Any, estimate: str
 ) -> None:
