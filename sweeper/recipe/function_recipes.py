@@ -134,6 +134,11 @@ def _over(config: object, arguments: list[str]) -> object:
     if not arguments:
         return config
     values = chz.beta_to_blueprint_values(config)  # pyright: ignore[reportUnknownMemberType]
+    # An optional config that is None gives way to the fields that are given below it.
+    keys = [argument.partition("=")[0] for argument in arguments]
+    for name in [name for name, value in values.items() if value is None]:
+        if any(key.startswith(f"{name}.") for key in keys):
+            del values[name]
     return chz.Blueprint(type(config)).apply(values).make_from_argv(list(arguments))
 
 

@@ -208,6 +208,7 @@ class Config:
     name: str
     rate: float
     data: Data
+    more: Data | None = None
 
 def blueprint(name: str = "a", wide: bool = False):
     data = Data(size=16 if wide else 8)
@@ -219,7 +220,7 @@ def config(log_path: str = "nowhere", name: str = "b"):
 async def main(config):
     answer = input(f"{config.log_path} already exists. What now? [delete, resume, exit]: ")
     await asyncio.sleep(0)
-    print(answer, config.log_path, config.name, config.rate, config.data.size)
+    print(answer, config.log_path, config.name, config.rate, config.data.size, *([config.more.size] if config.more else []))
     input("Sure? ")
 """
 
@@ -231,6 +232,8 @@ async def main(config):
         ("builds:blueprint", {"name": "x", "wide": True}, "x 0.5 16"),
         ("builds.py:blueprint", {"wide": True, "data.size": 3, "rate": 2.0}, "a 2.0 3"),
         ("builds:config", {"name": "y", "data.size": 3}, "y 0.25 3"),
+        ("builds:blueprint", {"data.size": 3, "more": {"size": 5}}, "a 0.5 3 5"),
+        ("builds:config", {"name": "y", "more": {"size": 5}}, "y 0.25 8 5"),
     ],
 )
 def test_the_config_that_a_function_returns_is_run_by_its_main(folder, reference, given, made):
