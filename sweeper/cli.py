@@ -3,9 +3,11 @@
 import argparse
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from sweeper.commands import EXAMPLES, GROUPS, VERBS, load
 from sweeper.errors import EnvironmentFailure, SweeperError
@@ -23,6 +25,7 @@ _OPTIONAL = ("sweep", "text", "recipe", "a", "b")
 _GC_THRESHOLD = 50_000
 """Allocations between garbage collections. Python's own threshold is so low that it collects
 dozens of times while modules load, which leaves no garbage."""
+_UNKNOWN_VERB = re.compile(r"argument VERB: invalid choice: '(.*?)'")
 _EPILOG = """\
 exit codes: 0 done, 1 a bug of ours, 2 usage or a bad grid, 3 some runs failed, 4 not finished
 (launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
@@ -101,7 +104,7 @@ def _parse(given: list[str]) -> argparse.Namespace:
         (name for name in _REPEATABLE if isinstance(getattr(arguments, name, None), list)), None
     )
     if rest and (repeatable is None or any(word.startswith("-") for word in rest)):
-        top.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if repeatable is not None:
         getattr(arguments, repeatable).extend(rest)
     return arguments
@@ -111,7 +114,7 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Make the parser: the whole one, or the part that the `given` arguments need. If they begin
     with a verb, the other verbs are left out; otherwise only the verbs among them get flags.
     Making all of them costs each start some milliseconds."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="sweeper",
         usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",
         description="Experiment sweeps for people who post-train language models.\n\n" + _verbs(),
@@ -134,9 +137,26 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             add_help=wanted,
         )
+        verb.set_defaults(parser=verb)
         if wanted:
             load(name).add_arguments(verb)
     return top
+
+
+class _Parser(argparse.ArgumentParser):
+    """Suggests the verb or the option that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        from sweeper.fields.kinds import nearest
+
+        verb = _UNKNOWN_VERB.match(message)
+        options = [word for action in self._actions for word in action.option_strings]
+        if verb is not None:
+            message = f"there is no verb {verb[1]!r}{nearest(verb[1], VERBS)}; see sweeper --help"
+        elif message.startswith("unrecognized arguments: "):
+            words = [word.partition("=")[0] for word in message.split()[2:] if word[:2] == "--"]
+            message += next(filter(None, (nearest(word, options) for word in words)), "")
+        super().error(message)
 
 
 def _verbs() -> str:

@@ -65,6 +65,7 @@ def some_runs(verb: ArgumentParser) -> None:
     verb.add_argument(
         "runs",
         nargs="*",
+        default=[],
         metavar="RUN",
         help="a sweep, sweep/run, a run's name, its beginning, a glob or an id (default: all)",
     )
@@ -73,7 +74,13 @@ def some_runs(verb: ArgumentParser) -> None:
 def runs(verb: ArgumentParser) -> None:
     """Add a sweep and the names of some of its runs; none means all."""
     verb.add_argument("sweep", help="a sweep")
-    verb.add_argument("runs", nargs="*", metavar="RUN", help="a name, its beginning, a glob, an id")
+    verb.add_argument(
+        "runs",
+        nargs="*",
+        default=[],
+        metavar="RUN",
+        help="a name, its beginning, a glob, an id",
+    )
 
 
 def run(verb: ArgumentParser) -> None:
@@ -87,6 +94,7 @@ def grid(verb: ArgumentParser) -> None:
     verb.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="key=value",
         help="replace a base value or an axis; 'key=[a,b]' sets an axis, ~key drops one",
     )

@@ -220,7 +220,8 @@ def config(log_path: str = "nowhere", name: str = "b"):
 async def main(config):
     answer = input(f"{config.log_path} already exists. What now? [delete, resume, exit]: ")
     await asyncio.sleep(0)
-    print(answer, config.log_path, config.name, config.rate, config.data.size, *([config.more.size] if config.more else []))
+    sizes = [held.size for held in (config.data, config.more) if held is not None]
+    print(answer, config.log_path, config.name, config.rate, *sizes)
     input("Sure? ")
 """
 

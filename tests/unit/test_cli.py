@@ -53,6 +53,29 @@ def test_what_nobody_knows_is_refused(given, capsys):
     assert "unrecognized arguments" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["lunch", "g.yaml"], "there is no verb 'lunch' (did you mean 'launch'?)"),
+        (
+            ["launch", "g.yaml", "--max-paralel", "3"],
+            "unrecognized arguments: --max-paralel 3 (did you mean '--max-parallel'?)",
+        ),
+        (["ls", "--statee=failed"], "--statee=failed (did you mean '--state'?)"),
+        (["plan"], "sweeper plan: error: the following arguments are required: grid\n"),
+        (["cancel"], "sweeper cancel: error: the following arguments are required: sweep\n"),
+    ],
+)
+def test_a_mistyped_verb_or_option_is_told_with_the_one_that_was_meant(given, told, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli._parse(given)
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert told in said
+    if given[0] in VERBS:
+        assert f"usage: sweeper {given[0]} " in said
+
+
 @pytest.mark.parametrize("orders", ["\x1b]0;T\x07", "\x1b[2J", "\x9b31m", "\u202e", "\ud800", "\r"])
 def test_what_a_verb_forgets_to_make_harmless_is_made_so(
     orders: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
