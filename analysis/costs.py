@@ -14,8 +14,8 @@ from sweeper.errors import UsageError
 from sweeper.labels import plural
 from sweeper.model.usage import Usage, total
 from sweeper.prices import Prices, amount, load, money
-from sweeper.results.costs import ALSO, SOURCES
 from sweeper.results.forecast import Going, forecast, forecast_of, going, sentence
+from sweeper.results.recorded_usage import ALSO, SOURCES
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import Sweep, SweepRun
 

@@ -167,6 +167,13 @@ class Workspace:
             caps[name] = asked.get(name, left[name] if new else 0.0)  # continuing needs no more
             if caps[name] > left[name] or (new and left[name] <= 0):
                 raise UsageError(f"{caps[name]:g} {name} are more than is left: {_listed(left)}")
+        for name in ("tokens", "usd"):
+            if name in left and new and preview.launch.plan.has_commands:
+                raise UsageError(
+                    f"this server's budget is in {name}, and what a command uses is known only if "
+                    "it says so itself: launch a recipe, or ask for a server with --budget "
+                    "runs=N,hours=H"
+                )
         guess = None if expected is None else expected.document()
         for name in ("tokens", "usd"):
             likely = None if guess is None else guess.get(name)

@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing, dropping
     from sweeper.launcher.engine import service_warnings
-    from sweeper.launcher.launch_preview import gone_baselines
+    from sweeper.launcher.launch_preview import later_warnings
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
     from sweeper.launcher.plan_arguments import planned_by
     from sweeper.scheduler.progress import exit_code
@@ -48,7 +48,7 @@ def run(arguments: Namespace) -> int:
     planned, store = planned_by(arguments), open_store(arguments.root or default_root())
     planned = with_chosen(store, planned.name, planned)
     service = [] if planned.service == "local" else service_warnings(planned)
-    for warning in (*planned.warnings, *gone_baselines(planned, store), *service):
+    for warning in (*planned.warnings, *later_warnings(planned, store), *service):
         warn(f"warning: {warning}")
     begun, idle = _before(planned, arguments.root or default_root())
     recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in planned.parts))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.backends import capabilities_together
 from sweeper.backends.base import JobSpec
-from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.launcher.dropped_runs import dropped
 from sweeper.launcher.engine import service_warnings
 from sweeper.launcher.estimate import Estimate, estimate, sentence
@@ -33,6 +33,7 @@ __all__ = [
     "estimate_of",
     "job_builder",
     "jobs",
+    "later_warnings",
     "survey",
 ]
 
@@ -95,7 +96,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         retired = sum(run.retired for run in runs)
         gone = len(dropped(store, old, {run.id for run in planned.runs}))
     odd = unrecorded_metric(planned, store)
-    more = [*gone_baselines(planned, store), *service_warnings(planned)]
+    more = [*later_warnings(planned, store), *service_warnings(planned)]
     more += [] if odd is None else [odd]
     planned = planned._replace(warnings=(*planned.warnings, *more))
     previews: list[RunPreview] = []
@@ -120,6 +121,30 @@ def estimate_of(found: LaunchPreview) -> str | None:
     no service."""
     starting = any(preview.attempt for preview in found.previews)
     return sentence(found.estimate, found.plan.service) if starting else None
+
+
+def later_warnings(planned: Plan, store: Store) -> list[str]:
+    """Make the warnings that follow from the store and the configuration, not from the grid."""
+    return [*gone_baselines(planned, store), *_uncounted(planned)]
+
+
+def _uncounted(planned: Plan) -> list[str]:
+    """Make a warning if a budget depends on what commands record of their tokens."""
+    if not planned.has_commands:
+        return []
+    from sweeper.scheduler.account_budget import configured_budget  # slow to import
+
+    account = None
+    if planned.service != "none":
+        with suppress(SweeperError):  # mistakes in the configuration: `launch` reports them
+            account = configured_budget()
+    budgets = [planned.budget, None if account is None else account.budget]
+    named = dict.fromkeys(key for one in budgets if one is not None for key in one.of_tokens)
+    return [
+        f"budget: {key}: a command is counted by the tokens in its metrics.jsonl (num_tokens, "
+        "tokens/sampled, ...): one that records none is not stopped; `hours` limits every program"
+        for key in named
+    ]
 
 
 def gone_baselines(planned: Plan, store: Store) -> list[str]:

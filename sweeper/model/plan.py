@@ -148,6 +148,11 @@ class Budget(NamedTuple):
     hours: float | None = None
     on_reach: Literal["stop", "pause"] = "stop"
 
+    @property
+    def of_tokens(self) -> tuple[str, ...]:
+        """The limits that depend on tokens, which somebody must count."""
+        return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
+
     def document(self) -> dict[str, object]:
         """Returns the form in `sweep.json`."""
         return {key: value for key, value in self._asdict().items() if value is not None}
@@ -259,6 +264,11 @@ class Plan(NamedTuple):
         mine = tuple(run for run in self.runs if run.stage == stage)
         alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
         return alone._replace(grid_text="")  # the text is that of all stages
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether some runs execute a command, whose use of the service has no meter."""
+        return any(part.recipe.kind == "command" for part in self.parts)
 
     @property
     def parts(self) -> "tuple[Plan, ...]":

@@ -17,7 +17,7 @@ from sweeper.monitor.clock_rules import judge_clock
 from sweeper.monitor.history import Evidence, History, Vitals
 from sweeper.monitor.rollouts import failure_path, first_error, path_of, summarise
 from sweeper.monitor.row_rules import JUDGE_FAILED, judge
-from sweeper.monitor.tail import Tail
+from sweeper.results.attempt_rows import Tail
 from sweeper.storage.base import Store
 from sweeper.storage.layout import Layout
 from sweeper.thresholds import Limits

@@ -1,22 +1,19 @@
 """What runs used of their service, and what that costs: by run, cell and day.
 
 What the meter in a recipe's process has counted comes first. Of a run that has none (another
-language, a service of its own), the tokens that it recorded itself are taken, under the keys of
-tinker-cookbook and of our recipes.
+language, a service of its own), the tokens that it recorded itself are taken (`recorded_usage`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from sweeper.metrics import Row, as_float
-from sweeper.model.usage import NO_USAGE, Counts, Usage, total
+from sweeper.model.usage import NO_USAGE, Usage, total
 from sweeper.prices import Amount, Prices, amount
+from sweeper.results.recorded_usage import RecordedTokens
 from sweeper.results.runs import OPEN_DAY, RecordedRun, Used
 from sweeper.results.sweeps import SweepRun
 
 __all__ = [
-    "ALSO",
-    "SOURCES",
     "Spent",
     "by_cell",
     "by_day",
@@ -25,19 +22,6 @@ __all__ = [
     "spent",
     "together",
 ]
-
-SOURCES: Mapping[str, tuple[str, ...]] = {
-    "train": ("tokens/trained", "num_tokens", "train/num_tokens", "tokens"),
-    "sample": ("tokens/sampled", "env/all/total_ac_tokens", "total_ac_tokens"),
-    "prefill": ("tokens/prefill_uncached", "env/all/total_ob_tokens", "total_ob_tokens"),
-}
-"""Keys under which recipes record their tokens, by kind; of several the first counts."""
-
-ALSO: Mapping[str, str] = {"tokens/prefill_uncached": "tokens/prefill_cached"}
-"""What is counted apart and is of the same kind: a prompt that was read before is cheaper."""
-
-_MOST = 1e15
-"""Tokens of one step from which on a count is taken for a mistake."""
 
 
 class Spent(NamedTuple):
@@ -64,12 +48,12 @@ def spent(run: RecordedRun, prices: Prices) -> Spent:
     usage = total(used.usage for used in days)
     if usage.models:
         return Spent(usage, amount(usage, prices), "meter", days)
-    day = (run.times["ended"] or OPEN_DAY)[:10]
-    recorded = _recorded(run.readable(run.written_rows, []))
-    if not recorded.tokens:
+    tokens = RecordedTokens()
+    tokens.add(run.readable(run.written_rows, []))
+    found, day = tokens.usage(run.config), (run.times["ended"] or OPEN_DAY)[:10]
+    if found == NO_USAGE:
         return Spent(usage, Amount(0.0), "nothing", (Used(usage, day),))
-    model = run.config.get("model_name")
-    found = Usage({model if isinstance(model, str) else "unknown": recorded}, usage.unknown)
+    found = found._replace(unknown=usage.unknown)
     return Spent(found, amount(found, prices), "metrics", (Used(found, day),))
 
 
@@ -119,22 +103,3 @@ def by_day(runs: Iterable[Spent], prices: Prices) -> dict[str, Spent]:
                 part = Spent(used.usage, amount(used.usage, prices), one.counted)
                 found.setdefault(used.day, []).append(part)
     return {day: together(found[day], prices) for day in sorted(found)}
-
-
-def _recorded(rows: Iterable[Row]) -> Counts:
-    """The sum of what rows say of tokens."""
-    rows = list(rows)
-    counts: dict[str, int] = {}
-    for kind, names in SOURCES.items():
-        key = next((name for name in names if any(name in row for row in rows)), None)
-        if key is None:
-            continue
-        counts[kind] = _sum(rows, key)
-        if key in ALSO:
-            counts["cached"] = _sum(rows, ALSO[key])
-    return Counts(**counts)
-
-
-def _sum(rows: Iterable[Row], key: str) -> int:
-    values = (as_float(row.get(key)) for row in rows)
-    return round(sum(value for value in values if value is not None and 0 <= value < _MOST))

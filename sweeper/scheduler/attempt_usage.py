@@ -1,7 +1,8 @@
 """What each attempt of a sweep's runs has used until now, and what the sweep has yet to use.
 
 An attempt that has ended counts as its outcome says. One that is at work counts as its recipe has
-counted until a moment ago, where the store is on this machine, else as its last heartbeat says.
+counted until a moment ago, where the store is on this machine, else as its last heartbeat says. One
+whose program has no meter counts as its metrics say, as in `sweeper costs`.
 Nothing is kept but what was read: a launcher that is started again finds the same sum.
 """
 
@@ -15,6 +16,7 @@ from sweeper.model.plan import Plan
 from sweeper.model.states import OUTCOMES, Event, State
 from sweeper.model.usage import NO_USAGE, SweepUsage, Usage, total
 from sweeper.results.forecast import Going, forecast, not_known_yet, settings_of
+from sweeper.results.recorded_usage import AttemptRecords
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.documents import timestamp
@@ -49,6 +51,7 @@ class AttemptUsage:
         self._seen: dict[Attempt, Used] = {}
         self._final: set[Attempt] = set()
         self._files: dict[Attempt, UsageFiles] = {}
+        self._records: dict[Attempt, tuple[float, AttemptRecords]] = {}
 
     def look(self, most: int | None = None) -> Mapping[Attempt, Used]:
         """The current usage of each attempt. Reads at most `most` unknown attempts; the others
@@ -68,6 +71,8 @@ class AttemptUsage:
         happened = self._run_table.events(run)
         event = next((event for event in OUTCOMES if (attempt, event) in happened), None)
         found = self._ended(key, event) if event is not None else self._at_work(key)
+        if found.usage == NO_USAGE:
+            found = found._replace(usage=self._recorded(key, ended=key in self._final))
         before = self._seen.get(key, Used())
         usage = max(before.usage, found.usage, key=lambda usage: usage.counts.tokens)
         self._seen[key] = Used(usage, max(before.seconds, found.seconds))
@@ -94,6 +99,24 @@ class AttemptUsage:
             used = self._counted(key, self._said(key)._replace(seconds=seconds))
         self._files.pop(key, None)
         return used
+
+    def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
+        """What an attempt without a meter has recorded. On a remote store it is read every few
+        seconds, and once more when the attempt has ended."""
+        now, store = self._context.clock(), self._context.store
+        records = AttemptRecords(store, self._context.layout, *key)
+        at, records = self._records.get(key, (now - _SUM_SECONDS, records))
+        if store.is_remote and not ended and now - at < _SUM_SECONDS:
+            return NO_USAGE  # what was read before counts
+        try:
+            usage = records.read(self._run_table.runs[key[0]].config)
+        except StoreError:
+            self._final.discard(key)  # it is read again in the next round
+            return NO_USAGE
+        self._records[key] = now, records
+        if ended:
+            del self._records[key]
+        return usage
 
     def _recipe_counts(self) -> bool:
         return any(part.recipe.kind != "command" for part in self._context.plan.parts)

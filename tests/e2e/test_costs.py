@@ -163,6 +163,72 @@ def test_two_sweeps_have_one_budget_in_the_configuration(shell: Shell) -> None:
     assert total(shell, "second")["train"] >= needed["train"]
 
 
+COMMAND = """
+import json, os, sys, time
+path, steps, fail = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+done = 0
+if os.path.exists(path + "/metrics.jsonl"):
+    done = sum(1 for _ in open(path + "/metrics.jsonl"))
+with open(path + "/metrics.jsonl", "a") as file:
+    for step in range(done, steps):
+        print(json.dumps({"step": step, "num_tokens": 1000, "loss": 1.0}), file=file, flush=True)
+        time.sleep(0.05)
+        if fail == "yes" and step == 3:
+            sys.exit("failed once")
+"""
+COMMANDS = """
+name: {name}
+command: [python3, command.py, "{{log_path}}", "{{steps}}", "{{fail}}"]
+base: {{steps: 12, fail: "no"}}
+grid: {{lr: [1, 2, 3, 4]}}
+metric: {{name: loss, goal: minimize}}
+launch: {{backend: local, max_parallel: 1}}
+"""
+
+
+def test_a_budget_stops_commands_by_what_they_record(shell: Shell) -> None:
+    """As `sweeper costs` counts them. Before, such a budget was ignored without a word."""
+    (shell.folder / "command.py").write_text(COMMAND)
+    (shell.folder / "cmd.yaml").write_text(COMMANDS.format(name="cmd"))
+    said = shell.run("plan", "cmd.yaml", "--budget", "tokens=15000")
+    assert "budget: tokens: a command is counted by the tokens in its metrics.jsonl" in said
+    said = shell.run("launch", "cmd.yaml", "--budget", "tokens=15000", "--wait", code=4)
+    assert "the budget is spent (" in said and "of 15,000 tokens" in said
+    found = total(shell, "cmd")
+    assert found["counted"] == "metrics"
+    assert 15000 <= found["train"] < 30000
+    runs = json.loads(shell.run("ls", "cmd", "--json"))["runs"]
+    assert sum(run["state"] == "succeeded" for run in runs) < 3
+    said = shell.run("launch", "cmd.yaml", "--budget", "usd=5", "--wait", code=4)
+    assert "no price is known of unknown" in said
+    shell.run("launch", "cmd.yaml", "--budget", "tokens=1e6", "--wait")
+    assert total(shell, "cmd")["train"] >= 48000
+
+
+def test_the_budget_of_an_account_stops_commands_too(shell: Shell) -> None:
+    config = shell.folder / "config" / "sweeper" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[budget]\ntokens = 15000\n")
+    (shell.folder / "command.py").write_text(COMMAND)
+    (shell.folder / "acc.yaml").write_text(COMMANDS.format(name="acc") + "service: local\n")
+    said = shell.run("launch", "acc.yaml", "--wait", code=4)
+    assert "budget: tokens: a command is counted by" in said
+    assert "the budget of your account is spent (" in said and "of 15,000 tokens" in said
+
+
+def test_what_an_attempt_repeats_counts_twice(shell: Shell) -> None:
+    (shell.folder / "command.py").write_text(COMMAND)
+    (shell.folder / "twice.yaml").write_text(COMMANDS.format(name="twice"))
+    shell.run("launch", "twice.yaml", "lr=[1]", "fail=yes", "--wait", code=3)
+    first = total(shell, "twice")
+    assert first["counted"] == "metrics"
+    attempts = json.loads(shell.run("ls", "twice", "--json"))["runs"][0]["attempts"]
+    folder = shell.folder / "sweeps" / "twice" / "runs"
+    lines = [path.read_text().count("\n") for path in folder.glob("*/metrics.jsonl")]
+    assert lines == [4] * attempts
+    assert first["train"] == 4000 * attempts
+
+
 def test_a_budget_in_dollars_needs_prices(shell: Shell) -> None:
     grid = shell.folder / "priced.yaml"
     grid.write_text(BUDGET.format(name="priced") + "budget: {usd: 0.2, on_reach: pause}\n")

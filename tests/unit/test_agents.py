@@ -36,6 +36,21 @@ metric: {name: test/nll, goal: minimize}
 launch: {backend: local}
 """
 
+METERED = """\
+import chz
+
+@chz.chz
+class Config:
+    log_path: str
+    lr: int
+    seed: int
+
+def main(config: Config) -> None:
+    pass
+
+if __name__ == "__main__":
+    chz.nested_entrypoint(main)
+"""
 
 NONE = Limits()
 
@@ -52,6 +67,7 @@ class Bench:
         (self.grids / "wrong.yaml").write_text("recipe: sft\nmetrik: 1\n")
         (self.grids / "s.yaml").write_text(GRID)
         (tmp_path / "outside.yaml").write_text(GRID)
+        self.recipe = tmp_path / "metered.py"
         (self.grids / "link.yaml").symlink_to(tmp_path / "outside.yaml")
         self.sweep = written.Written(self.root, "s", {"lr": [1, 2]})
         for rate in (1, 2):
@@ -60,6 +76,12 @@ class Bench:
                 self.sweep.run({"lr": rate}, seed, rows, log=f"{ORDER} {SECRET}\n" * 3)
         self.sweep.run({"lr": 3}, 0, [{"step": 1, "test/nll": 0.5}])
         self.sweep.save()
+
+    def use_recipe(self) -> None:
+        """Let `mine.yaml` execute a recipe, whose tokens are counted."""
+        self.recipe.write_text(METERED)
+        command = GRID.partition("\n")[0]
+        (self.grids / "mine.yaml").write_text(GRID.replace(command, f"recipe: {self.recipe}"))
 
     def workspace(self, limits: Limits = NONE) -> Workspace:
         return Workspace(str(self.root), str(self.grids), limits)
@@ -199,7 +221,19 @@ def test_every_tool_says_what_it_takes(bench: Bench) -> None:
     assert reading.isdisjoint({"launch", "cancel", "retry", "note", "record_result"})
 
 
+def test_what_a_command_uses_cannot_be_limited_in_tokens(bench: Bench) -> None:
+    """Nobody counts what it does not record: an agent's command could spend any amount."""
+    for name in ("tokens", "usd"):
+        limits = Limits(runs=9, **{name: 1000.0})
+        [answer] = bench.ask(limits, ("launch", {"grid": "mine.yaml", "again": True}))
+        assert answer.is_error
+        assert f"this server's budget is in {name}, and what a command" in answer.content[0].text
+    assert bench.launched == [] and allowance.entries(bench.workspace().store) == []
+
+
 def test_nothing_is_launched_without_a_budget_and_never_more_than_it(bench: Bench) -> None:
+    bench.use_recipe()
+
     def launch(limits: Limits, *overrides: str) -> Any:
         given = {"grid": "mine.yaml", "overrides": list(overrides), "why": "to see", "again": True}
         return bench.ask(limits, ("launch", given))[0]
@@ -222,6 +256,7 @@ def test_nothing_is_launched_without_a_budget_and_never_more_than_it(bench: Benc
 
 @pytest.mark.parametrize("name", ["tokens", "usd", "hours"])
 def test_each_limit_holds_and_is_told(bench: Bench, name: str) -> None:
+    bench.use_recipe()
     limits = Limits(**{name: 5.0})
     launch = {"grid": "mine.yaml", "again": True}
     beyond, within, again = bench.ask(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sweeper.monitor import names, read
-from sweeper.monitor.tail import Tail
 from sweeper.monitor.watcher import Criteria, Seen, Watcher
+from sweeper.results.attempt_rows import Tail
 from sweeper.storage.layout import Layout
 from sweeper.storage.local import LocalStore
 from sweeper.storage.opening import open_store
