@@ -39,17 +39,18 @@ class RecordedTokens:
         for row in rows:
             for key in _KEYS:
                 if key in row:
-                    value = as_float(row[key])
-                    counts = value is not None and 0 <= value < _MOST
-                    self._sums[key] = self._sums.get(key, 0.0) + (value if counts else 0.0)
+                    value = as_float(row[key]) or 0.0
+                    counts = value if 0 <= value < _MOST else 0.0  # NaN is not counted either
+                    self._sums[key] = self._sums.get(key, 0.0) + counts
 
     def usage(self, config: Mapping[str, object]) -> Usage:
         """The tokens so far, as those of the run's model; `NO_USAGE` if there are none."""
         counts: dict[str, int] = {}
         for kind, names in SOURCES.items():
             key = next((name for name in names if name in self._sums), None)
-            if key is not None:
-                counts[kind] = round(self._sums[key])
+            if key is None:
+                continue
+            counts[kind] = round(self._sums[key])
             if key in ALSO:
                 counts["cached"] = round(self._sums.get(ALSO[key], 0.0))
         found = Counts(**counts)
