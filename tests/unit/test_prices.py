@@ -107,4 +107,4 @@ def test_costs_of_a_sweep_by_run_cell_day_and_model(
     assert set(asked("--by", "model")) == {"m", "unknown"}
     assert sum(int(str(row["train"])) for row in asked("--by", "day").values()) == 2_000_700
     assert main(["costs", "s", "--root", str(tmp_path / "root")]) == 0
-    assert "no price is known of unknown" in capsys.readouterr().out
+    assert "no price known for unknown" in capsys.readouterr().out
