@@ -64,11 +64,23 @@ def open_named(
     roots: list[str] = []
     names: list[str] = []
     for name in given:
-        above, rest = (None, name) if _is_in(registry, name) else _split_folder(name)
+        if root is not None and (below := _folder_below(registry, name)) is not None:
+            above, rest = None, below
+        else:
+            above, rest = (None, name) if _is_in(registry, name) else _split_folder(name)
         # Otherwise it is the path of any folder with runs.
-        names.append(name if above is None else f"{above.rstrip('/')}/{rest}")
+        names.append(rest if above is None else f"{above.rstrip('/')}/{rest}")
         roots += requested if above is None else [above]
     return Registry(*roots), names
+
+
+def _folder_below(registry: Registry, name: str) -> str | None:
+    """Return the path of a folder with runs below a requested root, if the name means one: the
+    root itself for `.`."""
+    if name.startswith(("/", "./", "../")) or name == ".." or _is_in(registry, name):
+        return None
+    paths = (os.path.normpath(os.path.join(root, name)) for root in registry.roots)
+    return next((path for path in paths if os.path.isdir(path)), None)
 
 
 def _is_in(registry: Registry, name: str) -> bool:

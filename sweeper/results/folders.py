@@ -29,7 +29,8 @@ _OF_THE_DISK = "lost+found"
 
 def find_folders(store: Store, told: Told | None = None) -> list[str]:
     """Finds the run folders below the root that belong to no sweep, sorted, with one listing of
-    the root. Folders whose names begin with a dot are skipped. `told` is called with errors about
+    the root. Folders whose names begin with a dot are skipped, and links to folders outside the root
+    are followed, each folder once. `told` is called with errors about
     unreadable folders."""
     top = store.local_path("")
     names = _of_names(store.names("")) if top is None else _walk(top, told)
@@ -37,12 +38,20 @@ def find_folders(store: Store, told: Told | None = None) -> list[str]:
 
 
 def _walk(top: str, told: Told | None) -> Iterator[str]:
-    pending = [""]
-    while pending:
-        folder = pending.pop()
+    root = os.path.realpath(top)
+    pending: list[tuple[str, str | None]] = [("", None)]
+    links: list[tuple[str, str | None]] = []
+    seen: set[str] = set()
+    while pending or links:
+        if not pending:
+            links.sort(key=lambda link: link[0], reverse=True)
+            pending.append(links.pop())
+        folder, real = pending.pop()
+        if real is not None and (real in seen or seen.add(real)):
+            continue  # two links lead to it
         try:
             with os.scandir(os.path.join(top, folder)) as found:
-                items = [(item.name, item.is_dir(follow_symlinks=False)) for item in found]
+                items = [(item.name, _target(item, root)) for item in found]
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed since
         except OSError as error:
@@ -52,14 +61,29 @@ def _walk(top: str, told: Told | None) -> Iterator[str]:
         names = {name for name, _ in items}
         if _PLAN in names:
             continue
-        inner = [name for name, is_folder in items if is_folder]
-        if names & _MARKS or any(name.startswith(_ITERATION) for name in inner):
+        inner = [(name, target) for name, target in items if target is not None]
+        if names & _MARKS or any(name.startswith(_ITERATION) for name, _ in inner):
             yield folder
-        pending += (
-            f"{folder}/{name}" if folder else name
-            for name in inner
-            if not name.startswith((".", _ITERATION)) and not name.endswith(".parts")
-        )
+        for name, target in inner:
+            if name.startswith((".", _ITERATION)) or name.endswith(".parts"):
+                continue
+            below = f"{folder}/{name}" if folder else name
+            if target:
+                links.append((below, target))
+            else:
+                pending.append((below, real and f"{real}/{name}"))
+
+
+def _target(item: "os.DirEntry[str]", root: str) -> str | None:
+    """The place of a linked folder beyond the root, "" for a folder that is no link, None for
+    anything else. What a link within the root leads to is found there, and a link to a folder
+    above the root would lead round in a circle."""
+    if not item.is_symlink():
+        return "" if item.is_dir(follow_symlinks=False) else None
+    target = os.path.realpath(item.path)
+    if not os.path.isdir(target) or f"{target}/".startswith(f"{root}/"):
+        return None
+    return None if f"{root}/".startswith(f"{target.rstrip('/')}/") else target
 
 
 def _of_names(paths: Iterable[str]) -> set[str]:

@@ -1,0 +1,113 @@
+"""Plain folders of runs: where they are found, and which folder a name means."""
+
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sweeper.cli import main
+from sweeper.results.registry import Registry
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with an empty home and no default root."""
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SWEEPER_ROOT", raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def runs_in(folder: Path, loss: float, *names: str) -> None:
+    for number, name in enumerate(names or ("a", "b")):
+        (folder / name).mkdir(parents=True)
+        line = json.dumps({"step": 0, "loss": loss + number})
+        (folder / name / "metrics.jsonl").write_text(line + "\n")
+        (folder / name / "config.json").write_text(json.dumps({"lr": number}))
+
+
+def names_in(root: Path) -> list[str]:
+    return [f"{run.sweep}/{run.name}" for run in Registry(str(root), cache=False).handles()]
+
+
+def test_links_below_the_root_are_followed_once_and_never_round(here: Path, tmp_path: Path):
+    root, disk = here / "root", tmp_path / "disk"
+    runs_in(root / "own", 1.0, "a")
+    runs_in(disk / "exp", 2.0, "x", "y")
+    (root / "linked").symlink_to(disk / "exp")  # a folder of runs
+    (root / "one").symlink_to(disk / "exp" / "x")  # a run that `linked` has already
+    (root / "again").symlink_to(root / "own")  # inside the root: found there
+    (root / "own" / "up").symlink_to(root)
+    (root / "own" / "further").symlink_to(here)  # above the root
+    (disk / "exp" / "back").symlink_to(disk)  # in a circle, beyond the link
+    (disk / "exp" / "home").symlink_to(root)
+    (root / "broken").symlink_to(tmp_path / "nowhere")
+    assert names_in(root) == ["linked/x", "linked/y", "own/a"]
+    registry = Registry(str(root), cache=False)
+    assert sorted(registry.metrics()["loss"]) == [1.0, 2.0, 3.0]
+    assert registry.sql_rows("select count(*) from metrics")[1] == [(3,)]
+
+
+def test_every_reading_verb_reads_a_linked_folder(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    runs_in(tmp_path / "disk", 2.0)
+    (here / "root").mkdir()
+    (here / "root" / "exp").symlink_to(tmp_path / "disk")
+    of_root = ["--root", "root"]
+    assert main(["ls", *of_root, "--json"]) == 0
+    assert [run["sweep"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["exp"] * 2
+    assert main(["export", *of_root, "--format", "csv", "--out", "x.csv"]) == 0
+    assert len((here / "x.csv").read_text().splitlines()) == 3
+    judged = ["--metric", "loss", "--out", "out", "--no-pictures", "--json"]
+    capsys.readouterr()
+    assert main(["analyze", "exp", *of_root, *judged]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
+
+
+@pytest.mark.parametrize("name", ["exp", "exp/"])
+def test_a_name_means_the_folder_of_the_root_before_one_of_the_current_folder(
+    here: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+):
+    root = tmp_path / "R"
+    runs_in(root / "exp", 5.0)
+    runs_in(here / "exp", 1.0)
+    judged = ["--metric", "loss", "--goal", "minimize", "--json"]
+    assert main(["analyze", name, "--root", str(root), "--no-pictures", *judged]) == 0
+    assert {run["value"] for run in json.loads(capsys.readouterr().out)["runs"]} == {5.0, 6.0}
+    assert (root / "exp" / "report").is_dir() and not (here / "exp" / "report").exists()
+    assert main(["compare", "exp/a", "exp/b", "--root", str(root), *judged]) == 0
+    assert json.loads(capsys.readouterr().out)["cells"][0]["mean_a"] == 5.0
+    assert main(["analyze", "./exp", "--root", str(root), "--no-pictures", *judged]) == 0
+    assert {run["value"] for run in json.loads(capsys.readouterr().out)["runs"]} == {1.0, 2.0}
+
+
+def test_a_dot_means_the_requested_root_and_else_the_current_folder(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    runs_in(tmp_path / "R", 5.0)
+    runs_in(here, 1.0)
+    judged = ["--metric", "loss", "--out", "out", "--no-pictures", "--json"]
+    assert main(["analyze", ".", "--root", str(tmp_path / "R"), *judged]) == 0
+    assert {run["value"] for run in json.loads(capsys.readouterr().out)["runs"]} == {5.0, 6.0}
+    assert main(["analyze", ".", *judged]) == 0
+    assert {run["value"] for run in json.loads(capsys.readouterr().out)["runs"]} == {1.0, 2.0}
+
+
+def test_a_sweep_of_the_root_comes_before_one_of_the_current_folder(
+    here: Path, tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    for folder, value in ((tmp_path / "R", 5.0), (here, 1.0)):
+        sweep = written.Written(folder, "exp", {"x": [1, 2]})
+        for x in (1, 2):
+            sweep.run({"x": x}, 0, [{"step": 0, "test/nll": value + x}])
+        sweep.save()
+    options = ["--out", "out", "--no-pictures", "--json"]
+    assert main(["analyze", "exp", "--root", str(tmp_path / "R"), *options]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {run["value"] for run in document["runs"]} == {6.0, 7.0}
+    assert main(["analyze", os.path.join(str(here), "exp"), *options]) == 0
+    assert {run["value"] for run in json.loads(capsys.readouterr().out)["runs"]} == {2.0, 3.0}
