@@ -20,7 +20,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.json(verb)
     shared.select(verb)
     verb.add_argument(
-        "query", help="one SELECT over the tables runs, metrics, rollouts, checkpoints and items"
+        "query",
+        help="one SELECT over the tables runs, metrics, rollouts, checkpoints and items, which have "
+        "the runs that --run, --state and --where choose",
     )
     verb.add_argument("--run", action="append", metavar="RUN", help="only these runs; repeatable")
 

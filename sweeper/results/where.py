@@ -153,6 +153,8 @@ def select(condition: Condition, records: Sequence[Record]) -> list[Record]:
 
         near = difflib.get_close_matches(key, sorted(known), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there is {', '.join(sorted(known))}"
+        if any(record.get("metric") == key for record in records):
+            hint = "; `value` is what runs are judged by, which is their " + key
         raise UsageError(f"no run has {key!r}{hint}")
     return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]
 

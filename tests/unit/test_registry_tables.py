@@ -422,3 +422,17 @@ def test_a_setting_with_numbers_and_words_has_its_numbers_as_numbers(
     texts = 'select "rank.text" from runs where "rank.text" is not null order by 1'
     assert ask(texts) == [("auto",), ("true",)]
     assert registry.table("runs").column("rank").to_pylist() == [4, 16, None, None]
+
+
+def test_sql_lists_its_tables_and_suggests_one(root: Path):
+    registry = Registry(str(root), cache=False)
+    names = ["checkpoints", "items", "metrics", "rollouts", "runs"]
+    assert [name for (name,) in registry.sql_rows("show tables")[1]] == names
+    with pytest.raises(UsageError, match="run is out of reach; did you mean runs"):
+        registry.sql("select * from run")
+
+
+def test_a_condition_on_the_metric_is_told_of_value(root: Path):
+    registry = Registry(str(root), cache=False)
+    with pytest.raises(UsageError, match="no run has 'loss'; `value` is what runs are judged by"):
+        registry.runs(where="loss < 0.3")

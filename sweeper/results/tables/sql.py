@@ -8,6 +8,7 @@ functions. DuckDB says what a statement is made of, so that nothing is guessed f
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import UsageError
@@ -75,8 +76,9 @@ def ask(
             for node in nodes:
                 if joined is not None and node.get("type") == "JOIN":
                     joined(_matched(node))
+            lists = any(node.get("table_name") in _SHOWS for node in nodes)
             for name, make in tables.items():
-                if mentioned(name, query):
+                if mentioned(name, query) or lists:
                     connection.register(name, make())
             result = connection.sql(statements[0].query)
             if frame:
@@ -119,7 +121,9 @@ def _refuse(nodes: list[dict[str, object]]) -> None:
     }
     for node in nodes:
         if what := _out_of_reach(node, own):
-            raise UsageError(f"sql: {what} is out of reach; there is {', '.join(TABLES)}")
+            near = get_close_matches(what.lower(), TABLES, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(TABLES)}"
+            raise UsageError(f"sql: {what} is out of reach; {hint}")
     for name in own:
         if name.startswith(_SYSTEM):
             raise UsageError(f"sql: {name} is a name of DuckDB's own; choose another")
