@@ -6,7 +6,7 @@ from sweeper.annotations import delete, size_of
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import confirmed
 from sweeper.errors import UsageError
-from sweeper.terminal import is_screen, say
+from sweeper.terminal import is_screen, print_json, say
 
 __all__ = ["add_arguments", "run"]
 
@@ -14,6 +14,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper delete`."""
     shared.root(verb)
+    shared.json(verb)
     verb.add_argument("sweep", help="a sweep that is not running")
     verb.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -24,10 +25,12 @@ def run(arguments: Namespace) -> int:
     runs, size = size_of(sweep, root=arguments.root)
     what = f"{sweep}: {runs} runs that have begun, {size / 1e6:,.1f} MB"
     if not arguments.yes:
-        if not is_screen():
+        if arguments.json or not is_screen():
             raise UsageError(f"{what}: delete? Then say --yes; `sweeper archive` only hides it")
         if not confirmed(f"{what}: delete, for good?"):
             raise UsageError("nothing was deleted")
     delete(sweep, root=arguments.root)
+    if arguments.json:
+        return print_json({"schema": 1, "sweep": sweep, "runs": runs, "bytes": size})
     say(f"{what}: deleted; checkpoints of its runs that a service keeps are still there")
     return 0

@@ -1,7 +1,9 @@
 """`sweeper export`: writes runs to CSV, Parquet, or Weights & Biases."""
 
 import importlib
+import io
 import os
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -9,11 +11,13 @@ from typing import Protocol
 
 from sweeper.atomic import replacing
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.metrics import as_float, as_number
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun, missing_text
+from sweeper.sanitize import raw as raw_stream
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]
@@ -44,9 +48,14 @@ class _Table(Protocol):
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper export`."""
     shared.roots(verb)
+    shared.json(verb)
     shared.select(verb)
     shared.some_runs(verb)
-    verb.add_argument("--format", required=True, choices=("csv", "parquet", "wandb"))
+    verb.add_argument(
+        "--format",
+        choices=("csv", "parquet", "wandb"),
+        help="default: by the suffix of --out; csv without --out",
+    )
     verb.add_argument(
         "--table",
         choices=("metrics", "runs", "rollouts", "checkpoints", "items"),
@@ -59,42 +68,75 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="CSV for programs: texts as recorded (else an apostrophe is set before each that a "
         "spreadsheet would compute)",
     )
-    verb.add_argument("--out", help="the file to write; for wandb the folder of its files")
+    verb.add_argument(
+        "--out",
+        help="the file to write (default, and -: standard output); for wandb the folder of its "
+        "files",
+    )
     verb.add_argument("--project", default="sweeper", help="the W&B project (sweeper)")
 
 
 def run(arguments: Namespace) -> int:
     """Write records in the format of other tools."""
+    kind, out = _format(arguments.format, arguments.out), arguments.out or "-"
+    if arguments.json and kind != "wandb" and out == "-":
+        raise UsageError("--json needs --out FILE: standard output cannot have the table as well")
     registry = open_registry(arguments)
     runs = chosen(registry, arguments)
     if not runs:
         raise NotFound("no run to export")
-    if arguments.format == "wandb":
+    if kind == "wandb":
         count = to_wandb(runs, arguments.project, arguments.out)
-        say(f"{len(runs)} runs, {count} rows: W&B project {arguments.project}")
-        return tell_problems(registry.problems)
-    if not arguments.out:
-        raise UsageError(f"--out: the {arguments.format} file to write")
-    table = registry.table(arguments.table, runs)
-    try:
-        _write(table, arguments.format, arguments.out, raw=arguments.raw)
-    except OSError as error:
-        raise EnvironmentFailure(f"{arguments.out}: {error.strerror or error}") from error
-    say(f"{len(runs)} runs, {table.num_rows} rows: {arguments.out}")
+        place = f"W&B project {arguments.project}"
+    else:
+        table = registry.table(arguments.table, runs)
+        count, place = table.num_rows, out
+        _write(table, kind, out, raw=arguments.raw)
+    if arguments.json:
+        facts = {"format": kind, "out": place, "runs": len(runs), "rows": count}
+        return print_json_answer({"schema": 1, **facts}, registry.problems)
+    if out != "-" or kind == "wandb":
+        say(f"{len(runs)} runs, {count} rows: {place}")
     return tell_problems(registry.problems)
 
 
+def _format(given: str | None, out: str | None) -> str:
+    """Return the format: the requested one, else by the file's suffix."""
+    if given is not None:
+        return given
+    if out in (None, "-"):
+        return "csv"
+    suffix = os.path.splitext(out)[1].lstrip(".").lower()
+    if suffix not in ("csv", "parquet"):
+        raise UsageError(f"--out {out}: say --format csv or --format parquet")
+    return suffix
+
+
 def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
-    """Write a file completely, or not at all. In a CSV a missing value is an empty field and NaN
-    is `nan`. Unless `raw`, texts that a spreadsheet would evaluate are changed so that it only
-    shows them."""
+    """Write a file completely, or not at all; `-` is standard output. In a CSV a missing value is
+    an empty field and NaN is `nan`. Unless `raw`, texts that a spreadsheet would evaluate are
+    changed so that it only shows them."""
     arrow = importlib.import_module("pyarrow")
-    with replacing(path) as temporary:
-        if kind == "parquet":
-            importlib.import_module("pyarrow.parquet").write_table(table, temporary)
-        else:
-            flat = _plain(arrow, table) if raw else _as_texts(arrow, _plain(arrow, table))
-            importlib.import_module("pyarrow.csv").write_csv(flat, temporary)
+    if kind == "csv":
+        table = _plain(arrow, table) if raw else _as_texts(arrow, _plain(arrow, table))
+        write = importlib.import_module("pyarrow.csv").write_csv
+    else:
+        write = importlib.import_module("pyarrow.parquet").write_table
+    if path == "-":
+        if kind == "parquet" and sys.stdout.isatty():
+            raise UsageError("parquet is no text: give --out FILE, or a pipe")
+        buffer = io.BytesIO()
+        write(table, buffer)
+        if sys.stdout.isatty():
+            sys.stdout.write(buffer.getvalue().decode())
+        else:  # for programs: as it was recorded
+            raw_stream(sys.stdout).buffer.write(buffer.getvalue())
+        return
+    try:
+        with replacing(path) as temporary:
+            write(table, temporary)
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: {error.strerror or error}") from error
 
 
 def _plain(arrow: ModuleType, table: _Table) -> _Table:

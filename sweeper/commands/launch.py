@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import with_status
 from sweeper.errors import NotFound, SweeperError
 from sweeper.labels import plural
 from sweeper.model.states import State, fold, is_finished
@@ -20,6 +21,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper launch`."""
     shared.grid(verb)
     shared.root(verb)
+    shared.json(verb)
     shared.wait(verb)
     verb.add_argument(
         "--smoke", action="store_true", help="start one run first, and the others if it succeeds"
@@ -36,6 +38,10 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Start a grid, or continue it."""
+    return with_status(_run, arguments)
+
+
+def _run(arguments: Namespace) -> int:
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing, dropping
     from sweeper.launcher.engine import service_warnings
@@ -46,6 +52,7 @@ def run(arguments: Namespace) -> int:
     from sweeper.storage.sweeps import with_chosen
 
     planned, store = planned_by(arguments), open_store(arguments.root or default_root())
+    arguments.sweep = planned.name
     planned = with_chosen(store, planned.name, planned)
     service = [] if planned.service == "local" else service_warnings(planned)
     for warning in (*planned.warnings, *later_warnings(planned, store), *service):
@@ -77,7 +84,7 @@ def run(arguments: Namespace) -> int:
         say(f"watch it with `sweeper attach {where}` from another terminal", flush=True)
     root = arguments.root or default_root()
     try:
-        with showing(planned.name, root, plain=arguments.plain) as notify:
+        with showing(planned.name, root, plain=arguments.plain or arguments.json) as notify:
             launched = launch_plan(request, user._replace(notify=notify))
     except KeyboardInterrupt:
         again = shared.with_root(arguments.grid, arguments.root)

@@ -1,13 +1,18 @@
 """Output shared by several verbs: JSON with read errors, questions, pages, texts of several
 lines."""
 
+import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.sanitize import sanitize_lines
 from sweeper.terminal import print_json, say
+
+if TYPE_CHECKING:
+    from sweeper.pausing import Steered
 
 __all__ = [
     "confirmed",
@@ -15,7 +20,9 @@ __all__ = [
     "page_of",
     "print_json_answer",
     "print_page_footer",
+    "print_steered",
     "print_text",
+    "with_status",
 ]
 
 T = TypeVar("T")
@@ -25,6 +32,30 @@ def print_json_answer(document: Mapping[str, object], problems: Problems) -> int
     """Print one JSON object, with read errors under `problems`. Returns the exit code."""
     print_json({**document, "problems": problems})
     return tell_problems(problems, told=True)
+
+
+def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
+    """Run a verb that starts runs. With `--json` its lines go to standard error, and standard
+    output is what `status --json` then prints of `arguments.sweep`."""
+    if not arguments.json:
+        return run(arguments)
+    from sweeper.commands.status_table import print_status
+    from sweeper.results.registry import Registry
+    from sweeper.results.status import read_status
+    from sweeper.storage.opening import default_root
+
+    with redirect_stdout(sys.stderr):
+        code = run(arguments)
+    registry = Registry(arguments.root or default_root(), cache=False)
+    sweep = registry.sweep(arguments.sweep)
+    every = Namespace(json=True, state=None, where=None)
+    print_status(sweep, read_status(sweep), every, problems=registry.problems)
+    return code
+
+
+def print_steered(done: "Steered", **more: object) -> int:
+    """Print the result of a request to a sweep as JSON."""
+    return print_json({"schema": 1, **done._asdict(), **more})
 
 
 def confirmed(question: str) -> bool:

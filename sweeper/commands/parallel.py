@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_steered
 from sweeper.control import parallel
 from sweeper.terminal import say
 
@@ -12,6 +13,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper parallel`."""
     shared.root(verb)
+    shared.json(verb)
     verb.add_argument("sweep", help="a sweep")
     verb.add_argument("jobs", type=int, help="most jobs at once, until it is launched again")
 
@@ -19,6 +21,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Request so many jobs at once."""
     done = parallel(arguments.sweep, arguments.jobs, root=arguments.root)
+    if arguments.json:
+        return print_steered(done, jobs=arguments.jobs)
     when = "" if done.launcher else "; no launcher is at work: it counts for the next"
     say(f"{done.sweep}: at most {arguments.jobs} at once{when}")
     return 0

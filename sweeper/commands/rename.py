@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper.annotations import rename
 from sweeper.commands import arguments as shared
-from sweeper.terminal import say
+from sweeper.terminal import print_json, say
 
 __all__ = ["add_arguments", "run"]
 
@@ -12,6 +12,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper rename`."""
     shared.root(verb)
+    shared.json(verb)
     verb.add_argument("sweep", help="a sweep that is not running")
     verb.add_argument("name", help="the new name")
 
@@ -19,6 +20,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Give a sweep another name."""
     rename(arguments.sweep, arguments.name, root=arguments.root)
+    if arguments.json:
+        return print_json({"schema": 1, "sweep": arguments.name, "was": arguments.sweep})
     say(
         f"{arguments.sweep} is now {arguments.name}; a grid goes on with it under that name "
         f"(name: {arguments.name})"

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_steered
 from sweeper.control import resume
 from sweeper.terminal import say, warn
 
@@ -12,6 +13,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper resume`."""
     shared.root(verb)
+    shared.json(verb)
     shared.trust(verb)
     verb.add_argument("sweep", help="a sweep")
 
@@ -21,6 +23,8 @@ def run(arguments: Namespace) -> int:
     from sweeper.commands.trust_prompt import agreeing
 
     done = resume(arguments.sweep, root=arguments.root, agree=agreeing(arguments), tell=warn)
+    if arguments.json:
+        return print_steered(done)
     if not done.launcher:
         say(f"{done.sweep}: nothing is left to do")
     elif done.started:

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import with_status
 from sweeper.commands.selection import open_registry
 from sweeper.control import request_retries, take_up, to_retry
 from sweeper.labels import plural
@@ -18,6 +19,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper retry`."""
     shared.root(verb)
+    shared.json(verb)
     shared.select(verb)
     shared.runs(verb)
     verb.add_argument("--failed", action="store_true", help="failed runs (the default)")
@@ -31,6 +33,10 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Start runs again."""
+    return with_status(_run, arguments)
+
+
+def _run(arguments: Namespace) -> int:
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
     from sweeper.launcher.launching import resume
@@ -54,7 +60,7 @@ def run(arguments: Namespace) -> int:
         say("the launcher at work on the sweep takes them up")
         return 0
     try:
-        with showing(sweep.name, sweep.root, plain=arguments.plain) as notify:
+        with showing(sweep.name, sweep.root, plain=arguments.plain or arguments.json) as notify:
             wait, known = arguments.wait, asked.ready
             launched = resume(
                 sweep.store, sweep.name, wait=wait, notify=notify, known=known, tell=warn

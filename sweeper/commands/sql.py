@@ -21,8 +21,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.select(verb)
     verb.add_argument(
         "query",
-        help="one SELECT over the tables runs, metrics, rollouts, checkpoints and items, which have "
-        "the runs that --run, --state and --where choose",
+        help="one SELECT over the tables runs, metrics, rollouts, checkpoints and items, which "
+        "have the runs that --run, --state and --where choose",
     )
     verb.add_argument("--run", action="append", metavar="RUN", help="only these runs; repeatable")
 

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_steered
 from sweeper.control import stop
 from sweeper.terminal import say, warn
 
@@ -12,12 +13,15 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper stop`."""
     shared.root(verb)
+    shared.json(verb)
     verb.add_argument("sweep", help="a sweep")
 
 
 def run(arguments: Namespace) -> int:
     """Ask the launcher to end, and wait until it has ended."""
     done = stop(arguments.sweep, root=arguments.root, tell=warn)
+    if arguments.json:
+        return print_steered(done)
     if not done.changed:
         say(f"{done.sweep}: no launcher is at work")
         return 0

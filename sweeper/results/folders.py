@@ -29,9 +29,8 @@ _OF_THE_DISK = "lost+found"
 
 def find_folders(store: Store, told: Told | None = None) -> list[str]:
     """Finds the run folders below the root that belong to no sweep, sorted, with one listing of
-    the root. Folders whose names begin with a dot are skipped, and links to folders outside the root
-    are followed, each folder once. `told` is called with errors about
-    unreadable folders."""
+    the root. Folders whose names begin with a dot are skipped, and links to folders outside the
+    root are followed, each folder once. `told` is called with errors about unreadable folders."""
     top = store.local_path("")
     names = _of_names(store.names("")) if top is None else _walk(top, told)
     return sorted(names)
