@@ -7,6 +7,7 @@
 
     runs = sweeper.Registry("sweeps").runs(sweep="quickstart")
     analysis.compare(runs, metric="value", goal="minimize").pairs
+    analysis.best("sweeps", "quickstart").cells[0]
 
 Read through `sweeper.results.registry`; what is heavy is loaded when it is first used.
 """
@@ -15,17 +16,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sweeper.analysis.best_cells import Best, best
     from sweeper.analysis.comparing import Compared, compare
     from sweeper.analysis.pairwise import Versus, versus
     from sweeper.analysis.report import Report, analyze
 
-__all__ = ["Compared", "Report", "Versus", "analyze", "compare", "versus"]
+__all__ = ["Best", "Compared", "Report", "Versus", "analyze", "best", "compare", "versus"]
 
 _HOMES = {
+    "Best": "best_cells",
     "Compared": "comparing",
     "Report": "report",
     "Versus": "pairwise",
     "analyze": "report",
+    "best": "best_cells",
     "compare": "comparing",
     "versus": "pairwise",
 }

@@ -92,11 +92,13 @@ _HOMES = {
 
 
 def __dir__() -> list[str]:
-    """Return all names, including those that are loaded at their first use."""
-    return sorted({*globals(), *__all__})
+    """Return the public names, including those that are loaded at their first use."""
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__, "analysis"})
 
 
 def __getattr__(name: str) -> object:
+    if name == "analysis":  # a package, loaded like the names
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'sweeper' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -27,6 +27,7 @@ VERBS = {
     "status": "show the state of sweeps, or of one sweep's runs",
     "watch": "watch a sweep live, on the whole screen",
     "ls": "list runs and their results",
+    "best": "show the best cells of a sweep",
     "show": "show everything about one run",
     "note": "add notes, tags and stars to a sweep or a run",
     "diff": "compare the settings and results of runs",

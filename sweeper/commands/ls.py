@@ -1,5 +1,6 @@
 """`sweeper ls`: lists runs and their results."""
 
+import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Set
 from difflib import get_close_matches
@@ -9,9 +10,10 @@ from typing import NotRequired
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
-from sweeper.errors import NotFound
+from sweeper.errors import NotFound, UsageError
 from sweeper.labels import plural, shown_marks
 from sweeper.model.mark import Marks
+from sweeper.model.metric import value_text
 from sweeper.model.run_record import RunRecord
 from sweeper.results.marks import marks_by_run, with_tags
 from sweeper.results.objective import last_values
@@ -20,6 +22,7 @@ from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import save
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
+from sweeper.results.where import check_keys, keyed
 from sweeper.terminal import duration, print_table, say
 
 __all__ = ["add_arguments", "run"]
@@ -51,12 +54,21 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="also show the code that each run executed, and when that was launched "
         "(shown anyway if runs of a sweep differ in it)",
     )
+    verb.add_argument(
+        "--sort",
+        metavar="KEY",
+        help="order by value (best first), another column, a setting, or a --metric; "
+        "--sort=-KEY: the other way round",
+    )
+    verb.add_argument("-n", "--limit", type=int, default=0, help="at most this many runs")
     verb.add_argument("--starred", action="store_true", help="only runs with a star")
 
 
 def run(arguments: Namespace) -> int:
     """Print a line for each run."""
     registry = open_registry(arguments)
+    if arguments.limit < 0:
+        raise UsageError("--limit is 0 (all) or more")
     runs = with_tags(chosen(registry, arguments), arguments.tag, starred=arguments.starred)
     if arguments.by is not None:
         return _by(arguments.by, runs, registry.problems, as_json=arguments.json)
@@ -69,16 +81,32 @@ def run(arguments: Namespace) -> int:
         if runs and all(record.get("metrics", {}).get(key) is None for record in records):
             _refuse(key, runs)
     save(runs)
+    count = len(runs)
+    runs, records = _ordered(runs, records, arguments.sort, arguments.limit)
     if arguments.json:
-        return print_json_answer({"schema": 1, "runs": records}, registry.problems)
+        document = {"schema": 1, "count": count, "runs": records}
+        return print_json_answer(document, registry.problems)
+    origins = _executed_otherwise(runs)
+    _print_table(runs, records, asked, with_code=bool(arguments.code or origins))
+    for sentence in origins:
+        say(sentence)
+    if len(runs) < count:
+        print(f"\n{len(runs)} of {count} runs")
+    _print_notes(runs)
+    return tell_problems(registry.problems)
+
+
+def _print_table(
+    runs: list[RecordedRun], records: "list[_Record]", asked: list[str], *, with_code: bool
+) -> None:
+    """Print a line for each run, with the metrics that were asked for."""
     roots = ["root"] if len({run.root for run in runs}) > 1 else []
     columns = ["sweep", "run", "state", "attempts", "time", "metric", "value"]
     if all(record["metric"] is None for record in records):
         columns = columns[:-2]
     told = [shown_marks(r["tags"], starred=r["starred"]) for r in records]
     shown = ["noted"] if any(told) else []
-    origins = _executed_otherwise(runs)
-    code = ["code", "launched"] if arguments.code or origins else []
+    code = ["code", "launched"] if with_code else []
     several = ["backend"] if any("backend" in record for record in records) else []
     print_table(
         [*roots, *columns, *several, *code, *asked, *shown],
@@ -95,14 +123,50 @@ def run(arguments: Namespace) -> int:
             for r, words in zip(records, told, strict=True)
         ],
     )
-    for sentence in origins:
-        say(sentence)
+
+
+def _print_notes(runs: list[RecordedRun]) -> None:
+    """Print what the table does not show: seeds that are not set, runs that are not listed, and
+    that a report may judge by another value."""
     for sentence in _retired(runs):
         say(sentence)
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
     for name in dict.fromkeys(unseeded):
         say(f"{name}: seeds are not set; its replicates differ by themselves")
-    return tell_problems(registry.problems)
+    if any(run.metric is not None and run.metric.get("at") == "auto" for run in runs):
+        say(f"value: {value_text('auto')}; `sweeper best SWEEP` judges like the report")
+
+
+def _ordered(
+    runs: list[RecordedRun], records: "list[_Record]", key: str | None, limit: int
+) -> "tuple[list[RecordedRun], list[_Record]]":
+    """Return the runs in the order of a key, at most `limit` of them (0: all). Numbers come before
+    texts, and runs without a value last. Raises `UsageError` for an unknown key."""
+    order = list(range(len(runs)))
+    if key is not None and runs:
+        backwards, key = key.startswith("-"), key.removeprefix("-")
+        views = [keyed(record) | record.get("metrics", {}) for record in records]
+        check_keys([key], views, records)
+        sign = -1 if backwards else 1
+        if key == "value":
+            goals = {(m["name"], m.get("goal", "minimize")) for r in runs if (m := r.metric)}
+            if len(goals) > 1:
+                raise UsageError("--sort value: these runs are judged by different metrics")
+            sign *= -1 if goals and next(iter(goals))[1] == "maximize" else 1
+        texts = sorted({v for view in views if isinstance(v := view.get(key), str)})
+        ranks = {text: rank for rank, text in enumerate(texts)}
+
+        def place(number: int) -> tuple[int, float]:
+            value = views[number].get(key)
+            if isinstance(value, int | float) and not math.isnan(value):
+                return 0, sign * float(value)
+            if isinstance(value, str):
+                return 1, sign * ranks[value]
+            return (2 if value is not None else 3), 0.0
+
+        order.sort(key=place)
+    order = order[: limit or None]
+    return [runs[number] for number in order], [records[number] for number in order]
 
 
 def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:

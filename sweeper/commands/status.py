@@ -58,6 +58,7 @@ def run(arguments: Namespace) -> int:
 def _status_of_all(arguments: Namespace) -> int:
     registry = open_registry(arguments, cache=False)
     found = registry.sweep_records("*" if arguments.archived else None)
+    found.sort(key=lambda sweep: sweep["created"] or "")  # the newest last, beside the prompt
     if arguments.json:
         return print_json_answer({"schema": 1, "sweeps": found}, registry.problems)
     columns = ["sweep", "recipe", "runs", "states", "created"]

@@ -275,6 +275,11 @@ class Plan(NamedTuple):
         """Its stages as plans of their own, or the plan itself if it has none."""
         return tuple(self.only(stage.name) for stage in self.stages) or (self,)
 
+    def __repr__(self) -> str:
+        """Names the plan; its runs would fill screens."""
+        recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
+        return f"<plan {self.name}: {len(self.runs)} runs of {recipes}>"
+
     def _repr_html_(self) -> str:
         """Shows the axes and the runs in a notebook."""
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))

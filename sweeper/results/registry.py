@@ -11,6 +11,9 @@ DataFrames or by SQL.
 `records()` and `sweep_records()` give the same as plain dicts, and load no pandas.
 """
 
+import difflib
+import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -97,6 +100,7 @@ class Registry(Catalog):
         """The sweeps as a DataFrame, with a column for the number of runs in each state."""
         import pandas
 
+        self._warn_of_missing_roots()
         records = self.sweep_records(sweep)
         flat: list[dict[str, object]] = []
         for record in records:
@@ -148,6 +152,7 @@ class Registry(Catalog):
 
         from sweeper.results.tables.frames import rows_frame
 
+        self._warn_of_missing_roots()
         frame = rows_frame(self.run_rows(sweep, state, where), RUN_COLUMNS)
         for column in ("started", "ended"):
             frame[column] = pandas.to_datetime(frame[column], utc=True, errors="coerce")
@@ -180,8 +185,34 @@ class Registry(Catalog):
 
         resolved = self._resolve(runs)
         parts = self._tables().metrics(resolved, keys)
+        self._warn_of_unknown(keys or (), parts, resolved)
         first = ["step", *(key for key in keys or () if key != "step")]
         return numbers_frame(parts, first, metric_column, whole=["step"])
+
+    def _warn_of_missing_roots(self) -> None:
+        """Warn of local roots that do not exist: an empty table would not show it."""
+        for store in self._stores:
+            top = store.local_path("")
+            if top is not None and not os.path.isdir(top):
+                warnings.warn(f"{top}: there is no such folder", UserWarning, stacklevel=3)
+
+    def _warn_of_unknown(
+        self, keys: Sequence[str], parts: "Sequence[Part]", runs: Sequence[RecordedRun]
+    ) -> None:
+        """Warn of keys that none of the runs has recorded."""
+        from sweeper.results.tables.columns import present
+
+        recorded = {key for part in parts for key in part.columns.odd}
+        for part in parts:
+            values = part.columns.values
+            recorded |= {k for k in keys if k in values and present(values[k]).any()}
+        if unknown := [key for key in keys if key not in recorded and key != "step"]:
+            known = {key for part in self._tables().metrics(runs) for key in part.columns.values}
+            known.discard("step")
+            for key in unknown:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f": did you mean {near[0]!r}?" if near else ""
+                warnings.warn(f"no run has recorded {key!r}{hint}", UserWarning, stacklevel=3)
 
     def columns(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "list[Part]":
         """The metrics without pandas: the rows of each run, as columns of numbers."""

@@ -25,7 +25,7 @@ from sweeper.errors import UsageError
 from sweeper.model.json_values import table_of
 from sweeper.storage.documents import dotted
 
-__all__ = ["Condition", "parse_where", "select"]
+__all__ = ["Condition", "check_keys", "keyed", "parse_where", "select"]
 
 Scalar: TypeAlias = bool | int | float | str | None
 """What a value in a condition can be."""
@@ -146,9 +146,19 @@ def parse_where(text: str) -> Condition:
 def select(condition: Condition, records: Sequence[Record]) -> list[Record]:
     """The records of runs of which the condition holds. Raises `UsageError` for a key that no run
     has: a misspelt condition must not look like an empty result."""
-    views = [_view(record) for record in records]
+    views = [keyed(record) for record in records]
+    check_keys(condition.keys, views, records)
+    return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]
+
+
+def check_keys(
+    keys: Iterable[str],
+    views: Sequence[Mapping[str, object]],
+    records: Sequence[Mapping[str, object]],
+) -> None:
+    """Raise `UsageError` for a key that none of the runs has; `views` are their values by key."""
     known = {key for view in views for key in view}
-    for key in sorted(condition.keys - known) if records else ():
+    for key in sorted(set(keys) - known) if records else ():
         import difflib  # few conditions are wrong
 
         near = difflib.get_close_matches(key, sorted(known), n=1)
@@ -156,10 +166,11 @@ def select(condition: Condition, records: Sequence[Record]) -> list[Record]:
         if any(record.get("metric") == key for record in records):
             hint = "; `value` is what runs are judged by, which is their " + key
         raise UsageError(f"no run has {key!r}{hint}")
-    return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]
 
 
-def _view(record: Mapping[str, object]) -> dict[str, object]:
+def keyed(record: Mapping[str, object]) -> dict[str, object]:
+    """Return the values of a run by the keys that a condition may use: its configuration's, and
+    those of its record."""
     config = table_of(record["config"])
     config = {**config, **dict(dotted(config))}  # as `show` prints it
     own = {key: value for key, value in record.items() if key != "config"}

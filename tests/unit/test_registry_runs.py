@@ -75,7 +75,8 @@ def test_metrics_have_one_column_a_key_and_lose_nothing(root: Path):
     assert list(frame.columns) == ["run", "sweep", "root", "step", "test/nll", "text", "other"]
     assert len(frame) == 4
     assert frame["text"][1] == "x"
-    named = registry.metrics(registry.runs("alpha"), keys=["test/nll", "absent"])
+    with pytest.warns(UserWarning, match="no run has recorded .absent."):
+        named = registry.metrics(registry.runs("alpha"), keys=["test/nll", "absent"])
     assert list(named.columns) == ["run", "sweep", "root", "step", "test/nll", "absent"]
     assert list(named["test/nll"]) == [2.0, 1.0, 3.0]
     assert list(registry.metrics("beta/lr=0.0001,seed=0")["other"]) == [1]
@@ -163,6 +164,7 @@ def test_sweeps_count_their_runs(root: Path):
 
 
 def test_an_empty_root_gives_empty_frames(tmp_path: Path):
+    (tmp_path / "nowhere").mkdir()
     registry = Registry(str(tmp_path / "nowhere"))
     assert tuple(registry.runs().columns) == RUN_COLUMNS
     assert len(registry.sweeps()) == len(registry.metrics()) == 0
@@ -252,3 +254,10 @@ def test_two_names_of_one_root_are_one(root: Path, tmp_path_factory: pytest.Temp
     registry = Registry(str(root), str(link), f"{link}/alpha/..")
     assert registry.roots == (str(root),)
     assert len(registry.runs("alpha")) == 4
+
+
+def test_what_would_be_an_empty_table_is_a_warning(root: Path):
+    with pytest.warns(UserWarning, match="nowhere: there is no such folder"):
+        assert Registry(str(root / "nowhere")).runs().empty
+    with pytest.warns(UserWarning, match="no run has recorded 'test/nl': did you mean 'test/nll'"):
+        assert Registry(str(root)).metrics(keys=["test/nl"]).empty

@@ -1,0 +1,63 @@
+"""`sweeper best`: prints the best cells of a sweep, as the report judges them."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from sweeper.commands import arguments as shared
+from sweeper.commands.output import print_json_answer
+from sweeper.commands.selection import open_named
+from sweeper.errors import UsageError
+from sweeper.results.problems import tell_problems
+from sweeper.terminal import number, print_table, say
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper best`."""
+    shared.roots(verb)
+    shared.json(verb)
+    shared.judge(verb)
+    verb.add_argument("sweep", help="a sweep, a stage (sweep/stage), or a folder with runs")
+    verb.add_argument("-n", "--limit", type=int, default=5, help="how many cells (5); 0: all")
+
+
+def run(arguments: Namespace) -> int:
+    """Print a line for each of the best cells, and what the verdict calls their lead."""
+    if arguments.limit < 0:
+        raise UsageError("--limit is 0 or more")
+    from sweeper import analysis
+
+    registry, (name,) = open_named(arguments.root, [arguments.sweep])
+    found = analysis.best(
+        registry, name, metric=arguments.metric, goal=arguments.goal, at=arguments.at
+    )
+    cells = found.cells[: arguments.limit or None]
+    if arguments.json:
+        facts = {"metric": found.metric, "goal": found.goal, "at": found.at, "label": found.label}
+        document = {"schema": 1, "sweep": found.sweep, **facts, "leaders": found.leaders}
+        return print_json_answer(document | {"cells": cells}, registry.problems)
+    rows = [(row["cell"], row["mean"], _interval(row), row["n"], _place(row, found.leaders))
+            for row in cells]  # fmt: skip
+    print_table(("cell", found.metric, "95 % interval", "runs", ""), rows)
+    more = f", {len(cells)} of {len(found.cells)} cells" if len(cells) < len(found.cells) else ""
+    better = "lower" if found.goal == "minimize" else "higher"
+    print()
+    say(f"{found.judged_by} ({better} is better){more}: {found.label}")
+    return tell_problems(registry.problems)
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    if row["low"] is None or row["high"] is None:
+        return "-"
+    return f"{number(row['low'])} to {number(row['high'])}"
+
+
+def _place(row: Mapping[str, Any], leaders: tuple[str, ...]) -> str:
+    """Say how a cell compares with the best one, or with the best of its block."""
+    if row["cell"] in leaders:
+        return "best of its block"
+    if row["told_apart"] is None:
+        return ""
+    return "worse beyond the noise" if row["told_apart"] else "tied with the best"
