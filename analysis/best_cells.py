@@ -1,7 +1,6 @@
 """The best cells of a sweep, judged as the report judges them. Writes no file.
 
-from sweeper import analysis
-analysis.best("sweeps", "quickstart").cells[0]
+    sweeper.analysis.best("sweeps", "quickstart").cells[0]
 """
 
 import os
