@@ -1,6 +1,6 @@
 """The best cells of a sweep, judged as the report judges them. Writes no file.
 
-    sweeper.analysis.best("sweeps", "quickstart").cells[0]
+sweeper.analysis.best("sweeps", "quickstart").cells[0]
 """
 
 import os

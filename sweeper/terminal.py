@@ -14,6 +14,7 @@ __all__ = [
     "duration",
     "in_colour",
     "is_screen",
+    "measurement",
     "number",
     "print_json",
     "print_table",
@@ -113,6 +114,15 @@ def shortened(text: str, most: int = 60) -> str:
     several."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."
+
+
+def measurement(key: str, value: object) -> str:
+    """Format a recorded value. Seconds since 1970 under a key such as `ended_at` become a time."""
+    if key.endswith("_at") and isinstance(value, int | float) and 1e9 <= value < 1e11:
+        from datetime import UTC, datetime
+
+        return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
+    return number(value)
 
 
 def duration(seconds: float | None) -> str:

@@ -1,7 +1,8 @@
-"""`sweeper rollouts`: shows a run's rollouts, one trajectory at a time."""
+"""`sweeper rollouts`: shows the rollouts of runs, one trajectory at a time."""
 
 from argparse import ArgumentParser, Namespace
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import (
@@ -13,7 +14,7 @@ from sweeper.commands.output import (
 )
 from sweeper.commands.rollouts_export import export
 from sweeper.commands.rollouts_items import show_against, show_items
-from sweeper.commands.selection import open_registry
+from sweeper.commands.selection import chosen, open_registry, prefixes
 from sweeper.errors import NotFound, UsageError
 from sweeper.metrics import as_float
 from sweeper.model.json_values import list_of
@@ -24,7 +25,7 @@ from sweeper.results.rollouts import Found, Words, read
 from sweeper.results.runs import RecordedRun
 from sweeper.results.tables.rollouts import SummaryFile, summary_files
 from sweeper.results.tables.summary_rows import COLUMNS
-from sweeper.terminal import number, print_table, say, warn
+from sweeper.terminal import measurement, print_table, say, warn
 
 __all__ = ["add_arguments", "run"]
 
@@ -36,7 +37,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper rollouts`."""
     shared.roots(verb)
     shared.json(verb)
-    shared.run(verb)
+    shared.select(verb)
+    verb.add_argument("runs", nargs="+", metavar="RUN", help="a sweep, sweep/run, a glob or an id")
     verb.add_argument("--iteration", type=int, help="only this one; -1 is the last")
     verb.add_argument("--name", help="only files of this name: train, eval_test, ...")
     verb.add_argument("--group", type=int, help="only this group")
@@ -74,39 +76,101 @@ def run(arguments: Namespace) -> int:
     if arguments.limit < 0 or arguments.page < 1:
         raise UsageError("--limit is 0 or more, --page 1 or more")
     registry = open_registry(arguments)
-    run = registry.run(arguments.run)
     if arguments.against is not None:
+        if len(arguments.runs) > 1:
+            raise UsageError("--against compares one run with another")
+        run = registry.run(arguments.runs[0])
         return show_against(registry, run, registry.run(arguments.against), arguments)
+    runs = chosen(registry, arguments)
+    if not runs:
+        raise NotFound("no run matches")
     exported = arguments.export is not None or arguments.otlp is not None
-    if (arguments.failed and not exported) or _only_items(run):
-        return show_items(registry, run, arguments)
-    files = _files(run, arguments)
-    found, skipped = read(run, files)
-    words = Words(run, found)
-    kept = [one for one in found if _wanted(one, words, arguments)]
-    if arguments.best or arguments.worst:
-        sign = -1.0 if arguments.best else 1.0
-        # A trajectory without a reward is neither best nor worst: it comes last.
-        kept.sort(key=lambda one: (_reward(one) is None, sign * (_reward(one) or 0.0)))
+    if (arguments.failed and not exported) or all(_only_items(run) for run in runs):
+        return show_items(registry, runs, arguments)
+    kept, skipped = _read(runs, arguments)
     if exported:
-        export(run, kept, arguments.export, arguments.otlp)
+        pairs = [(one.run, one.found) for one in kept]
+        export(pairs, arguments.export, arguments.otlp)
         return tell_problems(registry.problems)
     page = page_of(kept, arguments)
     if skipped:
         warn(f"{skipped} lines of rollout summaries could not be read")
     if arguments.json:
-        shown = [_document(one, words.of(one)) for one in page]
-        document = {"schema": 1, "run": run.id, "count": len(kept), "skipped": skipped}
+        shown = [{**one.run.key, **_document(one.found, one.told)} for one in page]
+        ids = {"run": runs[0].id} if len(runs) == 1 else {"runs": [run.id for run in runs]}
+        document = {"schema": 1, **ids, "count": len(kept), "skipped": skipped}
         return print_json_answer(document | {"rollouts": shown}, registry.problems)
+    prefix = prefixes(runs)
+    names = {id(run): f"{prefix(run)}{run.name}" for run in runs} if len(runs) > 1 else {}
     if arguments.full:
         for one in page:
-            _print_conversation(one, words.of(one))
+            _print_conversation(one.found, one.told, names.get(id(one.run), ""))
     else:
-        print_table((*_COLUMNS, "text"), [_line(one, words) for one in page])
-        if any(words.of(one).whose == "order" for one in page):
-            print(f"\n?: {WHOSE['order']}")
+        _print_page(page, names)
     print_page_footer(kept, "rollouts", arguments)
     return tell_problems(registry.problems)
+
+
+class _Kept(NamedTuple):
+    """A trajectory to show, its run, and the reader of what was said."""
+
+    run: RecordedRun
+    found: Found
+    words: Words
+
+    @property
+    def told(self) -> Told:
+        """What was said in it."""
+        return self.words.of(self.found)
+
+
+def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Kept], int]:
+    """Read the wanted trajectories of the runs, in the wanted order, and count lines that cannot
+    be read. Of several runs, those without rollouts are passed over. Raises `NotFound` if there are
+    none."""
+    kept: list[_Kept] = []
+    skipped, missing = 0, list[NotFound]()
+    for run in runs:
+        try:
+            found, bad = read(run, _files(run, arguments))
+        except NotFound as error:
+            missing.append(error)
+            continue
+        skipped += bad
+        words = Words(run, found)
+        kept += [_Kept(run, one, words) for one in found if _wanted(one, words, arguments)]
+    if len(missing) == len(runs):
+        raise missing[0]
+    if arguments.best or arguments.worst:
+        sign = -1.0 if arguments.best else 1.0
+
+        def place(one: _Kept) -> tuple[bool, float]:
+            # A trajectory without a reward is neither best nor worst: it comes last.
+            reward = _reward(one.found)
+            return reward is None, sign * (reward or 0.0)
+
+        kept.sort(key=place)
+    return kept, skipped
+
+
+def _print_page(page: Sequence[_Kept], names: Mapping[int, str]) -> None:
+    """Print a line for each trajectory, with the name of its run if there are several."""
+    texts = [excerpt(_last_said(one.found, one.told), _LINE) for one in page]
+    columns = [*(["run"] if names else []), *_COLUMNS, *(["text"] if any(texts) else [])]
+    rows: list[list[object]] = []
+    for one, text in zip(page, texts, strict=True):
+        values = {**one.found.numbers, "name": one.found.file.name}
+        row: list[object] = [values.get(column) for column in _COLUMNS]
+        name = [names[id(one.run)]] if names else []
+        rows.append([*name, *row, *([text] if any(texts) else [])])
+    print_table(columns, rows)
+    if page and not any(texts):
+        print(
+            "\nno text: the turns logged none, and there is no transcript beside them "
+            "(tinker-cookbook writes none in asynchronous training)"
+        )
+    if any(one.told.whose == "order" for one in page):
+        print(f"\n?: {WHOSE['order']}")
 
 
 def _only_items(run: RecordedRun) -> bool:
@@ -162,12 +226,6 @@ def _tags(one: Found) -> list[str]:
     return [*found, *(tag.rpartition("/")[2] for tag in found)]
 
 
-def _line(one: Found, words: Words) -> list[object]:
-    values = {**one.numbers, "name": one.file.name}
-    text = excerpt(_last_said(one, words.of(one)), _LINE)
-    return [*(values.get(c) for c in _COLUMNS), text]
-
-
 def _last_said(one: Found, told: Told) -> str:
     """Return the text of a trajectory for a table: the model's last answer, else the last entry
     logged."""
@@ -188,15 +246,19 @@ def _document(one: Found, told: Told) -> dict[str, object]:
     return {**one.numbers, **labels, "whose": told.whose, "conversation": said}
 
 
-def _print_conversation(one: Found, told: Told) -> None:
+def _print_conversation(one: Found, told: Told, run: str) -> None:
     """Print a conversation and its measurements, in the same form for every source."""
     numbers = one.numbers
     head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"
     reward = f"reward {numbers.get('total_reward')}, {numbers.get('ac_len')} tokens"
+    head = f"{run} {head}" if run else head
     say(f"\u2500\u2500 {head}, trajectory {numbers.get('traj_idx')}: {reward}")
     measured = {key: value for key, value in numbers.items() if key not in COLUMNS}
     repeated = {*measured, "reward"} if told.whose == "trajectory" else set[str]()
     spoken = [said for said in told.shown() if said[0] not in repeated]
-    for who, said in (*spoken, *((key, number(value)) for key, value in measured.items())):
+    for who, said in (
+        *spoken,
+        *((key, measurement(key, value)) for key, value in measured.items()),
+    ):
         print_text(who, said)
     print()

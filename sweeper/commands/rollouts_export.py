@@ -21,14 +21,20 @@ _SECONDS = 30.0
 
 
 def export(
-    run: RecordedRun, found: Sequence[Found], path: str | None, collector: str | None
+    found: Sequence[tuple[RecordedRun, Found]], path: str | None, collector: str | None
 ) -> None:
     """Write a line of JSON per step to a file ("-": standard output), or send spans to a
     collector. Raises `UsageError` for an invalid path or address, `EnvironmentFailure` if the
     collector does not accept them."""
     now = time.time()
-    about = {"sweep": run.sweep, "run": run.name, "run_id": run.id}
-    traces = [trace_of(one.record, about | {"name": one.file.name}, now) for one in found]
+    traces = [
+        trace_of(
+            one.record,
+            {"sweep": run.sweep, "run": run.name, "run_id": run.id, "name": one.file.name},
+            now,
+        )
+        for run, one in found
+    ]
     steps = sum(len(trace.steps) for trace in traces)
     if path is not None:
         _write(path, traces)

@@ -2,6 +2,7 @@
 
 import math
 from argparse import Namespace
+from collections.abc import Sequence
 
 from sweeper.commands.output import (
     excerpt,
@@ -10,6 +11,7 @@ from sweeper.commands.output import (
     print_page_footer,
     print_text,
 )
+from sweeper.commands.selection import prefixes
 from sweeper.errors import NotFound
 from sweeper.model.run_record import ItemRow
 from sweeper.results.problems import tell_problems
@@ -25,24 +27,34 @@ _SHOWN = 40
 _SOLVED = 1.0
 
 
-def show_items(registry: Registry, run: RecordedRun, arguments: Namespace) -> int:
+def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Namespace) -> int:
     """Print a page of answers; with `--failed` those that score below 1."""
-    rows = registry.item_rows(run)
+    rows = registry.item_rows(runs)
     if not rows:
-        raise NotFound(f"{run.sweep}/{run.name} has left no answers to items")
+        which = f"{runs[0].sweep}/{runs[0].name} has" if len(runs) == 1 else "these runs have"
+        raise NotFound(f"{which} left no answers to items")
+    prefix = prefixes(runs)
+    names = {(run.id, run.sweep, run.root): f"{prefix(run)}{run.name}" for run in runs}
     kept = [row for row in rows if _wanted(row, arguments)]
     if arguments.best or arguments.worst:
         sign = -1.0 if arguments.best else 1.0
         kept.sort(key=lambda row: (row["score"] is None, sign * (row["score"] or 0.0)))
     page = page_of(kept, arguments)
     if arguments.json:
-        document = {"schema": 1, "run": run.id, "count": len(kept), "items": page}
+        ids = {"run": runs[0].id} if len(runs) == 1 else {"runs": [run.id for run in runs]}
+        document = {"schema": 1, **ids, "count": len(kept), "items": page}
         return print_json_answer(document, registry.problems)
     if arguments.full:
         for row in page:
             _print_whole(row)
     else:
-        print_table(_COLUMNS, [[_short(row[column]) for column in _COLUMNS] for row in page])
+        several = ["run"] if len(runs) > 1 else []
+        lines = [
+            [names[row["run"], row["sweep"], row["root"]]] * len(several)
+            + [_short(row[column]) for column in _COLUMNS]
+            for row in page
+        ]
+        print_table([*several, *_COLUMNS], lines)
     print_page_footer(kept, "answers", arguments)
     return tell_problems(registry.problems)
 

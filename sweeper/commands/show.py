@@ -16,7 +16,7 @@ from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 from sweeper.storage.documents import dotted
-from sweeper.terminal import duration, number, print_table, say, setting
+from sweeper.terminal import duration, measurement, number, print_table, say, setting
 
 __all__ = ["add_arguments", "run"]
 
@@ -102,7 +102,8 @@ def run(arguments: Namespace) -> int:
     _section("attempts", ("attempt", "events", "time", "reason", "host", "code", *several), rows)
     metrics = document["last_metrics"]
     _section("last metrics", ("key", "step", "value"),
-             [(key, point["step"], point["value"]) for key, point in metrics.items()])  # fmt: skip
+             [(key, p["step"], p["value"] if not key.endswith("_at")
+               else measurement(key, p["value"])) for key, p in metrics.items()])  # fmt: skip
     checkpoints = [(c.get("name"), _step_of(c), c.get("sampler_path") or c.get("state_path"))
                    for c in document["checkpoints"]]  # fmt: skip
     _section("checkpoints", ("name", "step", "path"), checkpoints)

@@ -12,7 +12,8 @@ that takes the seed appears only as `seed`, wherever the grid gives it.
 
 The name is for people: `lr=1e-4,rank=8,seed=0`. It has only the keys that vary, and numbers as the
 grid spells them. A cell's name leaves out the seed. Distinct cells have distinct names, also on
-file systems that ignore case. A value that cannot appear in a name unchanged gets a short hash.
+file systems that ignore case. Of `Qwen/Qwen3-8B` a name has the end, unless another value has the
+same end. Any other value that cannot appear in a name unchanged gets a short hash.
 """
 
 import hashlib
@@ -139,8 +140,8 @@ def _label(value: object, written: str | None = None) -> str:
         if written is not None and len(written) <= _MAX_LABEL and _WRITTEN.match(written):
             return written
         return _number(value) if math.isfinite(value) else str(value)
-    if isinstance(value, str) and _is_plain(value):
-        return value
+    if isinstance(value, str) and (plain := _plain_part(value)):
+        return plain
     return _hashed(value, 6)
 
 
@@ -152,6 +153,15 @@ def _is_plain(text: str) -> bool:
     if text.lower() in ("none", "true", "false", "null", "nan", "inf"):
         return False
     return isinstance(scalar(text), str)
+
+
+def _plain_part(text: str) -> str | None:
+    """Returns what a name has of a string: all of it, or the end of a path such as
+    `Qwen/Qwen3-8B`. None if neither can appear unchanged."""
+    if _is_plain(text):
+        return text
+    above, _, last = text.rpartition("/")
+    return last if above and "://" not in text and _is_plain(last) else None
 
 
 def _hashed(value: object, digits: int) -> str:
@@ -183,7 +193,8 @@ def value_labels(
         if not clashes:
             break
         for text in clashes:
-            if labels[text] != labels[text].casefold() or digits > 6 or "~" in labels[text]:
+            ending = isinstance(found[text], str) and labels[text] != found[text]
+            if ending or labels[text] != labels[text].casefold() or digits > 6:
                 labels[text] = _hashed(found[text], digits)
     return labels
 

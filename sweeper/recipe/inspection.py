@@ -376,11 +376,23 @@ def config_class(module: ModuleType, name: str | None) -> type[object]:
         return next(iter(defined.values()))
     if not defined:
         raise Refused("class", "it defines no chz class; run it by `command:`, or name the class")
+    taken = _taken_by_main(module, defined)
     raise Refused(
         "class",
-        f"it defines {len(defined)} chz classes: add one to the recipe, as in :{min(defined)} "
+        f"it defines {len(defined)} chz classes: add one to the recipe, as in "
+        f":{taken or min(defined)}{', which main takes' if taken else ''} "
         f"({', '.join(sorted(defined))})",
     )
+
+
+def _taken_by_main(module: ModuleType, defined: dict[str, type[object]]) -> str | None:
+    """Returns the name of the class that the module's `main` takes, if its annotation says so."""
+    main = getattr(module, "main", None)
+    annotations = getattr(main, "__annotations__", {})
+    first = next((annotations[name] for name in annotations if name != "return"), None)
+    if isinstance(first, str):
+        return first if first in defined else None
+    return next((name for name, value in defined.items() if value is first), None)
 
 
 def describe(

@@ -109,6 +109,11 @@ def test_the_class_named_else_cliconfig_else_the_only_one(write):
     assert error("named") == (
         "recipe 'named': it defines 2 chz classes: add one to the recipe, as in :A (A, B)"
     )
+    write(
+        "taken.py",
+        two + "\n    def main(config: B) -> None: ...\n",
+    )
+    assert "as in :B, which main takes (A, B)" in error("taken")
     assert error("named:C") == "recipe 'named:C': it has no class C"
     assert error("named:chz") == (
         "recipe 'named:chz': chz is no chz class, nor a function that returns a config"

@@ -321,7 +321,7 @@ def test_rollouts_are_chosen_and_read(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.usefixtures("root")
-@pytest.mark.parametrize("verb", ["show", "rollouts"])
+@pytest.mark.parametrize("verb", ["show"])
 def test_a_verb_for_one_run_names_those_that_fit(
     capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
@@ -544,3 +544,33 @@ def test_a_trajectory_whose_place_is_no_number_is_shown_all_the_same(
     (folder / "train_rollout_summaries.jsonl").write_text(json.dumps(record) + "\n")
     assert main(["rollouts", "odd", "--full"]) == 0
     assert "still here" in capsys.readouterr().out
+
+
+def test_rollouts_of_a_sweep_are_those_of_its_runs(
+    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    silent = {"group_idx": 0, "traj_idx": 0, "total_reward": 9.0, "iteration": 0}
+    silent |= {"trajectory_metrics": {"ended_at": 1796000000.0}, "steps": [{"ac_len": 1}]}
+    (run,) = ask(capsys, "ls", "s/lr=1")["runs"]
+    inner = root / "s" / "runs" / f"{run['id']}.1" / "iteration_000000"
+    inner.mkdir()
+    (inner / "train_rollout_summaries.jsonl").write_text(written.dump([silent]))
+    found = ask(capsys, "rollouts", "s", "--best", "-n", "2")
+    assert found["count"] == 5 and len(found["runs"]) == 3
+    assert found["rollouts"][0]["run"] == run["id"]
+    assert [one["total_reward"] for one in found["rollouts"]] == [9.0, 1.5]
+    assert main(["rollouts", "s", "--best"]) == 0
+    head, _, first, *_ = capsys.readouterr().out.splitlines()
+    assert head.split()[0] == "run" and first.startswith("lr=1,seed=0")
+    out = str(root.parent / "traces.jsonl")
+    assert main(["rollouts", "s", "--export", out]) == 0
+    assert {json.loads(line)["run"] for line in Path(out).read_text().splitlines()} == {
+        "lr=1,seed=0",
+        "lr=2,seed=0",
+    }
+    capsys.readouterr()
+    assert main(["rollouts", "s/lr=1"]) == 0  # as tinker-cookbook's asynchronous training
+    shown = capsys.readouterr().out
+    assert "text" not in shown.splitlines()[0] and "no text: the turns logged none" in shown
+    assert main(["rollouts", "s/lr=1", "--full"]) == 0
+    assert "ended_at: 2026-11-30 00:53:20+00:00" in capsys.readouterr().out

@@ -153,15 +153,26 @@ def test_an_axis_called_seed_beside_other_replicates():
         ("v1.5_x-y", "v1.5_x-y"),
         ("1e-4", "1e-4~2c053e"),
         ("true", "true~18d10c"),
-        ("a/b", "a_b~f5effa"),
+        ("a/b", "b"),
+        ("a/1e-4", "a_1e-4~09c54d"),
+        ("tinker://run/weights/final", "tinker_run_weights_final~360720"),
         ("../..", "~e5ab1c"),
-        ("Qwen/Qwen3-8B", "Qwen_Qwen3-8B~5a0882"),
+        ("Qwen/Qwen3-8B", "Qwen3-8B"),
+        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen3-4B-Instruct-2507"),
         ([1, 2], "1_2~49a647"),
     ],
 )
 def test_labels(value, label):
     (found,) = value_labels([value]).values()
     assert found == label
+
+
+def test_the_end_of_a_path_is_its_label_unless_another_value_has_it():
+    labels = list(
+        value_labels(["Qwen/Qwen3-8B", "mine/Qwen3-8B", "Qwen/Qwen3-4B", "b", "a/b"]).values()
+    )
+    assert labels[2:] == ["Qwen3-4B", "b", "a_b~f5effa"]
+    assert labels[0].startswith("Qwen_Qwen3-8B~") and labels[1].startswith("mine_Qwen3-8B~")
 
 
 def test_case_twins_are_told_apart():
