@@ -3,12 +3,13 @@ tinker-cookbook's log directories."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics import ends_final
 from sweeper.model.decoding import decode
-from sweeper.model.json_values import is_table
+from sweeper.model.json_values import is_table, table_of
 from sweeper.model.states import NoState, State
 from sweeper.results.runs import RecordedRun, Told
 from sweeper.results.tables.cache_dir import Folder
@@ -24,6 +25,11 @@ T = TypeVar("T")
 _MARKS = frozenset({"metrics.jsonl", "metrics.jsonl.parts", "checkpoints.jsonl"})
 _ITERATION = "iteration_"
 _PLAN = "sweep.json"
+_EVAL_INDEX = "runs.jsonl"
+_EVAL_RUNS = "runs"
+_EVAL_FACTS = "metadata.json"
+"""The files of tinker-cookbook's EvalStore: an index, and a folder for each evaluation with its
+facts. A store within a run's folder belongs to that run."""
 _OF_THE_DISK = "lost+found"
 
 
@@ -37,6 +43,20 @@ def find_folders(store: Store, told: Told | None = None) -> list[str]:
 
 
 def _walk(top: str, told: Told | None) -> Iterator[str]:
+    within: set[str] = set()
+    for folder, names, inner in _folders_below(top, told):
+        if names & _MARKS or any(name.startswith(_ITERATION) for name in inner):
+            yield folder
+            within.add(folder)
+        elif folder and folder.rpartition("/")[0] in within:
+            within.add(folder)
+        elif _EVAL_INDEX in names:
+            yield from _evaluations(top, f"{folder}/{_EVAL_RUNS}".lstrip("/"))
+
+
+def _folders_below(top: str, told: Told | None) -> Iterator[tuple[str, set[str], list[str]]]:
+    """Yields each folder outside the sweeps, before those inside it, with the names of what it
+    holds, and of the folders among that. Links come last, in the order of their paths."""
     root = os.path.realpath(top)
     pending: list[tuple[str, str | None]] = [("", None)]
     links: list[tuple[str, str | None]] = []
@@ -50,20 +70,18 @@ def _walk(top: str, told: Told | None) -> Iterator[str]:
             continue  # two links lead to it
         try:
             with os.scandir(os.path.join(top, folder)) as found:
-                items = [(item.name, _target(item, root)) for item in found]
+                items = {item.name: _target(item, root) for item in found}
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed since
         except OSError as error:
             if told is not None and folder != _OF_THE_DISK:
                 told(StoreError(f"{os.path.join(top, folder)}: {error.strerror}"))
             continue
-        names = {name for name, _ in items}
-        if _PLAN in names:
+        if _PLAN in items:
             continue
-        inner = [(name, target) for name, target in items if target is not None]
-        if names & _MARKS or any(name.startswith(_ITERATION) for name, _ in inner):
-            yield folder
-        for name, target in inner:
+        inner = {name: target for name, target in items.items() if target is not None}
+        yield folder, set(items), list(inner)
+        for name, target in inner.items():
             if name.startswith((".", _ITERATION)) or name.endswith(".parts"):
                 continue
             below = f"{folder}/{name}" if folder else name
@@ -71,6 +89,14 @@ def _walk(top: str, told: Told | None) -> Iterator[str]:
                 links.append((below, target))
             else:
                 pending.append((below, real and f"{real}/{name}"))
+
+
+def _evaluations(top: str, folder: str) -> Iterator[str]:
+    """Yields the folders of the evaluations of an EvalStore."""
+    with suppress(OSError), os.scandir(os.path.join(top, folder)) as found:
+        for item in found:
+            if os.path.isfile(os.path.join(item.path, _EVAL_FACTS)):
+                yield f"{folder}/{item.name}"
 
 
 def _target(item: "os.DirEntry[str]", root: str) -> str | None:
@@ -89,6 +115,8 @@ def _of_names(paths: Iterable[str]) -> set[str]:
     """Finds these folders among the paths of all files."""
     found: set[str] = set()
     sweeps: set[str] = set()
+    indexes: set[str] = set()
+    facts: set[str] = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
         above, _, last = folder.rpartition("/")
@@ -98,8 +126,19 @@ def _of_names(paths: Iterable[str]) -> set[str]:
             sweeps.add(folder)
         elif name in _MARKS:
             found.add(folder)
+        elif name == _EVAL_INDEX:
+            indexes.add(f"{folder}/{_EVAL_RUNS}".lstrip("/"))
+        elif name == _EVAL_FACTS:
+            facts.add(folder)
         elif last.startswith(_ITERATION) or last in _MARKS:
             found.add(above)
+    runs = sorted(found)
+    found |= {
+        folder
+        for folder in facts
+        if folder.rpartition("/")[0] in indexes
+        and not any(not run or folder.startswith(f"{run}/") for run in runs)
+    }
     return {
         folder
         for folder in found
@@ -128,7 +167,7 @@ class FolderRun(RecordedRun):
 
     @property
     def config(self) -> dict[str, object]:
-        """The contents of `config.json`."""
+        """The contents of `config.json`; of an evaluation the facts in its `metadata.json`."""
         if self._config is None:
             self._config = self.readable(self._recall_config, {}) or {}
         return self._config
@@ -140,10 +179,23 @@ class FolderRun(RecordedRun):
         return bool(self._recall("finished", "checkpoints.jsonl", self._is_finished))
 
     def _recall_config(self) -> dict[str, object]:
-        return self._recall("config", "config.json", self._read_config) or {}
+        found = self._recall("config", "config.json", lambda: self._read_object("config.json"))
+        if found is None and self.files.source(self._below(_EVAL_FACTS)) is not None:
+            found = self._recall("facts", _EVAL_FACTS, self._read_facts)
+        return found or {}
 
-    def _read_config(self) -> dict[str, object] | None:
-        path = self._below("config.json")
+    def _read_facts(self) -> dict[str, object]:
+        """Reads what an evaluation says of itself, as a configuration."""
+        facts = self._read_object(_EVAL_FACTS) or {}
+        if "benchmarks" not in facts:  # another program's file of that name
+            return {}
+        named = {
+            key: facts.get(key) for key in ("model_name", "checkpoint_name", "checkpoint_path")
+        }
+        return {**named, **table_of(facts.get("config"))}
+
+    def _read_object(self, name: str) -> dict[str, object] | None:
+        path = self._below(name)
         try:
             found: object = decode(self.store.read(path))
         except NotFound:

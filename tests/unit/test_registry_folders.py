@@ -111,3 +111,61 @@ def test_a_sweep_of_the_root_comes_before_one_of_the_current_folder(
     assert {run["value"] for run in document["runs"]} == {6.0, 7.0}
     assert main(["analyze", os.path.join(str(here), "exp"), *options]) == 0
     assert {run["value"] for run in json.loads(capsys.readouterr().out)["runs"]} == {2.0, 3.0}
+
+
+def eval_store(folder: Path) -> None:
+    """Write a store with two evaluations, in the files of tinker-cookbook's EvalStore."""
+    for run, reward in (("step10_a", 0.0), ("step20_b", 1.0)):
+        place = folder / "runs" / run
+        (place / "gsm8k").mkdir(parents=True)
+        facts = {
+            **{"run_id": run, "model_name": "m", "checkpoint_name": run, "checkpoint_path": None},
+            **{"benchmarks": ["gsm8k"], "timestamp": run, "config": {"samples": 1}, "scores": {}},
+        }
+        (place / "metadata.json").write_text(json.dumps(facts))
+        (place / "gsm8k" / "result.json").write_text(json.dumps({"name": "gsm8k", "score": reward}))
+        answer = {"idx": 0, "example_id": "q0", "reward": reward, "turns": []}
+        (place / "gsm8k" / "trajectories.jsonl").write_text(json.dumps(answer) + "\n")
+        with open(folder / "runs.jsonl", "a", encoding="utf-8") as index:
+            index.write(json.dumps({"run_id": run}) + "\n")
+
+
+@pytest.mark.parametrize("below", ["", "evals"])
+def test_the_evaluations_of_an_eval_store_are_runs_with_items(
+    here: Path, below: str, capsys: pytest.CaptureFixture[str]
+):
+    eval_store(here / "root" / below)
+    registry = Registry(str(here / "root"), cache=False)
+    sweep = f"{below}/runs".lstrip("/")
+    assert names_in(here / "root") == [f"{sweep}/step10_a", f"{sweep}/step20_b"]
+    records = registry.records()
+    assert [record["config"]["checkpoint_name"] for record in records] == ["step10_a", "step20_b"]
+    query = "select name, score from items join runs using (run, sweep, root) order by 1"
+    assert registry.sql_rows(query)[1] == [("step10_a", 0.0), ("step20_b", 1.0)]
+    assert main(["rollouts", sweep, "--root", "root"]) == 0
+    assert "2 of 2 answers" in capsys.readouterr().out
+
+
+def test_an_eval_store_within_a_run_belongs_to_the_run(here: Path):
+    runs_in(here / "root", 1.0, "exp/a")
+    eval_store(here / "root" / "exp" / "a" / "evals")
+    assert names_in(here / "root") == ["exp/a"]
+    assert len(Registry(str(here / "root"), cache=False).items()) == 1  # the last evaluation
+
+
+def test_an_eval_store_is_found_on_a_remote_store_too(monkeypatch: pytest.MonkeyPatch, here: Path):
+    import fsspec
+
+    eval_store(here / "store")
+    runs_in(here / "store", 1.0, "exp/a")
+    eval_store(here / "store" / "exp" / "a" / "evals")
+    files = fsspec.filesystem("memory")
+    for path in (here / "store").rglob("*"):
+        if path.is_file():
+            files.pipe(f"/bucket/{path.relative_to(here / 'store')}", path.read_bytes())
+    found = Registry("memory://bucket", cache=False).handles()
+    assert sorted(f"{run.sweep}/{run.name}" for run in found) == [
+        "exp/a",
+        "runs/step10_a",
+        "runs/step20_b",
+    ]
