@@ -111,9 +111,13 @@ def in_colour() -> bool:
 
 def shortened(text: str, most: int = 60) -> str:
     """Put a text on one line of at most `most` characters: a command may be long and have
-    several."""
+    several. A long text is cut between words, if it has any near its end."""
     line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 3] + "..."
+    if len(line) <= most:
+        return line
+    start = line[: most - 3]
+    words = start.rpartition(" ")[0]
+    return f"{words if len(words) > most // 2 else start.rstrip()} ..."[:most]
 
 
 def measurement(key: str, value: object) -> str:

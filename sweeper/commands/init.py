@@ -1,15 +1,18 @@
 """`sweeper init`: writes a commented grid for a recipe, to start from.
 
 The grid can be planned unchanged, unless the recipe needs a value that cannot be guessed. The
-recipe's own interpreter reports its fields with their types, defaults and docs.
+recipe's own interpreter reports its fields with their types, defaults and docs. For a script that is
+no recipe, the grid has a command with the options that its source declares.
 """
 
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 
 from sweeper.atomic import atomic_create
 from sweeper.commands.init_fields import fields_of, guess_settings
+from sweeper.commands.init_script import options_of, script_text
 from sweeper.commands.init_text import grid_text
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.limits import crowding
@@ -22,7 +25,9 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the arguments of `sweeper init`."""
     verb.add_argument(
-        "recipe", nargs="?", help="a short name, module, module:Class or file.py (default: sft)"
+        "recipe",
+        nargs="?",
+        help="a short name, module, module:Class or file.py, or any script (default: sft)",
     )
     verb.add_argument("--out", help="the file to write (default: <recipe>.yaml; -: print it)")
     verb.add_argument("--python", help="the recipe's interpreter (default: sweeper's own)")
@@ -60,12 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out or f"{name}.yaml"
     if out != "-" and os.path.lexists(out):  # before the recipe's slow import
         raise UsageError(f"{out} is there already: choose another file with --out")
-    recipe = inspect(reference, [], RunProcess(arguments.python), deep=True).recipe
-    fields = fields_of(recipe)
-    guess = guess_settings(reference, fields, arguments.python)
     given = {"backend": arguments.backend, "python": arguments.python}
-    text = grid_text(name, recipe, fields, guess, given=given, out=out)
-    for sentence in guess.lacks:
+    text, lacks = _text(name, reference, given, out)
+    for sentence in lacks:
         warn(f"warning: the grid does not plan yet: {sentence}")
     if out == "-":
         sys.stdout.write(text)
@@ -76,6 +78,25 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{out} is there already: choose another file with --out") from None
     print(f"wrote {out}; look at it with `sweeper plan {out}`")
     return 0
+
+
+def _text(
+    name: str, reference: str, given: Mapping[str, str | None], out: str
+) -> tuple[str, list[str]]:
+    """Return the text of a grid for a recipe, or for a script that is none, and what it still
+    lacks."""
+    options = options_of(reference) if os.path.isfile(reference) else None
+    if options is not None:
+        text, needed = script_text(name, reference, options, given, out)
+    else:
+        recipe = inspect(reference, [], RunProcess(given["python"]), deep=True).recipe
+        fields = fields_of(recipe)
+        guess = guess_settings(reference, fields, given["python"])
+        text = grid_text(name, recipe, fields, guess, given=given, out=out)
+        if guess.lacks:
+            return text, guess.lacks
+        needed = list(guess.needed)
+    return text, [f"fill in {', '.join(needed)}"] if needed else []
 
 
 def _write_study() -> None:
@@ -112,7 +133,7 @@ def _name(reference: str) -> str:
     """Derive the sweep's name: `pkg.train:Config` -> train, `path/to/toy.py` -> toy; `sweep` if
     the result is no valid name."""
     head = reference.partition(":")[0]
-    if head.endswith(".py") or "/" in head:
+    if head.endswith(".py") or "/" in head or os.path.isfile(head):
         name = os.path.splitext(os.path.basename(head))[0]
     else:
         name = head.rpartition(".")[2]

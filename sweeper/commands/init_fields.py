@@ -9,7 +9,16 @@ from sweeper.grid.overrides import flow
 from sweeper.model.json_values import table_of
 from sweeper.recipe.reference import Recipe, RunProcess, inspect
 
-__all__ = ["Field", "Guess", "as_yaml", "fields_of", "guess_settings", "seed_field"]
+__all__ = [
+    "Field",
+    "Guess",
+    "as_yaml",
+    "fields_of",
+    "guess_settings",
+    "in_order",
+    "seed_field",
+    "values_of",
+]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:-]*(?<!:)\Z")
 _CHOICES = re.compile(r"Literal\[(.*)\]")
@@ -30,8 +39,8 @@ class Field(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """The settings of a starter grid: an axis, and the values that the recipe needs. `lacks` has
-    sentences about what else it needs."""
+    """The settings of a starter grid: an axis, and the fields that need a value, with values for a
+    trial. `lacks` has sentences about what else the recipe needs."""
 
     axis: tuple[str, list[object]] | None
     needed: dict[str, object]
@@ -78,7 +87,7 @@ def guess_settings(reference: str, fields: list[Field], python: str | None) -> G
             value = field.choices[0] if field.choices else _PLACEHOLDERS.get(field.type)
             if value is not None:
                 needed[field.key] = value
-    candidates = [(f.key, values) for f in _in_order(fields) if (values := _values(f))][:12]
+    candidates = [(f.key, values) for f in in_order(fields) if (values := values_of(f))][:12]
     tries = [(key, {**needed, key: value}) for key, values in candidates for value in values]
     configs = [needed, *(config for _, config in tries)]
     problems = inspect(reference, configs, RunProcess(python)).problems
@@ -89,7 +98,7 @@ def guess_settings(reference: str, fields: list[Field], python: str | None) -> G
     return Guess(axis, needed, [p.message for p in problems if not (p.number or p.lacking)])
 
 
-def _in_order(fields: list[Field]) -> list[Field]:
+def in_order(fields: list[Field]) -> list[Field]:
     """Sort fields by how likely they are to be swept."""
 
     def rank(field: Field) -> tuple[int, int]:
@@ -104,7 +113,7 @@ def _in_order(fields: list[Field]) -> list[Field]:
     return sorted((field for field in fields if field.key != seed), key=rank)
 
 
-def _values(field: Field) -> list[object]:
+def values_of(field: Field) -> list[object]:
     """Return values of a field worth comparing, including its default; [] if there are none."""
     value = field.value
     if len(field.choices) > 1:

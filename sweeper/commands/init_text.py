@@ -10,7 +10,7 @@ from sweeper.fields.sections import Field as Option
 from sweeper.fields.sections import Nested
 from sweeper.recipe.reference import Recipe
 
-__all__ = ["SCHEMA", "grid_text"]
+__all__ = ["SCHEMA", "comment_of", "grid_text", "head", "launch_section"]
 
 SCHEMA = "grid.schema.json"
 """If the schema is in this file (`sweeper init --schema > grid.schema.json`), the grid names it
@@ -39,16 +39,17 @@ def grid_text(
 ) -> str:
     """Write the grid as YAML with comments; `given` has values for its section `launch`."""
     launch = {"max_parallel": 4} | {k: v for k, v in given.items() if v is not None}
-    lines = [*_lines(name, recipe, fields, guess, out), *_launch(launch), ""]
+    lines = [*_lines(name, recipe, fields, guess, out), *launch_section(launch), ""]
     return "\n".join(lines)
 
 
-def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: str) -> Iterator[str]:
+def head(name: str, program: str, out: str) -> Iterator[str]:
+    """Write the first lines: what the grid is, and what to do with it."""
     schema = _schema_below(out)
     if schema:
         yield f"# yaml-language-server: $schema={schema}"
     shown = f"{name}.yaml" if out == "-" else out
-    yield f"# A sweep of {recipe.reference}."
+    yield f"# A sweep of {program}."
     yield "#"
     width = len(shown) + len("sweeper launch ")
     for verb, what, why in (
@@ -58,6 +59,10 @@ def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: st
     ):
         yield f"#     {f'sweeper {verb} {what}':<{width}}    {why}"
     yield ""
+
+
+def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: str) -> Iterator[str]:
+    yield from head(name, recipe.reference, out)
     yield f"name: {as_yaml(name)}"
     yield f"recipe: {as_yaml(recipe.reference)}"
     known = {field.key for field in fields}
@@ -70,11 +75,14 @@ def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: st
     yield "base:"
     axis = guess.axis[0] if guess.axis else None
     chosen = next((field for field in fields if field.key == axis), None)
-    for key, value in guess.needed.items():
-        yield f"  {key}: {as_yaml(value)}  # needed, no default"
+    types = {field.key: field.type for field in fields}
+    for key in guess.needed:
+        # Without a value, plan refuses the field; null may be the value of an optional one.
+        sign = "# " if "None" in types[key] else ""
+        yield f"  {sign}{key}:  # FILL IN: {types[key]}, needed, no default"
     for field in fields:
         if field.key not in guess.needed and field.key != axis and field.key != seed_field(fields):
-            yield from _comment(field)
+            yield from comment_of(field)
     yield ""
     yield "# What is compared: every combination is a cell."
     if guess.axis is None or chosen is None:
@@ -82,7 +90,7 @@ def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: st
         yield "#   some_field: [1, 2, 3]"
     else:
         yield "grid:"
-        yield from _comment(chosen)
+        yield from comment_of(chosen)
         yield f"  {guess.axis[0]}: [{', '.join(map(as_yaml, guess.axis[1]))}]"
     yield ""
     yield from _ending(recipe, fields)
@@ -113,7 +121,7 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
     yield ""
 
 
-def _launch(given: Mapping[str, object]) -> Iterator[str]:
+def launch_section(given: Mapping[str, object]) -> Iterator[str]:
     """Write the section `launch`: the backend and the given values, the rest as comments; and the
     backend's own section."""
     from sweeper.backends import backend_names, backend_type
@@ -143,7 +151,7 @@ def _option(option: Option, value: object, about: str, indent: str) -> Iterator[
     yield from _folded(f"{indent}{sign}{option.name}: {text}", about)
 
 
-def _comment(field: Field) -> Iterator[str]:
+def comment_of(field: Field) -> Iterator[str]:
     """Write a field as a comment, folded if it is long: `# lora_rank: 16 # int: rank of the
     adapter`."""
     value = field.default

@@ -95,9 +95,11 @@ def test_what_it_writes_plans(
     (tmp_path / "nested.py").write_text(NESTED)
     (tmp_path / "picky.py").write_text(PICKY)
     said = _sweeper(tmp_path, "init", reference)
-    assert said.stderr == ""
+    fill = [*re.findall(r"^  (\S+):  # FILL IN", (tmp_path / f"{name}.yaml").read_text(), re.M)]
+    warning = f"sweeper: warning: the grid does not plan yet: fill in {', '.join(fill)}\n"
+    assert said.stderr == warning * bool(fill)
     assert said.stdout == f"wrote {name}.yaml; look at it with `sweeper plan {name}.yaml`\n"
-    planned = _sweeper(tmp_path, "plan", f"{name}.yaml", "--json")
+    planned = _sweeper(tmp_path, "plan", f"{name}.yaml", "--json", *(f"{key}=x" for key in fill))
     assert planned.stderr == ""
     document = json.loads(planned.stdout)
     assert document["warnings"] == []
@@ -130,7 +132,7 @@ def test_the_default_is_a_grid_that_launches(tmp_path: Path) -> None:
 
 
 def test_mistakes_cost_a_line(tmp_path: Path) -> None:
-    (tmp_path / "other.py").write_text("x = 1\nif __name__ == '__main__': pass\n")
+    (tmp_path / "other.py").write_text("import chz\nif __name__ == '__main__': pass\n")
     for arguments, message in {
         ("init", "sftt"): "no recipe and no module is called 'sftt'",
         ("init", "other.py"): "it defines no chz class",

@@ -75,7 +75,7 @@ def test_the_text_reads_back() -> None:
     text = init_text.grid_text("toy", RECIPE, fields(), guess, given={}, out="-")
     assert max(map(len, text.splitlines())) <= 100
     grid = parse_grid(text, "toy.yaml")
-    assert {key: setting.value for key, setting in grid.base.items()} == {"kind": "a"}
+    assert {key: setting.value for key, setting in grid.base.items()} == {"kind": None}
     assert [s.value for s in grid.blocks[0].axes["opt.lr"]] == [3e-5, 1e-4, 3e-4]
     assert (grid.seeds.field, grid.seeds.values) == ("shuffle_seed", (0, 1, 2))
     assert (grid.metric, grid.service) == (None, "local")
@@ -87,7 +87,7 @@ def test_a_comment_taken_in_is_the_default() -> None:
     """Without its `# `, each line gives the field what it has anyway."""
     for field in fields():
         if field.default is not None:
-            line = next(iter(init_text._comment(field))).replace("# ", "", 1)
+            line = next(iter(init_text.comment_of(field))).replace("# ", "", 1)
             problems = Problems()
             root = read_yaml(line, "x", problems)
             assert not problems
@@ -143,3 +143,82 @@ def test_a_full_disk_is_not_the_users_mistake(
     assert main(["init", "--out", "g.yaml"]) == 6
     assert "cannot write g.yaml: No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+SCRIPT = """
+import argparse
+raise SystemExit("it was run")
+parser = argparse.ArgumentParser()
+parser.add_argument("data", help="the file")
+parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate")
+parser.add_argument("-b", "--batch-size", type=int, default=32)
+parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--output-dir", required=True)
+parser.add_argument("--verbose", action="store_true")
+if __name__ == "__main__":
+    parser.parse_args()
+"""
+CLICK = """
+import click
+@click.command()
+@click.option("--size", default=8, type=click.Choice(["8", "16"]), help="how many")
+@click.option("--fast/--slow", default=False)
+@click.option("--out", required=True)
+@click.argument("data")
+def main(size, fast, out, data):
+    pass
+"""
+
+
+def test_a_script_that_is_no_recipe_gets_a_command_with_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its source is read, and never run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    Path("train.py").write_text(SCRIPT)
+    assert main(["init", "train.py", "--backend", "local"]) == 0
+    assert "the grid does not plan yet: fill in data" in capsys.readouterr().err
+    text = Path("train.yaml").read_text()
+    grid = parse_grid(text, "train.yaml")
+    assert grid.command is not None and grid.command[1:] == (
+        *("train.py", "{data}", "--lr", "{lr}"),
+        *("--seed", "{seed}", "--output-dir", "{log_path}"),
+    )
+    assert [s.value for s in grid.blocks[0].axes["lr"]] == [3e-4, 1e-3, 3e-3]
+    assert "  # batch_size: 32 " in text and "verbose" not in text
+    assert main(["plan", "train.yaml"]) == 2
+    assert "there is no value for {data}" in capsys.readouterr().err
+    assert main(["plan", "train.yaml", "data=x"]) == 0
+    said = capsys.readouterr()
+    assert "9 runs: 9 to start" in said.out and "warning" not in said.err
+
+
+def test_options_of_click_and_other_programs_are_read_as_far_as_they_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.py").write_text(CLICK)
+    Path("run.sh").write_text("echo hi\n")
+    assert main(["init", "c.py"]) == main(["init", "run.sh"]) == 0
+    click, shell = (parse_grid(Path(n).read_text(), n) for n in ("c.yaml", "run.yaml"))
+    assert click.command is not None and shell.command == ("./run.sh",)
+    assert click.command[1:] == (*("c.py", "{data}", "--size", "{size}", "--out", "{log_path}"),)
+
+
+def test_a_recipe_s_needed_fields_are_left_for_the_user_to_fill_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("toy.py").write_text(
+        "import chz\n@chz.chz\nclass Config:\n    log_path: str\n    lr: float\n"
+        "    rank: int = 8\ndef main(c): pass\n"
+        'if __name__ == "__main__":\n    chz.nested_entrypoint(main)\n'
+    )
+    assert main(["init", "toy.py", "--backend", "local"]) == 0
+    assert "the grid does not plan yet: fill in lr" in capsys.readouterr().err
+    assert "  lr:  # FILL IN: float, needed, no default\n" in Path("toy.yaml").read_text()
+    assert main(["plan", "toy.yaml"]) == 2
+    assert "lr takes float, not null" in capsys.readouterr().err
+    assert main(["plan", "toy.yaml", "lr=0.1"]) == 0
