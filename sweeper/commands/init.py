@@ -1,8 +1,8 @@
 """`sweeper init`: writes a commented grid for a recipe, to start from.
 
-The grid can be planned unchanged, unless the recipe needs a value that cannot be guessed. The
-recipe's own interpreter reports its fields with their types, defaults and docs. For a script that is
-no recipe, the grid has a command with the options that its source declares.
+The grid can be planned unchanged, unless the recipe needs values, which are marked. The recipe's
+own interpreter reports its fields with their types, defaults and docs. For a script that is no
+recipe, the grid has a command with the options that its source declares.
 """
 
 import argparse
