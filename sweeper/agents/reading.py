@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sweeper.agents.answers import MOST, NOTICE, Marker, page
+from sweeper.agents.answers import MOST, Ours, Text, page
 from sweeper.agents.arguments import Cell, Either, Metric, Name, Number, RunName, Selectors, Size
 from sweeper.agents.workspace import Workspace
 from sweeper.results.selectors import pick
@@ -47,9 +47,9 @@ class Reading:
         report = analysis.analyze(self._workspace.registry, sweep, metric=metric, pictures=False)
         document = report.document
         keys = ("cell", "n", "mean", "low", "high", "diverged", "told_apart", "p")
-        told = document["verdict"]
+        told, grid = document["verdict"], document["next_grid"]
         return {
-            "text": told["text"],
+            "text": Text(told["text"], 8000),
             "kind": told["kind"],
             "best": told["best"],
             "tied": told["tied"][:20],
@@ -59,7 +59,7 @@ class Reading:
             "seeds_to_part": told["seeds_to_part"],
             "checkpoint": told["checkpoint"],
             "cells": [{key: row[key] for key in keys} for row in document["cells"][:20]],
-            "next_grid": None if document["next_grid"] is None else document["next_grid"]["yaml"],
+            "next_grid": None if grid is None else Ours(grid["yaml"]),
             "report": report.html_path,
         }
 
@@ -70,7 +70,7 @@ class Reading:
 
         found = analysis.versus(self._workspace.registry, a, b, metric=metric)
         document = found.document
-        return {**document, "cells": document["cells"][:MOST], "text": found.text}
+        return {**document, "cells": document["cells"][:MOST], "text": Text(found.text, 8000)}
 
     def record_result(
         self,
@@ -112,7 +112,7 @@ class Reading:
 
         found = self._workspace.registry.run(run)
         known, _ = read(found, summary_files(found.files, found.folders()))
-        words, marker = Words(found, known), Marker()
+        words = Words(found, known)
         kept = [one for one in known if search.lower() in words.text(one).lower()]
         if order == "last":
             kept.reverse()
@@ -127,19 +127,18 @@ class Reading:
                 "group": one.numbers.get("group_idx"),
                 "reward": one.numbers.get("total_reward"),
                 "said": [
-                    {"who": who[:40], "text": marker.mark(text)}
+                    {"who": Text(who, 40), "text": Text(text)}
                     for who, text in words.of(one).spoken[:20]
                 ],
             }
             for one in chosen.items
         ]
-        return {"notice": NOTICE, **chosen.under("rollouts", shown)}
+        return chosen.under("rollouts", shown)
 
     def items(
         self, run: RunName, only_wrong: bool = True, number: Number = 1, size: Size = 10
     ) -> dict[str, object]:
         """Return a run's answers in its last evaluations, question by question, with scores."""
-        marker = Marker()
         rows = self._workspace.registry.item_rows(run)
         kept = [
             row for row in rows if not only_wrong or (row["score"] is not None and row["score"] < 1)
@@ -147,15 +146,13 @@ class Reading:
         chosen = page(kept, number, size)
         shown = [
             {
-                **{key: row[key] for key in ("task", "item", "score")},
-                **{
-                    key: marker.mark(str(row[key] or ""), 1500)
-                    for key in ("prompt", "text", "answer")
-                },
+                **{key: Text(str(row[key] or ""), 200) for key in ("task", "item")},
+                "score": row["score"],
+                **{key: Text(str(row[key] or ""), 1500) for key in ("prompt", "text", "answer")},
             }
             for row in chosen.items
         ]
-        return {"notice": NOTICE, **chosen.under("items", shown)}
+        return chosen.under("items", shown)
 
     def logs(
         self, run: RunName, lines: Annotated[int, Field(ge=1, le=200)] = 40
@@ -164,15 +161,15 @@ class Reading:
         found = self._workspace.registry.run(run)
         text = "\n".join(found.log_tail(lines))
         told = {"run": f"{found.sweep}/{found.name}", "state": found.state.value}
-        return {"notice": NOTICE, **told, "log": Marker().mark(text, 20_000)}
+        return {**told, "log": Text(text, 20_000)}
 
-    def checkpoints(self, run: RunName) -> dict[str, object]:
-        """Return the checkpoints that a run has recorded, newest first."""
+    def checkpoints(self, run: RunName, number: Number = 1, size: Size = 20) -> dict[str, object]:
+        """Return a page of the checkpoints that a run has recorded, newest first."""
         found = self._workspace.registry.run(run)
         kept = ("attempt", "name", "batch", "epoch", "sampler_path", "state_path", "final")
         records = reversed(found.checkpoint_records())
         shown = [{key: one[key] for key in kept if key in one} for one in records]
-        return page(shown, 1, MOST).under("checkpoints")
+        return page(shown, number, size).under("checkpoints")
 
     def note(
         self,
@@ -190,8 +187,5 @@ class Reading:
 
         noted = Noted(text, tag, untag, star)
         found = mark(target, noted, root=self._workspace.root, by=self._workspace.by)
-        marker = Marker()
-        kept = found._replace(
-            notes=tuple(one._replace(text=marker.mark(one.text)) for one in found.notes[-MOST:])
-        )
-        return {"notice": NOTICE, **kept.record()}
+        notes = [{"text": Text(one.text), "by": one.by, "time": one.time} for one in found.notes]
+        return {**found.record(), "notes": notes[-MOST:]}

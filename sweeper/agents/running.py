@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sweeper.agents.answers import MOST, NOTICE, Marker, page
+from sweeper.agents.answers import MOST, Ours, Text, page
 from sweeper.agents.arguments import (
     Amount,
     Arguments,
@@ -169,13 +169,12 @@ class Running:
     def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, object]:
         """Return what is wrong with the runs of a sweep, the evidence, and what to do about it."""
         found = self._workspace.registry.sweep(sweep)
-        marker = Marker()
         raised = [
             {"run": one.name, "rule": one.rule, "time": one.time, "key": one.key,
-             "step": one.step, "evidence": marker.mark(one.message, 500), "advice": one.advice}
+             "step": one.step, "evidence": Text(one.message, 500), "advice": one.advice}
             for one in alarms_of(found, found.runs)
         ]  # fmt: skip
-        return {"notice": NOTICE, **page(raised, number, size).under("alarms")}
+        return page(raised, number, size).under("alarms")
 
     async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
         """Stop runs of a sweep that an agent has launched, for good; []: all of them. Returns
@@ -192,14 +191,14 @@ class Running:
         if done is None:
             task.add_done_callback(_forget)
             return {"sweep": sweep, "still_stopping": True}
-        told = dict(Counter(one.why for one in done))
+        told = dict(Counter(Ours(one.why) for one in done))
         return {"sweep": sweep, "still_stopping": False, "runs": told}
 
     def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
         """Start failed runs again, of a sweep that an agent has launched; []: all that failed.
         Each counts as one more run of the budget, and the sweep's own budget applies to them."""
         done = self._workspace.retry(sweep, runs)
-        return {"sweep": sweep, "runs": dict(Counter(one.why for one in done))}
+        return {"sweep": sweep, "runs": dict(Counter(Ours(one.why) for one in done))}
 
 
 def _mark_of(sweep: Sweep) -> str:

@@ -16,7 +16,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import ToolAnnotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sweeper.agents.answers import NOTICE, Marker
+from sweeper.agents.answers import NOTICE, Marker, answered, masked
 from sweeper.agents.grids import find_grid, grid_names
 from sweeper.agents.reading import Reading
 from sweeper.agents.running import Running
@@ -57,7 +57,7 @@ def make_server(workspace: Workspace) -> "MCPServer[object]":
     """Make the server of a workspace."""
     from sweeper import __version__
 
-    tools = [_tool(workspace, function) for function in every_tool(workspace)]
+    tools = [_tool(function) for function in every_tool(workspace)]
     server: MCPServer[object] = MCPServer(
         "sweeper", instructions=_ABOUT, version=__version__, tools=tools, log_level="ERROR"
     )
@@ -66,13 +66,13 @@ def make_server(workspace: Workspace) -> "MCPServer[object]":
     return server
 
 
-def _tool(workspace: Workspace, function: Callable[..., object]) -> Tool:
-    """Make a tool of a function: its errors become answers, its answers hold no secrets, and
-    unknown arguments are refused. The fields of an `asked` parameter become the tool's
+def _tool(function: Callable[..., object]) -> Tool:
+    """Make a tool of a function: its errors become answers, its answers are prepared by `answered`,
+    and unknown arguments are refused. The fields of an `asked` parameter become the tool's
     arguments."""
     name = function.__name__
     made = Tool.from_function(
-        _guarded(workspace, function),
+        _guarded(function),
         name=name,
         description=inspect.getdoc(function),
         annotations=ToolAnnotations(
@@ -92,37 +92,37 @@ def _tool(workspace: Workspace, function: Callable[..., object]) -> Tool:
     return made
 
 
-def _guarded(workspace: Workspace, function: Callable[..., object]) -> Callable[..., object]:
+def _guarded(function: Callable[..., object]) -> Callable[..., object]:
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def call_later(*args: object, **kwargs: object) -> object:
-            with _errors_as(ToolError, workspace):
-                return workspace.answer(await function(*args, **kwargs))
+            with _errors_as(ToolError):
+                return answered(await function(*args, **kwargs))
 
         return call_later
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
-        with _errors_as(ToolError, workspace):
-            return workspace.answer(function(*args, **kwargs))
+        with _errors_as(ToolError):
+            return answered(function(*args, **kwargs))
 
     return call
 
 
 @contextmanager
-def _errors_as(kind: type[Exception], workspace: Workspace) -> Generator[None]:
+def _errors_as(kind: type[Exception]) -> Generator[None]:
     """Raise errors of sweeper as the protocol's own, without secrets."""
     try:
         yield
     except SweeperError as error:
-        raise kind(workspace.answer(str(error))) from None
+        raise kind(str(masked(str(error)))) from None
 
 
 def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
     def resource(find: Callable[[], str]) -> str:
-        with _errors_as(ResourceError, workspace):
-            return str(workspace.answer(find()[:_LONGEST]))
+        with _errors_as(ResourceError):
+            return str(masked(find()[:_LONGEST]))
 
     @server.resource("sweeper://grids", mime_type="text/plain")
     def grids() -> str:

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
+from sweeper.agents.answers import quoted
 from sweeper.agents.grids import find_below
 from sweeper.agents.workspace import GridPreview, Workspace
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, SweeperError, UsageError
@@ -215,15 +216,16 @@ class Sessions:
         `UsageError` for a session that is over."""
         now = self.find(session.name)
         if now.run.is_finished:
-            why = f": {now.run.explained}" if now.run.explained else ""
+            why = f": {quoted(now.run.explained)}" if now.run.explained else ""
             raise UsageError(
                 f"the session {session.name} is over: it has {now.run.state.value}{why}. Begin "
                 "another (another name or seed), from a checkpoint of this one if it is to go on"
             )
         if (held := self._held_reason(now)) is not None:
             raise UsageError(
-                f"{now.name} is held: {held}. For a session: init_{now.kind} again, all alike, "
-                "with the tokens, usd or hours that it may use more; it does then what was ordered"
+                f"{now.name} is held: {quoted(held)}. For a session: init_{now.kind} again, all "
+                "alike, with the tokens, usd or hours that it may use more; it does then what was "
+                "ordered"
             )
         if not read_status(Sweep(self._store, now.run.sweep)).launcher:
             from sweeper.launcher.launching import resume

@@ -9,7 +9,7 @@ from typing import Annotated
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel, ConfigDict, Field
 
-from sweeper.agents.answers import NOTICE, Marker
+from sweeper.agents.answers import Ours, Text, quoted
 from sweeper.agents.arguments import Amount, Arguments
 from sweeper.agents.sessions import Grading, Kind, Service, Session, Sessions, Spec
 from sweeper.agents.workspace import Workspace
@@ -277,7 +277,7 @@ class Training:
         try:
             found = await self._answer(ctx, live, number, ordered, seconds)
         except UsageError as error:
-            found = {"order": number, "done": False, "error": str(error)}
+            found = {"order": number, "done": False, "error": Ours(error)}
         return {**told, "last_order": last, "result": {"kind": ordered.get("kind"), **found}}
 
     def _standing(self, live: Session) -> dict[str, object]:
@@ -372,7 +372,7 @@ class Training:
                 reported = now
             await asyncio.sleep(_LOOK_SECONDS)
         if "error" in found:
-            raise UsageError(str(found["error"]))
+            raise UsageError(quoted(str(found["error"])))
         if order["kind"] == "finish":
             await self._until_over(live, deadline)
         return {"done": True, **_shown(found)}
@@ -392,12 +392,11 @@ def _plain(problems: Sequence[Problem]) -> list[dict[str, str]]:
 
 
 def _shown(answer: Mapping[str, object]) -> dict[str, object]:
-    """Return an answer with the model's text marked as data."""
+    """Return an answer, with the texts of the model as data in any case."""
     if "samples" not in answer:
         return dict(answer)
-    marker = Marker()
-    marked = [
-        [{**one, "text": marker.mark(str(one["text"]))} for one in map(table_of, list_of(several))]
+    samples: list[list[dict[str, object]]] = [
+        [{**one, "text": Text(str(one["text"]))} for one in map(table_of, list_of(several))]
         for several in list_of(answer["samples"])
     ]
-    return {"notice": NOTICE, **answer, "samples": marked}
+    return {**answer, "samples": samples}

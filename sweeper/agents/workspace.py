@@ -215,13 +215,6 @@ class Workspace:
         except NotFound:
             return False
 
-    def answer(self, found: object) -> object:
-        """Return an answer without secrets."""
-        from sweeper.agents.answers import masked
-        from sweeper.storage.documents import strict
-
-        return masked(strict(found))
-
 
 def _listed(left: Mapping[str, float]) -> str:
     """Format as `runs 3, tokens 1000`."""

@@ -64,7 +64,7 @@ async def go_on(agents: ModuleType, url: str, grids: Path) -> None:
         assert higher["launched"]
         assert (await until_over(agents, other, "higher"))["states"] == {"succeeded": 4}
         verdict = await agents.ask(one, "verdict", sweep="higher")
-        assert verdict["text"].startswith("higher: ") and verdict["best"] == "lr=3e-2"
+        assert ">higher: " in verdict["text"] and verdict["best"] == "lr=3e-2"
         cell = verdict["best"]
         # The next grid is the report's own, as far as the budget goes.
         (grids / "next.yaml").write_text(verdict["next_grid"])

@@ -188,7 +188,7 @@ def test_orders_come_one_by_one_and_who_comes_second_is_told_so(bench: Bench) ->
     bench.answer(2, error="data[0]: no")
     assert refused.structured_content["order"] == 2
     (told,) = bench.ask(("session", {"session": S, "order": 2}))
-    assert told.structured_content["result"]["error"] == "data[0]: no"
+    assert ">data[0]: no</data-" in told.structured_content["result"]["error"]
     assert [(o["kind"], o["steps"], o["data"]) for o in bench.asked()] == [
         ("train", 3, []), ("train", 3, [PLAIN]),
     ]  # fmt: skip
@@ -236,7 +236,7 @@ def test_a_session_that_has_spent_its_budget_waits_for_more(
     step = ("train_grpo_step", {"session": "agent-new/seed=0"})
     refused, again, more = bench.ask(step, ("init_grpo", given(settings=SMALL)), begin)
     for found in (refused, again, more):  # the last one's launch is only counted here
-        assert found.is_error and f"is held: {held}" in found.content[0].text
+        assert found.is_error and f">{held}</data-" in found.content[0].text
     assert "init_grpo again" in refused.content[0].text
     assert [one.plan.budget.tokens for one in bench.launched] == [300, 600]
 
