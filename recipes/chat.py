@@ -103,7 +103,8 @@ def short_enough(items: Sequence[T], sizes: Sequence[int], max_length: int, kind
             f"max_length={max_length} leaves nothing: the shortest {kind} has {min(sizes)} tokens"
         )
     if len(kept) < len(items):
-        print(f"{len(items) - len(kept)} of {len(items)} {kind}s left out: max_length")
+        count = f"{len(items) - len(kept)} of {len(items)} {kind}s"
+        print(f"{count} left out: longer than max_length={max_length}", flush=True)
     return kept
 
 

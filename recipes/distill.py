@@ -300,7 +300,13 @@ class OffPolicy(sft.SupervisedTrainer):
                 tokens = list(sequence.tokens)
                 weights = [0.0] * len(prompt) + [1.0] * len(tokens)
                 found.append(chat.Example(prompt + tokens, weights, len(prompt)))
-        print(f"{len(found)} of {len(data.train)} questions answered by the teacher", flush=True)
+        for what, count in (
+            (f"left out: longer than max_length={config.max_length}", len(data.train) - len(asked)),
+            (f"left out: no end within max_tokens={config.max_tokens}", len(asked) - len(found)),
+            ("answered by the teacher", len(found)),
+        ):
+            if count:
+                print(f"{count} of {len(data.train)} questions {what}", flush=True)
         if not found:
             raise service.RecipeError(
                 f"the teacher ended no answer within max_tokens={config.max_tokens}"

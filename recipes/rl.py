@@ -250,7 +250,9 @@ class GroupTrainer(Trainer):
                 f"{self.config.max_tokens} to answer it"
             )
         if left_out := len(conversations) - len(found):
-            print(f"{left_out} of {len(conversations)} questions left out: max_length")
+            count = f"{left_out} of {len(conversations)} questions"
+            limit = f"max_length={self.config.max_length}, with max_tokens for the answer"
+            print(f"{count} left out: longer than {limit}", flush=True)
         return found
 
     def text(self, tokens: list[int]) -> str:
