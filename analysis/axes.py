@@ -29,9 +29,9 @@ from sweeper.analysis.contrasts import (
     weigh,
 )
 from sweeper.analysis.distributions import range_tail
-from sweeper.analysis.edges import by_ratios, ordered
+from sweeper.analysis.edges import by_ratios
 from sweeper.analysis.inference import CONFIDENCE, Estimate
-from sweeper.analysis.settings import level
+from sweeper.analysis.settings import level, ordered
 
 __all__ = [
     "Axis",
@@ -210,23 +210,28 @@ def _level(text: str, number: float | None, cells: list[Cell], ranking: Ranking)
 
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
-    """Ordered axes with three values or more along which every step improves and whose ends
-    differ at 5 %, shared by all `axes` (Bonferroni)."""
+    """Ordered axes with three values or more along which every step improves, and whose ends and
+    last step differ at 2.5 %, shared by all `axes` (Bonferroni): past a turn the last step does
+    not. Edges have the other half of the level."""
     found: list[Trend] = []
-    family = max(sum(axis.matched for axis in axes), 1)
+    family = 2 * max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
         means = [sign * entry.mean for entry in axis.levels]
         steps = [b - a for a, b in pairwise(means)]
         monotone = all(step > 0 for step in steps) or all(step < 0 for step in steps)
         if not axis.matched or axis.ends is None or len(means) < 3 or not monotone:
             continue
-        p = axis.ends.p
-        if p is not None and p * family <= 1 - CONFIDENCE:
+        toward = axis.steps[0] if axis.best == 0 else axis.steps[-1]
+        if _told(axis.ends, family) and _told(toward, family):
             side = "smallest" if axis.best == 0 else "largest"
             # All steps at once: each has to pass, so none pays for the others.
-            every = all(s.p is not None and s.p * family <= 1 - CONFIDENCE for s in axis.steps)
+            every = all(_told(step, family) for step in axis.steps)
             found.append(Trend(axis.key, side, axis.ends, every))
     return found
+
+
+def _told(found: Estimate, family: int) -> bool:
+    return found.p is not None and found.p * family <= 1 - CONFIDENCE
 
 
 def find_crossings(

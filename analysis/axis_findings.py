@@ -9,6 +9,7 @@ from sweeper.analysis.blocks import Blocks
 from sweeper.analysis.cells import Cell
 from sweeper.analysis.findings import Finding, names_of
 from sweeper.analysis.inference import CONFIDENCE
+from sweeper.analysis.places import Place
 from sweeper.analysis.surface import AxisEffect, Share, Surface
 
 __all__ = ["KINDS", "AxesTold", "tell_axes"]
@@ -32,6 +33,7 @@ class AxesTold(NamedTuple):
     left_out: Sequence[Cell] = ()
     """Cells with a value that are left out, because runs of them diverged, or failed in a way
     that leaves their quality unknown."""
+    places: Sequence[Place] = ()
 
 
 def tell_axes(found: AxesTold) -> Iterator[Finding]:
@@ -40,6 +42,7 @@ def tell_axes(found: AxesTold) -> Iterator[Finding]:
         yield from _in_blocks(found.blocks)
     if found.surface is not None:
         yield from _modelled(found.surface, {trend.axis for trend in found.trends})
+    yield from map(_place, found.places)
     yield from map(_trend, found.trends)
     yield from map(_crossing, found.crossings)
     yield from _flat(found.axes)
@@ -112,7 +115,12 @@ def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
         yield Finding("not_modelled", "note", " ".join(filter(None, (text, more))))
 
 
+_LITTLE = 0.005
+
+
 def _share(found: Share) -> str:
+    if found.high < _LITTLE:
+        return "less than 1 %, but real"
     low, high = (labels.percent(bound) for bound in (found.low, found.high))
     return f"{labels.percent(found.value)}, {low} to {high}"
 
@@ -123,23 +131,24 @@ def _shape(axis: AxisEffect) -> Finding | None:
         return Finding(
             "trend", "note", text, (), {"axis": axis.key, "side": axis.side, "p": axis.p}
         )
-    if not axis.numeric:
-        return None
-    low, high = map(labels.place, axis.between)
-    ends = (axis.xs[0], axis.xs[-1])
-    if axis.between[0] == ends[0] or axis.between[1] == ends[1]:
-        return None  # an end is among what the noise allows: no optimum is told
-    text = (
-        f"{axis.key}: best inside what was tried, near {labels.place(axis.best)} "
-        f"(95 %: {low} to {high}, if its curve is a parabola)."
-    )
-    evidence = {
-        "axis": axis.key,
-        "best": axis.best,
-        "low": axis.between[0],
-        "high": axis.between[1],
-    }
+    return None
+
+
+def _place(found: Place) -> Finding:
+    if found.counts:
+        named = [f"{labels.brief(value)} in {count}" for value, count in found.counts]
+        (value, count), rows = found.counts[0], _rows(found)
+        text = f"{found.axis}: {labels.brief(value)} is best in {count} of {found.of} {rows}"
+        text += f", {labels.listed(named[1:], 4)}." if named[1:] else "."
+    else:
+        low, high = labels.place(found.low), labels.place(found.high)
+        text = f"{found.axis}: the best {found.of} of {found.cells} cells have {low} to {high}."
+    evidence = {**found._asdict(), "counts": [list(each) for each in found.counts]}
     return Finding("optimum", "note", text, (), evidence)
+
+
+def _rows(found: Place) -> str:
+    return "combinations of the other settings" if found.rows == "row" else f"{found.rows} values"
 
 
 def _trend(found: Trend) -> Finding:

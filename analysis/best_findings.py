@@ -3,6 +3,7 @@ best. Pure."""
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from sweeper.analysis import labels
@@ -126,9 +127,9 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
                 "lead is judged by its own noise."
             )
         text = text.strip()
-        if apart:
-            text += f" {labels.plural(len(apart), 'cell is', 'cells are')} worse beyond the noise."
-        return Finding("tied", "warning", text, names, evidence)
+        worse = [cell for cell in apart if ranking.comparisons[cell.name].beyond]
+        evidence["worse"] = [cell.name for cell in worse]
+        return Finding("tied", "warning", text + _unlikely(apart, worse), names, evidence)
     nearest = max(apart, key=lambda cell: ranking.comparisons[cell.name].p)
     compared = ranking.comparisons[nearest.name]
     low, high = compared.interval()
@@ -145,6 +146,20 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
             f"{short_name(nearest)}, is {by.worse(by.interval)}, 95 % for all at once."
         )
     return Finding("separated", "good", text, names, evidence)
+
+
+def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
+    """What is said of the cells outside the set that may be the best. Each was left out by a test
+    of its own; "worse" are those whose differences hold for all at once."""
+    if not apart:
+        return ""
+    text = f" {labels.plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
+    if not worse:
+        return f"{text}."
+    if len(worse) == len(apart):
+        return f"{text}, and worse beyond the noise."
+    verb = "is" if len(worse) == 1 else "are"
+    return f"{text}; of these {labels.listed(names_of(worse), 3)} {verb} worse beyond the noise."
 
 
 def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:

@@ -74,9 +74,12 @@ def _checks(
     yield Check("Beyond the noise?", told, (ahead == total) if known else None)
     fewest = min(block.best.summary.n for block in judged if block.best is not None)
     yield Check("Seeds", f"{fewest} or more for each best", fewest > 2)
-    ends = sum(any(not edge.stopped for edge in block.edges) for block in judged)
+    edges = [[edge for edge in block.edges if not edge.stopped] for block in judged]
+    told = sum(any(edge.told for edge in own) for own in edges)
+    ends = sum(map(bool, edges))
     inside = f"at an end in {ends} of {total} {by}" if ends else "yes"
-    yield Check("Inside the grid?", inside, not ends)
+    inside += f", better there beyond the noise in {told}" if told else ""
+    yield Check("Inside the grid?", inside, False if told else None if ends else True)
     yield whole(data, findings)
     yield wholly_stable(data, ranking, findings)
 
@@ -87,12 +90,12 @@ def _steps(
     yield from failures(data)
     beyond: Counter[tuple[str, str]] = Counter()
     for block in blocks.blocks:
-        beyond.update({(e.axis, e.side) for e in block.edges if not e.stopped})
+        beyond.update({(e.axis, e.side) for e in block.edges if e.told and not e.stopped})
     for (axis, side), count in beyond.most_common():
         way = "larger" if side == "largest" else "smaller"
         yield (
-            f"Try {way} values of {axis} for the {labels.plural(count, 'block')} whose best lies "
-            f"at the {side} one tried."
+            f"Try {way} values of {axis}: in {labels.plural(count, 'block')} the {side} value "
+            "tried is better than the one before it beyond the noise."
         )
     kind = following.kind if following is not None else ""
     runs = labels.plural(following.runs, "new run") if following is not None else ""

@@ -8,14 +8,15 @@ from functools import cached_property
 from typing import Any
 
 from sweeper.analysis.frames import RunData, SweepData
-from sweeper.analysis.inference import on_logits
 from sweeper.analysis.keys import bounds_of
-from sweeper.analysis.noise import UNKNOWN, Noise, fit_noise
-from sweeper.analysis.settings import settings
+from sweeper.analysis.noise import UNKNOWN, Noise, fit_noise, paired, with_failed
+from sweeper.analysis.settings import ordered, settings
 from sweeper.analysis.statistics import (
+    Chosen,
     Comparison,
     Summary,
     against_best,
+    confidence,
     contenders,
     summarise,
     summarise_chosen,
@@ -230,6 +231,7 @@ def rank(data: SweepData) -> Ranking:
     passed_over = tuple(cell for cell in ahead if cell.diverged)
     held_back = tuple(cell for cell in ahead if cell.failed and not cell.diverged)
     found = Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds)
+    found = replace(found, worst=worst if bound else None)
     chosen, of = as_chosen(found, best, comparisons, sign)
     ordered = tuple(chosen if cell is best else cell for cell in ordered)
     found = replace(found, cells=ordered, best=chosen, chosen_of=of)
@@ -243,11 +245,15 @@ def as_chosen(
     chosen, and the number of cells that it allows for."""
     others = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
     of = contenders(comparisons, [cell.name for cell in others])
-    noise = ranking.noise
-    spread = noise.noisier.get(best.name) or noise.of(best.name)
-    if spread is None:
+    if ranking.noise.of(best.name) is None:
         return best, of
-    found = summarise_chosen(best.values, ranking.scale, spread, of, sign)
+    chosen = Chosen(best.name, of, sign, confidence(comparisons))
+    found = summarise_chosen(best.values, ranking.scale, ranking.noise, chosen)
+    if best.failed and ranking.worst is not None:
+        # Its failed runs may have had the worst value of all, which moves the end on that side.
+        values = [*best.values, *[ranking.worst] * best.failed]
+        other = summarise_chosen(values, ranking.scale, ranking.noise, chosen)
+        found = found._replace(**({"high": other.high} if sign > 0 else {"low": other.low}))
     return replace(best, summary=_within(found, ranking.bounds)), of
 
 
@@ -285,7 +291,8 @@ def _cells(
         bare = [replace(cell, assumed=(worst,) * cell.failed) for cell in bare]
     scale = choose_scale(cell.values for cell in bare)
     uneven = uneven_best(data, bare) is not None
-    noise = UNKNOWN if uneven else _noise(data, bare, scale)
+    shares = bounds == (0.0, 1.0)
+    noise = UNKNOWN if uneven else _noise(data, bare, scale, keys, shares=shares)
     cells = [
         replace(cell, summary=_within(summarise(cell.values, scale, noise.of(cell.name)), bounds))
         for cell in bare
@@ -321,7 +328,9 @@ def _worst(data: SweepData) -> float | None:
     return max(values, key=lambda value: data.sign * value, default=None)
 
 
-def _noise(data: SweepData, cells: Sequence[Cell], scale: Scale) -> Noise:
+def _noise(
+    data: SweepData, cells: Sequence[Cell], scale: Scale, keys: Sequence[str], *, shares: bool
+) -> Noise:
     lent = {
         sweep: {
             name: on_scale(own, scale)
@@ -332,9 +341,25 @@ def _noise(data: SweepData, cells: Sequence[Cell], scale: Scale) -> Noise:
     }
     asked = "auto" if data.metric is None else data.metric.noise
     own = {cell.name: on_scale(cell.values, scale) for cell in cells}
-    return fit_noise(
-        own, "own" if asked == "own" else "pooled" if asked == "pooled" else "auto", lent
-    )
+    rule = "own" if asked == "own" else "pooled" if asked == "pooled" else "auto"
+    found = fit_noise(own, rule, lent, _positions(cells, keys), shares=shares)
+    counted = [cell for cell in cells if cell.counted and not cell.diverged]
+    found = paired(found, {cell.name: cell.by_seed(scale) for cell in counted})
+    worst = _worst(data)
+    if worst is None or data.metric is None or data.metric.failed != "bound":
+        return found
+    failed = {cell.name: cell.failed for cell in cells}
+    return with_failed(found, own, failed, on_scale([worst], scale)[0])
+
+
+def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The position of each cell along the axes of three numbers or more, by rank."""
+    found: dict[str, dict[str, float]] = {}
+    for key in keys:
+        values = ordered(key, [cell.settings for cell in cells])
+        if len(values) > 2 and all(key in cell.settings for cell in cells):
+            found[key] = {c.name: float(values.index(c.settings[key])) for c in cells}
+    return found
 
 
 def _bounds(data: SweepData) -> tuple[float, float]:
@@ -359,10 +384,6 @@ def _bounds(data: SweepData) -> tuple[float, float]:
 def _within(found: Summary, bounds: tuple[float, float]) -> Summary:
     if found.mean is None or found.low is None or found.high is None:
         return found
-    if bounds == (0.0, 1.0) and 0 < found.mean < 1:
-        low = on_logits(found.mean, found.mean - found.low)[0]
-        high = on_logits(found.mean, found.high - found.mean)[1]
-        return found._replace(low=low, high=high)
     return found._replace(low=max(found.low, bounds[0]), high=min(found.high, bounds[1]))
 
 

@@ -116,10 +116,11 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
     ]
     tied, apart = (sum(mark[1] == kind for mark in marks) for kind in ("tied", "apart"))
     bests = len(set(ranking.leaders.values()))
-    told = f"the best, {tied} not told apart from it, {apart} worse"
+    told = f"the best, {tied} not told apart from it, {apart} unlikely to be the best"
     if bests:
         told = (
-            f"the best of {bests} blocks, {tied} not told apart from that of theirs, {apart} worse"
+            f"the best of {bests} blocks, {tied} not told apart from that of theirs, {apart} "
+            "unlikely to be the best"
         )
     return {
         "marks": marks,
@@ -184,7 +185,9 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
     ratio = comparison.ratio
     change = _change(comparison) if ratio is None else labels.ratio(ratio)
     if comparison.told_apart:
-        return "apart", "worse", f"{change}, {p}"
+        # A lone best is ahead of each; else "worse" needs an interval that holds for all at once.
+        sure = comparison.beyond or (ranking.best is not None and not ranking.tied)
+        return "apart", "worse" if sure else "unlikely the best", f"{change}, {p}"
     return "tied", "not told apart", f"{change}, {p}"
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from sweeper.analysis.axes import Axis
 from sweeper.analysis.behaviour import BINS, Behaviour, CellBehaviour
 from sweeper.analysis.cells import Ranking
-from sweeper.analysis.edges import ordered
 from sweeper.analysis.figures import MUTED, PALETTE, colour_of, tones
 from sweeper.analysis.findings import cell_text
 from sweeper.analysis.labels import place
@@ -26,7 +25,7 @@ from sweeper.analysis.layouts import (
     rounded,
 )
 from sweeper.analysis.regression import log_spread
-from sweeper.analysis.settings import level
+from sweeper.analysis.settings import level, ordered
 from sweeper.analysis.tasks import LEVELS, Tasks
 from sweeper.analysis.tradeoffs import Tradeoff
 from sweeper.results.cells import Scale

@@ -19,8 +19,10 @@ from sweeper.analysis.inference import Estimate, contrast, paired
 from sweeper.analysis.layouts import layout, plain, rounded
 from sweeper.analysis.noise import fit_noise
 from sweeper.analysis.statistics import (
+    Chosen,
     Summary,
     against_best,
+    confidence,
     contenders,
     summarise,
     summarise_chosen,
@@ -63,7 +65,8 @@ class Compared:
         if self.tied:
             text += f"; not told apart from {labels.listed(self.tied)}"
         if self.told_apart:
-            text += f"; {labels.plural(len(self.told_apart), 'cell')} worse beyond the noise"
+            what = "unlikely to be the best" if self.tied else "worse beyond the noise"
+            text += f"; {labels.plural(len(self.told_apart), 'cell')} {what}"
         return text
 
     @property
@@ -109,9 +112,11 @@ def compare(
     order = sorted(summaries, key=lambda name: sign * (summaries[name].mean or 0.0))
     best = order[0] if order else None
     compared = against_best(values, best, noise, sign, scale) if best is not None else {}
-    if best is not None and (spread := noise.of(best)) is not None:
+    if best is not None:
         of = contenders(compared, order[1:])
-        summaries[best] = summarise_chosen(values[best], scale, spread, of, sign)
+        summaries[best] = summarise_chosen(
+            values[best], scale, noise, Chosen(best, of, sign, confidence(compared))
+        )
     return Compared(
         metric=metric,
         goal=goal,

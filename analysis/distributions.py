@@ -17,10 +17,12 @@ import numpy as np
 from sweeper.analysis.series import Floats
 
 __all__ = [
+    "beta_quantile",
     "digamma",
     "lower_tail_f",
     "maximum_quantile",
     "maximum_tail",
+    "normal_tail",
     "range_quantile",
     "range_tail",
     "student_quantile",
@@ -142,6 +144,16 @@ def maximum_tail(statistic: float, of: int, df: float) -> float:
 def maximum_quantile(share: float, of: int, df: float) -> float:
     """The quantile of the studentized maximum at probability `share`, which is at least 1/2."""
     return _where(lambda value: maximum_tail(value, of, df), 1 - share)
+
+
+def normal_tail(statistic: float) -> float:
+    """The probability that a standard normal value is at least `statistic`."""
+    return float(_special().ndtr(-statistic))
+
+
+def beta_quantile(share: float, a: float, b: float) -> float:
+    """The quantile of the beta distribution at probability `share`."""
+    return float(_special().betaincinv(a, b, share))
 
 
 def trigamma(x: Any) -> Any:

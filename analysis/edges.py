@@ -16,10 +16,9 @@ from typing import Any
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.contrasts import over_pairs, rest, usable, weigh
 from sweeper.analysis.inference import CONFIDENCE, Estimate
-from sweeper.analysis.settings import level
-from sweeper.metrics import as_float
+from sweeper.analysis.settings import level, ordered
 
-__all__ = ["Edge", "by_ratios", "find_edges", "judge_edges", "ordered"]
+__all__ = ["Edge", "by_ratios", "find_edges", "judge_edges"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,8 @@ def judge_edges(
         for edge in find_edges(best.settings, good, planned, alone=alone)
         if not any(_beside(other, best.settings, edge.axis) for other in equal)
     ]
-    family = max(len(_ordered_axes(best, good)), 1) * max(blocks, 1)
+    # Trends are claims of the same kind, and have the other half of the level.
+    family = 2 * max(len(_ordered_axes(best, good)), 1) * max(blocks, 1)
     return [_judged(edge, best, ranking, sign, family) for edge in found]
 
 
@@ -155,15 +155,6 @@ def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
         elif value == edge.inner:
             inner[rest(cell, edge.axis)] = cell
     return [(cell, inner[row]) for row, cell in ends.items() if row in inner]
-
-
-def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The distinct values of a setting, ascending; none if one of them is not a finite number."""
-    found = [cell[axis] for cell in cells if axis in cell]
-    numbers = [as_float(value) for value in found]
-    if any(number is None or not math.isfinite(number) for number in numbers):
-        return []
-    return sorted(set(found))
 
 
 def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:

@@ -6,7 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sweeper.analysis.distributions import student_quantile, student_tail
+from sweeper.analysis.distributions import (
+    beta_quantile,
+    normal_tail,
+    student_quantile,
+    student_tail,
+)
 
 __all__ = [
     "CONFIDENCE",
@@ -20,6 +25,7 @@ __all__ = [
     "paired_with",
     "pass_at_k",
     "seeds_to_part",
+    "share_bounds",
     "student",
     "true_gap",
     "wilson",
@@ -118,6 +124,16 @@ def counted_share(share: float, items: int) -> tuple[float, float]:
     """Bounds of a share of this many items when nothing else tells the noise: Wilson's interval
     of the nearest count."""
     return wilson(min(max(round(share * items), 0), items), items)
+
+
+def share_bounds(share: float, answers: float, below: float, above: float) -> tuple[float, float]:
+    """Bounds of a share of so many answers, `below` and `above` being how many standard errors
+    those of a normal mean would be away (Jeffreys' interval: Brown, Cai and DasGupta,
+    *Statistical Science* 16(2), 2001). They never leave 0 and 1."""
+    right, wrong = share * answers + 0.5, (1 - share) * answers + 0.5
+    low = beta_quantile(normal_tail(below), right, wrong) if share > 0 else 0.0
+    high = 1 - beta_quantile(normal_tail(above), wrong, right) if share < 1 else 1.0
+    return low, high
 
 
 def on_logits(mean: float, reach: float) -> tuple[float, float]:

@@ -58,6 +58,9 @@ PAIRED = 6
 """The number of first cells that are compared in pairs."""
 
 _SHOWN = 12
+_DRAWS = 4000
+_NO_CHANCE = 0.01
+"""Cells with a smaller p value had no chance of being chosen as the best."""
 _ALONE = 8
 
 
@@ -112,8 +115,8 @@ class ItemCell:
 @dataclass(frozen=True)
 class Parted:
     """A cell compared with the best by items. `difference` is its mean minus the best's, with a
-    95 % interval. It scores more than the best on `better` items, less on `worse` items. `p` is
-    corrected for the number of cells compared with the best."""
+    95 % interval. It scores more than the best on `better` items, less on `worse` items. Interval
+    and `p` are corrected for all pairs of cells, among which the best was picked."""
 
     cell: str
     difference: float
@@ -346,16 +349,20 @@ def compare(
     ]
     unsolved = [one for one in found if max(one.scores) <= 0]
     spread = sorted(found, key=lambda one: (min(one.scores) - max(one.scores), one.item))
+    parted = tuple(
+        _parted(cell, order[0], tables, luck, groups, shares=shares) for cell in order[1:]
+    )
+    close = [order[0], *(one.cell for one in parted if one.p > _NO_CHANCE)]
+    chosen = _chosen_reach({cell: tables[cell] for cell in close}, luck, groups)
     return Compared(
         task=task,
         items=len(shared),
         known=len({item for run in runs for item in run}),
         cells=tuple(
-            _cell(cell, tables[cell], luck.get(cell), groups, shares=shares) for cell in order
+            _cell(cell, tables[cell], luck.get(cell), groups, least, shares=shares)
+            for cell, least in zip(order, [chosen, *[0.0] * (len(order) - 1)], strict=True)
         ),
-        parted=tuple(
-            _parted(cell, order[0], tables, luck, groups, shares=shares) for cell in order[1:]
-        ),
+        parted=parted,
         apart=tuple(one for one in spread[:_SHOWN] if max(one.scores) > min(one.scores)),
         unsolved=tuple(unsolved[:_SHOWN]),
         unsolved_count=len(unsolved),
@@ -394,16 +401,64 @@ def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | N
     return found if len(numbers) > 1 else None
 
 
+def _chosen_reach(
+    tables: Mapping[str, Floats], luck: Mapping[str, Luck], groups: Sequence[int] | None
+) -> float:
+    """How far the mean of the best of these cells lies above its true value with probability
+    1 - `CONFIDENCE` at most, if all are equally good. Cells answer the same questions, so what
+    questions do to all of them alike was not chosen: their means are drawn with the covariance
+    that they have over the items, and with the variance that runs add."""
+    if len(tables) < 2:
+        return 0.0
+    means = np.array([table.mean(axis=0) for table in tables.values()])
+    rest, count = means - means.mean(axis=1, keepdims=True), means.shape[1]
+    if groups is not None:
+        rest = np.array([np.bincount(np.asarray(groups), own) for own in rest])
+    parts = rest.shape[1]
+    spread = rest @ rest.T * parts / ((parts - 1) * count**2)
+    runs = [luck.get(cell) for cell in tables]
+    sizes = [len(table) for table in tables.values()]
+    spread -= np.diag([0.0 if r is None else r.rest / n for r, n in zip(runs, sizes, strict=True)])
+    values, vectors = np.linalg.eigh(spread)
+    rng = np.random.default_rng(14)
+    drawn: Floats = (
+        rng.standard_normal((_DRAWS, len(values))) @ (vectors * np.sqrt(values.clip(0))).T
+    )
+    drawn /= np.sqrt(rng.chisquare(parts - 1, (_DRAWS, 1)) / (parts - 1))
+    added = np.array(
+        [0.0 if r is None else r.variance / n for r, n in zip(runs, sizes, strict=True)]
+    )
+    if luck:
+        df = min(r.df for r in luck.values())
+        thick = np.sqrt(rng.chisquare(df, (_DRAWS, 1)) / df)
+        drawn += rng.standard_normal(drawn.shape) * np.sqrt(added) / thick
+    return float(np.quantile(drawn.max(axis=1), CONFIDENCE))
+
+
 def _cell(
-    cell: str, table: Floats, luck: Luck | None, groups: Sequence[int] | None, *, shares: bool
+    cell: str,
+    table: Floats,
+    luck: Luck | None,
+    groups: Sequence[int] | None,
+    least: float,
+    *,
+    shares: bool,
 ) -> ItemCell:
+    """A cell with its interval, which reaches down by `least` or more."""
     found = level(table, luck, groups)
     reach = found.reach()
-    low, high = found.value - reach, found.value + reach
+    below = max(reach, least)
+    low, high = found.value - below, found.value + reach
     if shares:
         inside = 0 < found.value < 1 and reach > 0
         count = table.shape[1] if groups is None else max(groups) + 1
-        low, high = on_logits(found.value, reach) if inside else counted_share(found.value, count)
+        if inside:
+            high = on_logits(found.value, reach)[1]
+            # Well inside 0 to 1 the chosen mean is as likely to be this far off on either scale.
+            near = below > min(found.value, 1 - found.value) / 2 or below <= reach
+            low = on_logits(found.value, below)[0] if near else low
+        else:
+            low, high = counted_share(found.value, count)
     return ItemCell(cell, len(table), found.value, low, high, _over(luck))
 
 
@@ -424,7 +479,8 @@ def _parted(
     both = (luck[cell], luck[best]) if luck else None
     found = difference(own, other, both, groups, shares=shares)
     plain = float(own.mean() - other.mean())
-    reach = found.reach()
+    pairs = len(tables) * (len(tables) - 1) / 2
+    reach = found.reach(1 - (1 - CONFIDENCE) / pairs)
     low, high = min(found.value - reach, plain), max(found.value + reach, plain)
     gaps = own.mean(axis=0) - other.mean(axis=0)
     return Parted(
@@ -432,7 +488,7 @@ def _parted(
         plain,
         max(low, -1.0) if shares else low,
         min(high, 1.0) if shares else high,
-        min(1.0, found.p * (len(tables) - 1)),
+        min(1.0, found.p * pairs),
         int((gaps > 0).sum()),
         int((gaps < 0).sum()),
         _over(luck.get(cell)),

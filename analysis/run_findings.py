@@ -8,8 +8,10 @@ from sweeper.analysis.cells import Ranking
 from sweeper.analysis.findings import PENDING, Finding, names_of
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.identical_runs import same_curves
-from sweeper.analysis.noise import LEVEL, split_noise
+from sweeper.analysis.noise import LEVEL
+from sweeper.analysis.variances import split_noise
 from sweeper.model.metric import value_text
+from sweeper.results.cells import center
 from sweeper.results.origins import differences, sentences
 
 __all__ = ["tell_records", "tell_runs"]
@@ -196,7 +198,29 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
             f"which tells nothing of the noise there.{unknown}"
         )
         found.append(Finding("same_value", "note", text, equal))
-    return [*found, *_split(ranking)]
+    return [*found, *_almost_identical(ranking), *_split(ranking)]
+
+
+def _almost_identical(ranking: Ranking) -> list[Finding]:
+    """A warning if replicates differ so little, beside the cells, that the seed may do nothing."""
+    cells = [] if ranking.leaders else [cell for cell in ranking.measured if cell.summary.sd]
+    means = sorted(center(ranking.on_scale(cell)) for cell in cells)
+    if len(means) < 2:
+        return []
+    between = means[(3 * len(means)) // 4] - means[len(means) // 4]
+    widest = max(cell.summary.sd or 0.0 for cell in cells)
+    if not widest < _ALMOST * between:
+        return []
+    text = (
+        "Runs of one cell differ by less than a thousandth of what the cells differ by. Check that "
+        "the seed reaches the program: data order, initial weights and sampling should change with "
+        "it. If it does not, these intervals are too narrow."
+    )
+    evidence = {"within": widest, "between": between}
+    return [Finding("almost_identical", "warning", text, tuple(c.name for c in cells), evidence)]
+
+
+_ALMOST = 1e-3
 
 
 def _split(ranking: Ranking) -> list[Finding]:

@@ -5,13 +5,15 @@ sets several.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis import labels
+from sweeper.metrics import as_float
 from sweeper.storage.documents import dotted
 
-__all__ = ["level", "settings"]
+__all__ = ["level", "ordered", "settings"]
 
 
 def settings(
@@ -41,6 +43,15 @@ def level(config: Mapping[str, Any], key: str) -> str:
         return labels.setting(_plain(config[key]))
     found = dict(dotted(config))
     return labels.setting(_plain(found[key])) if key in found else "not set"
+
+
+def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The distinct values of a setting, ascending; none if one of them is not a finite number."""
+    found = [cell[axis] for cell in cells if axis in cell]
+    numbers = [as_float(value) for value in found]
+    if any(number is None or not math.isfinite(number) for number in numbers):
+        return []
+    return sorted(set(found))
 
 
 def _place(key: str, axes: Sequence[str]) -> int:

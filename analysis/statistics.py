@@ -37,16 +37,19 @@ from sweeper.analysis.distributions import (
     student_tail,
     upper_tail_f,
 )
-from sweeper.analysis.inference import CONFIDENCE
+from sweeper.analysis.inference import CONFIDENCE, share_bounds
 from sweeper.analysis.noise import Noise, Spread
 from sweeper.results.cells import Scale, center, exp, off_scale, on_scale, unit_of
 
 __all__ = [
+    "Chosen",
     "Comparison",
     "Summary",
     "against_best",
+    "confidence",
     "contenders",
     "finite_mean",
+    "only_just",
     "summarise",
     "summarise_chosen",
 ]
@@ -56,7 +59,10 @@ _WELCH = 2 / 3
 runs the estimate is often too large just when one of the cells is much noisier."""
 
 
-_NO_CHANCE = 0.01
+_NO_CHANCE = 0.001
+_SURE = 0.001
+_JUST = 0.99
+"""The confidence of the bound on the worse side of a cell that was only just named."""
 
 
 class Summary(NamedTuple):
@@ -78,6 +84,23 @@ class Summary(NamedTuple):
     def identical(self) -> bool:
         """Whether there are two values or more, all the same."""
         return self.n > 1 and self.minimum == self.maximum
+
+
+class Chosen(NamedTuple):
+    """A cell that was chosen as the best of `of` possible ones. With `sign` 1, smaller is
+    better. `share` is the confidence of the bound on its worse side: it is higher for a cell that
+    was only just named, as chance has most likely helped."""
+
+    name: str
+    of: int
+    sign: float
+    share: float = CONFIDENCE
+
+    def reach(self, df: float) -> float:
+        """How many standard errors the bound on the worse side is away."""
+        if self.of < 2:
+            return _student(df)
+        return max(maximum_quantile(self.share, self.of, df), _student(df))
 
 
 class Comparison(NamedTuple):
@@ -107,6 +130,11 @@ class Comparison(NamedTuple):
         """The geometric mean as a multiple of the best cell's; None on the linear scale."""
         return exp(self.difference) if self.scale == "log" else None
 
+    @property
+    def beyond(self) -> bool:
+        """Whether the interval that holds for all cells at once leaves 0."""
+        return abs(self.difference) > self.reach * self.error
+
     def interval(self) -> tuple[float, float]:
         """Bounds of the difference, or of the ratio on the log scale, which hold with `CONFIDENCE`
         for all cells at once. They are those of all pairs, and say of no difference what the test
@@ -132,7 +160,9 @@ def finite_mean(values: Iterable[float]) -> float | None:
 
 
 def summarise(
-    values: Sequence[float], scale: Scale = "linear", spread: Spread | None = None
+    values: Sequence[float],
+    scale: Scale = "linear",
+    spread: Spread | None = None,
 ) -> Summary:
     """The mean and the Student t interval of finite `values`: mean +- t(df) sd / sqrt(n). It is
     computed on `scale` and converted back. The standard deviation and the degrees of freedom are
@@ -152,25 +182,50 @@ def summarise(
     known = spread or (Spread(sd, n - 1.0) if sd else None)
     if known is None:  # n = 1, or identical replicates: no interval either way
         return Summary(n, middle, sd, None, None, least, most)
-    reach = _student(known.df) * known.sd / n**0.5
-    low, high = (off_scale(bound, scale) for bound in (mean - reach, mean + reach))
-    return Summary(n, middle, sd, low, high, least, most)
+    found = Summary(n, middle, sd, None, None, least, most)
+    usual = _student(known.df)
+    return _bounded(found, mean, known, (usual, usual), scale)
+
+
+def _bounded(
+    found: Summary,
+    mean: float,
+    spread: Spread,
+    reaches: tuple[float, float],
+    scale: Scale,
+) -> Summary:
+    """A summary with bounds so many standard errors below and above the mean."""
+    error = spread.sd / found.n**0.5
+    below, above = reaches
+    if spread.answers:
+        low, high = share_bounds(mean, found.n * spread.answers, below, above)
+    else:
+        low, high = mean - below * error, mean + above * error
+    return found._replace(low=off_scale(low, scale), high=off_scale(high, scale))
 
 
 def summarise_chosen(
-    values: Sequence[float], scale: Scale, spread: Spread, of: int, sign: float
+    values: Sequence[float],
+    scale: Scale,
+    noise: Noise,
+    chosen: Chosen,
 ) -> Summary:
-    """The same for a cell that was chosen as the best of `of` possible ones, most likely with the
-    help of chance. The bound on the worse side is as far off as the largest of that many means
-    strays from its true value with probability 1 - `CONFIDENCE`. The other bound is Student's.
-    With `sign` 1, smaller is better."""
+    """The same for a cell that was chosen as the best, most likely with the help of chance. The
+    bound on the worse side is as far off as the largest of that many means strays from its true
+    value with probability 1 - `CONFIDENCE`. The other bound is Student's."""
+    spread = noise.of_chosen(chosen.name)
     found = summarise(values, scale, spread)
-    if of < 2:
+    if spread is None:
         return found
-    reach = max(maximum_quantile(CONFIDENCE, of, spread.df), _student(spread.df))
-    bound = center(on_scale(values, scale)) + sign * reach * spread.sd / len(values) ** 0.5
-    side = "high" if sign > 0 else "low"
-    return found._replace(**{side: off_scale(bound, scale)})
+    usual = _student(spread.df)
+    worse = chosen.reach(spread.df)
+    part = noise.between and noise.between.of_chosen(chosen.name)
+    if noise.seeds is not None and part is not None:
+        # A seed moves all cells alike, so that only what is left was chosen.
+        common = _student(noise.seeds.df) * noise.seeds.sd
+        worse = max(usual, math.hypot(common, chosen.reach(part.df) * part.sd) / spread.sd)
+    reaches = (usual, worse) if chosen.sign > 0 else (worse, usual)
+    return _bounded(found, center(on_scale(values, scale)), spread, reaches, scale)
 
 
 def against_best(
@@ -183,6 +238,7 @@ def against_best(
     """Compares `best` with every other cell of known noise: the family. With `sign` 1, smaller is
     better. Empty if the noise of `best`, or of all others, is unknown. On the log scale all
     values must be positive."""
+    noise = noise.between or noise
     cells = {
         name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
     }
@@ -204,10 +260,24 @@ def against_best(
     return found if pairs is found else {**found, nearest: pairs[nearest]}
 
 
+def confidence(found: Mapping[str, Comparison]) -> float:
+    """The confidence of the bound on the worse side of the best."""
+    return _JUST if only_just(found) else CONFIDENCE
+
+
+def only_just(found: Mapping[str, Comparison]) -> bool:
+    """Whether the best is ahead of all others, but of the nearest not at `_SURE`. Chance has
+    then most likely helped, or it would not have been named."""
+    return bool(found) and _SURE < max(one.p for one in found.values()) <= 1 - CONFIDENCE
+
+
 def contenders(found: Mapping[str, Comparison], others: Iterable[str]) -> int:
     """The number of cells that may have been chosen as the best, including it and `others`: cells
     that cannot be distinguished from it at a level that leaves out only those without a chance,
-    and cells that were not compared."""
+    and cells that were not compared. If it was only just named, all of them."""
+    others = list(others)
+    if only_just(found):
+        return 1 + len(others)
     return 1 + sum(name not in found or found[name].p > _NO_CHANCE for name in others)
 
 

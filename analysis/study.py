@@ -31,6 +31,7 @@ from sweeper.analysis.items import Compared
 from sweeper.analysis.itemwise import by_items, item_findings
 from sweeper.analysis.nextgrid import NextGrid, propose
 from sweeper.analysis.observations import Failure, group_failures, observe
+from sweeper.analysis.places import Place, find_places
 from sweeper.analysis.stability import Stability, assess
 from sweeper.analysis.surface import Surface, find_surface, varying
 from sweeper.analysis.tasks import Tasks, by_tasks
@@ -149,7 +150,19 @@ def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None)
         surface,
         blocks,
         [cell for cell in ranking.measured if cell.name not in counted],
+        _places(ranking, surface, blocks, sign),
     )
+
+
+def _places(
+    ranking: Ranking, surface: Surface | None, blocks: Blocks | None, sign: float
+) -> list[Place]:
+    """Where the best values lie: of all axes if blocks are judged separately, else of those that
+    stand out in the model of a sweep without a grid."""
+    if blocks is not None and ranking.leaders:
+        return find_places(ranking, ranking.keys, sign, blocks.by)
+    told = [axis.key for axis in surface.axes if axis.told] if surface is not None else []
+    return find_places(ranking, told, sign)
 
 
 def _modelled(

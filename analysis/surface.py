@@ -3,9 +3,9 @@
 For sweeps whose cells are no product of their axes (a random search, values by the dozen), means of
 values mix what all axes do. Here a model of all axes at once (`regression`) says what each adds:
 its importance as a share of the variance between cells (functional ANOVA of an additive model, and
-by permutation), its curve with a 95 % band that holds the scatter of the other axes, and where the
-best value lies. An axis is said to matter only where a test of its own says so, at 5 % for all axes
-together (Holm); pairs of axes, at 2.5 % for all pairs together. Pure.
+by permutation), and its curve with a 95 % band that holds the scatter of the other axes. An axis is
+said to matter only where a test of its own says so, at 5 % for all axes together (Holm); pairs of
+axes, at 2.5 % for all pairs together. Pure.
 """
 
 import functools
@@ -31,9 +31,7 @@ __all__ = ["AxisEffect", "PairEffect", "Share", "Surface", "find_surface", "vary
 _FEWEST = 12
 """The fewest cells for a model."""
 _POINTS = 41
-_PLACES = 1001
 _PLANE = 25
-_DRAWS = 4000
 _PAIRED = 0.025
 """The level for all pairs together. With the level for axes, fewer than 10 % of sweeps get a
 false sentence."""
@@ -58,8 +56,7 @@ class AxisEffect:
     such a share. `xs` with `means` and the band from `low` to `high` are its curve: values of the
     metric with all other axes at their average (texts if its values are not numbers). `side` is
     the end toward which the metric improves all the way, or "" if it does not, or not beyond the
-    noise. `best` is the value with the best mean, and it lies within `between` with 95 %
-    confidence."""
+    noise."""
 
     key: str
     numeric: bool
@@ -72,8 +69,6 @@ class AxisEffect:
     low: tuple[float, ...]
     high: tuple[float, ...]
     side: str
-    best: float | str
-    between: tuple[float | str, float | str]
 
     @property
     def told(self) -> bool:
@@ -251,10 +246,6 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
     reach = student_quantile((1 + CONFIDENCE) / 2, model.df) * errors
     xs: tuple[Any, ...] = tuple(own.value(at).tolist()) if own.numeric else own.names
     lines = [scene.back(line) for line in (means, means - reach, means + reach)]
-    # A place is told more finely than the curve is drawn: else its interval ends at drawn points.
-    fine = np.linspace(-1, 1, _PLACES) if own.numeric else at
-    places: tuple[Any, ...] = tuple(own.value(fine).tolist()) if own.numeric else own.names
-    best, low, high = (places[place] for place in _best(model, index, fine, sign))
     side = _side(model, index, means, sign) if own.numeric else ""
     return AxisEffect(
         key=own.key,
@@ -268,8 +259,6 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
         low=lines[1],
         high=lines[2],
         side=side,
-        best=best,
-        between=(low, high),
     )
 
 
@@ -325,23 +314,6 @@ def _permuted(model: Fit, index: int, total: float) -> Share:
 def _sd(values: Floats) -> float:
     apart = values - values.mean()
     return math.sqrt(float(apart @ apart) / (len(values) - 1))
-
-
-def _best(model: Fit, index: int, at: Floats, sign: float) -> tuple[int, int, int]:
-    """The positions of the best value, and of the ends of the range that contains it with 95 %
-    confidence."""
-    own = model.place(index)
-    terms = model.columns[index].terms(at)
-    rng = np.random.default_rng([9, index, len(model.y)])
-    values, vectors = np.linalg.eigh(model.spread[own, own])
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    chance: Any = rng.chisquare(model.df, _DRAWS)
-    thickness: Floats = np.sqrt(chance / model.df)
-    drawn = rng.standard_normal((_DRAWS, len(values))) @ root.T / thickness[:, np.newaxis]
-    values = sign * ((model.weights[own] + drawn) @ terms.T)
-    places = sorted(np.argmin(values, axis=1).tolist())
-    tail = round((1 - CONFIDENCE) / 2 * (_DRAWS - 1))
-    return int(np.argmin(sign * (terms @ model.weights[own]))), places[tail], places[-1 - tail]
 
 
 def _side(model: Fit, index: int, means: Floats, sign: float) -> str:

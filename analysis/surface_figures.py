@@ -12,7 +12,6 @@ import numpy as np
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.contrasts import usable
-from sweeper.analysis.edges import ordered
 from sweeper.analysis.figures import MUTED, PALETTE, colour_of
 from sweeper.analysis.findings import cell_text
 from sweeper.analysis.layouts import (
@@ -25,7 +24,7 @@ from sweeper.analysis.layouts import (
     rounded,
 )
 from sweeper.analysis.regression import log_spread
-from sweeper.analysis.settings import level
+from sweeper.analysis.settings import level, ordered
 from sweeper.analysis.surface import AxisEffect, PairEffect
 
 __all__ = ["plane_figure", "scatter_figure"]

@@ -215,10 +215,6 @@ def surface_rows(found: Surface | None) -> list[dict[str, str]]:
                 labels.percent(max(bound, 0.0)) for bound in (axis.permuted.low, axis.permuted.high)
             ),
             "p": labels.p_value(axis.p),
-            "best": labels.place(axis.best) if axis.told else labels.NONE,
-            "between": " to ".join(dict.fromkeys(map(labels.place, axis.between)))
-            if axis.told
-            else "",
         }
         for axis in (found.axes if found is not None else ())
     ]

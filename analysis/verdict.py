@@ -2,6 +2,7 @@
 believed, and what to do next."""
 
 import html
+import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,13 +14,14 @@ from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.checkpoints import Checkpoint, choose_checkpoint
 from sweeper.analysis.costs import dollars
-from sweeper.analysis.edges import ordered
+from sweeper.analysis.distributions import maximum_quantile
 from sweeper.analysis.findings import Finding, behind, cell_text, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.inference import Estimate
 from sweeper.analysis.next_steps import how_to_part, next_steps
 from sweeper.analysis.nextgrid import NextGrid
-from sweeper.analysis.statistics import Comparison
+from sweeper.analysis.settings import ordered
+from sweeper.analysis.statistics import Comparison, only_just
 from sweeper.model.metric import value_text
 from sweeper.sanitize import sanitize
 
@@ -199,12 +201,28 @@ def _caution(ranking: Ranking) -> str | None:
     chosen = f"The best of {cells} cells was chosen by the same runs that measure it"
     if best.summary.low is None:
         return f"{chosen}, so its value here may flatter it: fresh seeds would tell."
+    if only_just(ranking.comparisons):
+        return (
+            f"{chosen}, and it was only just named: fresh seeds are likely to show about "
+            f"{labels.number(_flattery(ranking, best), 2)} less. Its interval allows for that."
+        )
     if ranking.chosen_of < 2:
-        return f"{chosen}; it is so far ahead that this flatters it by nothing to speak of."
+        return f"{chosen}; it leads by so much that this hardly inflates its value."
     return (
         f"{chosen}, which may flatter it. Its interval allows for that: it is longer on the worse "
         f"side, as for a choice among {ranking.chosen_of} cells that may be equally good."
     )
+
+
+def _flattery(ranking: Ranking, best: Cell) -> float:
+    """By how much the best of as many equal cells exceeds its true mean in half of all sweeps."""
+    noise = ranking.noise.between or ranking.noise
+    spread = noise.of(best.name)
+    if spread is None or best.summary.mean is None:
+        return 0.0
+    gain = maximum_quantile(0.5, ranking.chosen_of, spread.df) * spread.sd / best.summary.n**0.5
+    middle = math.fsum(ranking.on_scale(best)) / best.summary.n
+    return abs(ranking.off_scale(middle + gain) - ranking.off_scale(middle))
 
 
 def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> tuple[Check, ...]:

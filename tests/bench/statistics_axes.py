@@ -34,15 +34,18 @@ NOISES: dict[str, Draw] = {
 def sweep(
     cells: Sequence[tuple[Mapping[str, Any], Sequence[Sequence[float]]]], goal: str = "minimize"
 ) -> SweepData:
-    """Return a finished sweep: for each cell its settings and, for each seed, its records."""
+    """Return a finished sweep: for each cell its settings and, for each seed, its records. A run
+    without records failed."""
     runs: list[RunData] = []
+    metric = Metric("test/nll" if goal == "minimize" else "test/accuracy", goal)
     keys = list(dict.fromkeys(key for settings, _ in cells for key in settings))
     for at, (settings, seeds) in enumerate(cells):
         for seed, values in enumerate(seeds):
             own = np.asarray(values, dtype=float)
             count = len(own)
             curve = Series(np.arange(count, dtype=float), own, np.arange(count))
-            best = float(own.min() if goal == "minimize" else own.max())
+            best = float(own.min() if goal == "minimize" else own.max()) if count else None
+            end = float(own[-1]) if count else None
             runs.append(
                 RunData(
                     id=f"{at}.{seed}",
@@ -50,24 +53,23 @@ def sweep(
                     cell=str(at),
                     seed=seed,
                     config={**settings, "seed": seed},
-                    state="succeeded",
+                    state="succeeded" if count else "failed",
                     attempts=1,
                     reason=None,
                     detail=None,
                     wall_s=1.0,
-                    value=float(own[-1]),
-                    step=float(count - 1),
-                    diverged=not np.isfinite(own[-1]),
+                    value=end,
+                    step=float(count - 1) if count else None,
+                    diverged=end is not None and not np.isfinite(end),
                     unreadable=0,
-                    last=float(own[-1]),
+                    last=end,
                     best=best,
-                    smoothed=float(own[-1]),
-                    curves={"test/nll": curve},
+                    smoothed=end,
+                    curves={metric.name: curve} if count else {},
                 )
             )
     axes = {key: [] for key in keys}
-    metric = Metric("test/nll", goal)
-    return SweepData("s", None, metric, axes, tuple(runs), {"test/nll": len(runs)}, None, 0)
+    return SweepData("s", None, metric, axes, tuple(runs), {metric.name: len(runs)}, None, 0)
 
 
 SAID = ("edge", "trend", "interaction", "blocks", "unstable", "identical", "same_curves")
@@ -190,7 +192,7 @@ def searches(trials: int) -> None:
 
 COUNTED = (
     *("effect", "trend", "pair", "any", "lr", "warmup", "kind"),
-    *("band of lr", "best lr", "share of lr", "share of warmup", "share of a null axis"),
+    *("band of lr", "share of lr", "share of warmup", "share of a null axis"),
 )
 
 
@@ -228,7 +230,6 @@ def _counted(found: Surface, parts: Parts, *, null: bool) -> Counter[str]:
         held = [low <= value <= high for low, value, high in bands]
         counts["band of lr"] += sum(held)
         counts["of band of lr"] += len(held)
-        count("best lr", float(rate.between[0]) <= 10**-3.7 <= float(rate.between[1]))
     return counts
 
 

@@ -127,6 +127,22 @@ def winners(world: World, trials: int) -> tuple[float, float]:
     return lone / trials, lost / trials
 
 
+def chosen(world: World, trials: int) -> tuple[float, float, float]:
+    """Return how often the interval of the best of equal cells holds its true mean, how often all
+    differences from it hold at once, and how often it is said to be ahead of an equal cell."""
+    held = every = ahead = 0
+    for _ in range(trials):
+        cells, truth = world.draw()
+        found = compare(cells)
+        assert found is not None
+        best = found.cells[0]
+        held += best.low <= truth[int(best.cell)] <= best.high
+        gaps = [(one, truth[int(one.cell)] - truth[int(best.cell)]) for one in found.parted]
+        every += all(one.low <= gap <= one.high for one, gap in gaps)
+        ahead += any(one.told_apart for one in found.parted)
+    return held / trials, every / trials, ahead / trials
+
+
 def shares(trials: int, seeds: int, items: int, share: float) -> tuple[float, float, float]:
     """Simulate a share measured on this many items by each seed, if seeds differ: how often
     intervals contain the truth on the logit scale and by Student's t, and how often the latter
@@ -204,6 +220,16 @@ def measure(trials: int) -> None:
                 for runs in RUNS
             ]  # fmt: skip
             print(f"| {cells} cells, 100 items, luck {luck} | {' | '.join(row)} |")
+    print("\nEqual cells, %: the best's interval holds / all differences from it hold at once /")
+    print("it is said to be ahead of one\n")
+    print(f"| | {head} |\n{rule}")
+    for cells, items in ((2, 100), (6, 100), (20, 100), (6, 400), (20, 400)):
+        row = [
+            _shown(*chosen(World((0.8,) * cells, 0.3 if runs > 1 else 0.0, runs, items), trials))
+            for runs in RUNS
+        ]
+        print(f"| {cells} cells, {items} items | {' | '.join(row)} |", flush=True)
+
     print("\nA share's interval that holds the truth, %: on the logit scale / Student's t / of "
           "which leave 0 to 1\n")  # fmt: skip
     print("| | n = 2 | n = 3 | n = 5 | n = 10 |\n|---|---|---|---|---|")

@@ -128,7 +128,7 @@ def test_of_equal_cells_an_inner_one_is_as_good_as_an_end(judge: Any):
 def test_the_largest_value_tried_may_be_an_included_one(
     judge: Any, ends: list[float | None] | None, edge: bool
 ):
-    cells = [({"lr": lr}, [1 / lr, 1.1 / lr]) for lr in (1, 2, 3)]
+    cells = [({"lr": lr}, [1 / lr, 1.05 / lr]) for lr in (1, 2, 3)]
     included = [] if ends is None else [({"lr": 4, "warmup": 1}, ends)]
     assert ("edge" in judge(*cells, *included)[1]) == edge
 
@@ -330,7 +330,7 @@ def test_a_metric_at_its_worst_could_be_better(judge: Any):
 
 def test_noise_that_looks_as_if_some_seeds_went_another_way_is_warned_of(judge: Any):
     """Two of twelve seeds in each of six cells end somewhere else; evenly noisy ones do not."""
-    ends = [[0.5, 0.501], [0.503, 0.5], [0.502, 0.5005], [0.5, 0.9], [0.501, 0.88], [0.91, 0.502]]
+    ends = [[0.5, 0.9], [0.5, 0.501], [0.501, 0.88], [0.503, 0.5], [0.502, 0.5005], [0.91, 0.502]]
     _, found, _ = judge(*(({"lr": lr}, own) for lr, own in enumerate(ends)))
     assert found["split_noise"].text.startswith("Seeds of 3 cells end close together")
 
@@ -474,3 +474,29 @@ def test_a_cell_whose_metric_is_missing_at_the_end_is_not_named_best_without_a_c
         len([line for line in registry.problems if "may be from before it diverged" in line]) == 3
     )
     assert not registry.problems.unread
+
+
+def test_replicates_that_differ_by_rounding_alone_get_a_warning(judge: Any):
+    """The seed most likely does not reach the program: nothing else makes runs that alike."""
+    _, found, _ = judge(
+        ({"lr": 1}, [0.5, 0.500001, 0.500002]),
+        ({"lr": 2}, [0.7, 0.700001, 0.700003]),
+        ({"lr": 3}, [0.9, 0.900001, 0.900002]),
+    )
+    assert "Check that the seed reaches the program" in found["almost_identical"].text
+    _, found, _ = judge(({"lr": 1}, [0.5, 0.52, 0.51]), ({"lr": 2}, [0.9, 0.93, 0.91]), name="b")
+    assert "almost_identical" not in found
+
+
+def test_worse_is_said_only_where_the_interval_for_all_cells_leaves_0(judge: Any):
+    """Each cell is left out of the set by a test of its own: of equal cells some are."""
+    _, found, _ = judge(
+        ({"lr": 1}, [0.50, 0.53, 0.56]),
+        ({"lr": 2}, [0.51, 0.54, 0.57]),
+        ({"lr": 3}, [0.573, 0.603, 0.633]),
+        ({"lr": 4}, [0.90, 0.93, 0.96]),
+    )
+    assert found["tied"].text.endswith(
+        "2 cells are unlikely to be the best; of these lr=4 is worse beyond the noise."
+    )
+    assert found["tied"].evidence is not None and found["tied"].evidence["worse"] == ["lr=4"]

@@ -15,6 +15,7 @@ from sweeper.analysis.inference import (
     paired,
     pass_at_k,
     seeds_to_part,
+    share_bounds,
     true_gap,
     wilson,
 )
@@ -152,3 +153,14 @@ def test_intervals_hold_the_truth_as_often_as_they_say(n: int):
         held += found.low is not None and found.high is not None and found.low <= -2 <= found.high
         pairs += 1
     assert 0.92 <= held / pairs <= 0.98  # 95 % and three standard errors of 300 trials
+
+
+def test_the_bounds_of_a_share_are_jeffreys_of_as_many_answers():
+    """3 of 150 right, and none: the interval of a share never leaves 0 to 1."""
+    share = 3 / 150
+    reach = stats.norm.ppf(0.975)
+    found = share_bounds(share, 150, reach, reach)
+    expected = stats.beta.ppf([0.025, 0.975], 3.5, 147.5)
+    assert found == pytest.approx(tuple(expected), rel=1e-6)
+    low, high = share_bounds(0.0, 150, reach, reach)
+    assert low == 0 < high < 0.1

@@ -7,7 +7,8 @@ import pytest
 from scipy import optimize, special, stats
 
 from sweeper.analysis.inference import contrast
-from sweeper.analysis.noise import FEW, MANY, bartlett, fit_noise, squeeze
+from sweeper.analysis.noise import FEW, MANY, fit_noise, paired
+from sweeper.analysis.variances import bartlett, squeeze
 
 VARIANCES = np.array([0.8, 0.2, 3.1, 9.7, 0.05, 1.4, 0.6, 2.2, 0.01, 5.0, 0.3, 1.1])
 DFS = np.array([2.0, 2.0, 2.0, 4.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 3.0, 2.0])
@@ -79,7 +80,7 @@ def test_what_is_asked_for_settles_it():
     assert fit_noise(cells(6, 3), "own").kind == "own"
     pooled = fit_noise({"a": [1.0, 2.0], "b": [5.0, 5.5, 7.0], "c": [9.0]}, "pooled")
     variance = (0.5 + 2 * np.var([5.0, 5.5, 7.0], ddof=1)) / 3
-    assert [pooled.of(cell) for cell in "abc"] == [(pytest.approx(variance**0.5), 3.0)] * 3
+    assert [pooled.of(cell) for cell in "abc"] == [(pytest.approx(variance**0.5), 3.0, 0.0)] * 3
 
 
 def test_other_sweeps_lend_their_noise_to_single_runs_unless_it_differs():
@@ -140,3 +141,72 @@ def test_enormous_and_tiny_values_have_the_noise_of_common_ones():
             one, other = found.of(name), common.of(name)
             assert one is not None and other is not None
             assert one.sd / factor == pytest.approx(other.sd, rel=1e-9) and one.df == other.df
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 6, 7, 10])
+def test_runs_that_are_all_equal_tell_no_noise(seeds: int):
+    """Their mean may be off by a rounding error. That is no noise, and no cell wins by it."""
+    values = np.random.default_rng(3).normal(9, 1, 20)
+    noise = fit_noise({str(i): [float(value)] * seeds for i, value in enumerate(values)})
+    assert noise.kind == "own" and noise.spreads == {}
+
+
+def on_seeds(cells: int, seeds: int, rho: float, seed: int) -> dict[str, dict[int, float]]:
+    rng = np.random.default_rng(seed)
+    common = rng.normal(0, rho**0.5, seeds)
+    own = rng.normal(0, (1 - rho) ** 0.5, (cells, seeds))
+    return {str(i): dict(enumerate((row + common).tolist())) for i, row in enumerate(own)}
+
+
+def test_differences_on_shared_seeds_are_those_of_a_two_way_analysis_of_variance():
+    """What a seed adds to all cells alike cancels in their differences, and not in their means."""
+    table = on_seeds(6, 5, 0.9, 1)
+    groups = {name: list(own.values()) for name, own in table.items()}
+    noise = paired(fit_noise(groups), table)
+    assert noise.between is not None and noise.seeds is not None
+    values = np.array(list(groups.values()))
+    rest = values - values.mean(0) - values.mean(1)[:, np.newaxis] + values.mean()
+    square = float((rest**2).sum()) / 20
+    gap = noise.contrast(list(groups.items()), [1, -1, 0, 0, 0, 0])
+    assert gap.error == pytest.approx((2 * square / 5) ** 0.5) and gap.df == 20
+    mean = noise.contrast(list(groups.items()), [1 / 6] * 6)
+    between_seeds = float(values.mean(0).var(ddof=1))
+    assert mean.error == pytest.approx((between_seeds / 5) ** 0.5, rel=0.02)
+
+
+def test_seeds_that_share_nothing_are_not_paired():
+    """In 100 sweeps of 6 cells without anything shared: more than 7 have a chance of 0.5 %."""
+    tables = [on_seeds(6, 5, 0.0, seed) for seed in range(100)]
+    found = [
+        paired(fit_noise({n: list(own.values()) for n, own in table.items()}), table)
+        for table in tables
+    ]
+    assert sum(noise.between is not None for noise in found) <= 7
+    lost = on_seeds(6, 5, 0.9, 1) | {"0": {0: 1.0, 1: 2.0, 2: 0.5, 3: 1.0}}
+    plain = fit_noise({n: list(own.values()) for n, own in lost.items()})
+    assert paired(plain, lost) is plain
+
+
+def test_noise_that_grows_along_an_axis_is_larger_at_its_end():
+    rng = np.random.default_rng(4)
+    place = np.repeat(np.arange(4), 5)
+    groups = {str(i): list(rng.normal(0, 3.0**at, 3)) for i, at in enumerate(place)}
+    axes = {"lr": {str(i): float(at) for i, at in enumerate(place)}}
+    noise = fit_noise(groups, axes=axes)
+    assert noise.shared and noise.trend == "lr"
+    for cell, at in (("0", 0), ("19", 3)):
+        assert 0.5 < noise.spreads[cell].sd / 3.0**at < 2
+    flat = fit_noise(cells(20, 3), axes=axes)
+    assert flat.trend == "" and flat.shared
+
+
+def test_the_noise_of_shares_follows_from_their_mean():
+    """Of 50 questions, 2 to 20 % right: noise of all cells alike would be far too small for the
+    best of them, and a cell without a right answer would have none."""
+    rng = np.random.default_rng(5)
+    shares = np.linspace(0.02, 0.2, 10)
+    groups = {str(i): (rng.binomial(50, p, 3) / 50).tolist() for i, p in enumerate(shares)}
+    noise = fit_noise(groups | {"none": [0.0, 0.0, 0.0]}, shares=True)
+    assert noise.shares and noise.shared
+    assert noise.spreads["9"].sd == pytest.approx((0.2 * 0.8 / 50) ** 0.5, rel=0.5)
+    assert noise.spreads["9"].sd > 2 * noise.spreads["0"].sd > noise.spreads["none"].sd > 0

@@ -14,8 +14,15 @@ from sweeper.analysis.distributions import (
     student_quantile,
     student_tail,
 )
-from sweeper.analysis.noise import Asked, Spread, fit_noise
-from sweeper.analysis.statistics import Comparison, against_best, summarise, summarise_chosen
+from sweeper.analysis.noise import Asked, Noise, Spread, fit_noise
+from sweeper.analysis.statistics import (
+    Chosen,
+    Comparison,
+    Summary,
+    against_best,
+    summarise,
+    summarise_chosen,
+)
 from sweeper.results.cells import Scale, choose_scale, comparable, on_scale
 
 
@@ -148,7 +155,7 @@ def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only()
     rest = np.mean([np.var(groups[str(i)], ddof=1) for i in range(5)])
     f = float(np.var(groups["best"], ddof=1) / rest)
     assert stats.f.sf(f, 2, 10) == pytest.approx(0.0217, abs=1e-4)
-    assert noise.shared and noise.noisier == {"best": (pytest.approx(1.2), 2.0)}
+    assert noise.shared and noise.noisier == {"best": (pytest.approx(1.2), 2.0, 0.0)}
     found = against_best(groups, "best", noise)
     assert [cell for cell, one in found.items() if not one.told_apart] == ["0"]
     pooled = (5 * 0.25 + 1.44) / 6
@@ -195,18 +202,21 @@ def test_nearly_equal_values_pass_without_a_warning():
 
 
 def test_a_chosen_cell_has_the_wider_interval_on_its_worse_side():
-    values, spread = [1.0, 2.0, 3.0], Spread(1.0, 40.0)
-    plain, chosen = (
-        summarise(values, spread=spread),
-        summarise_chosen(values, "linear", spread, 20, 1),
-    )
-    assert chosen.low == plain.low and chosen.high > plain.high
-    best = summarise_chosen(values, "linear", spread, 20, -1)
+    values = [1.0, 2.0, 3.0]
+
+    def of(count: int, sign: float, df: float = 40.0) -> Summary:
+        noise = Noise("pooled", {"a": Spread(1.0, df)}, 1, df)
+        return summarise_chosen(values, "linear", noise, Chosen("a", count, sign))
+
+    plain, chosen = summarise(values, spread=Spread(1.0, 40.0)), of(20, 1)
+    assert chosen.low == plain.low and chosen.high is not None and plain.high is not None
+    assert chosen.high > plain.high
+    best = of(20, -1)
     assert best.high == plain.high and best.low == pytest.approx(4.0 - chosen.high)
-    assert summarise_chosen(values, "linear", spread, 1, 1) == plain
+    assert of(1, 1) == plain
     # The largest of twenty: 1 - 0.95 ** (1 / 20) of a normal value lies beyond, with as many
     # degrees of freedom as make it one.
-    wide = summarise_chosen(values, "linear", Spread(1.0, 1e7), 20, 1).high
+    wide = of(20, 1, 1e7).high
     assert wide == pytest.approx(2 + stats.norm.ppf(0.95 ** (1 / 20)) / 3**0.5, abs=1e-5)
 
 
