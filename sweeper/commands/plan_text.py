@@ -6,7 +6,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
+from sweeper.fields.nodes import scalar
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
 from sweeper.labels import plural
@@ -208,6 +210,13 @@ def _listed(values: Sequence[object]) -> str:
     numbers = [value for value in values if is_number(value)]
     if len(values) > _LISTED and len(numbers) == len(values):
         return f"{flow(min(numbers))} to {flow(max(numbers))}"
-    return ", ".join(
-        sanitize(value if isinstance(value, str) and value else flow(value)) for value in values
-    )
+    return ", ".join(sanitize(_shown(value)) for value in values)
+
+
+def _shown(value: object) -> str:
+    """Return a value as the grid may write it: a text in quotes if it would be another value
+    without them, or could be mistaken for several."""
+    if isinstance(value, str) and value and value == value.strip() and ", " not in value:
+        with suppress(ValueError):  # digits without end
+            return value if scalar(value) == value else flow(value)
+    return flow(value)

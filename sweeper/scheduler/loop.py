@@ -179,6 +179,7 @@ class Scheduler:
             again=Counter(parts.backlog.again()),
             waits=parts.stages.messages,
             ends=self._ends(),
+            to_come=parts.stages.to_come,
         )
 
     def _counts(self) -> Counter[State]:

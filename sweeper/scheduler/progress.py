@@ -28,7 +28,8 @@ class Summary(NamedTuple):
     jobs at once if that is less than `max_parallel`, and `limit_by` the reason, a key of
     `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to start
     that were started before. `waits` says which runs depend on others that did not succeed.
-    `ends` says why the launcher ends although not all is over.
+    `ends` says why the launcher ends although not all is over. `to_come` counts the runs of stages
+    that are not known before others have ended.
     """
 
     counts: Counter[State]
@@ -42,6 +43,12 @@ class Summary(NamedTuple):
     again: Mapping[State, int] = MappingProxyType({})
     waits: tuple[str, ...] = ()
     ends: str | None = None
+    to_come: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of runs, also of those that are not known yet."""
+        return self.counts.total() + self.to_come
 
     @property
     def open(self) -> int:
@@ -98,7 +105,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
         def show(summary: Summary) -> None:
             bar.update(
                 task,
-                total=summary.counts.total(),
+                total=summary.total,
                 completed=sum(summary.counts[s] - summary.again.get(s, 0) for s in _OVER),
                 description=sanitize(_sentence(summary)),
             )
@@ -123,7 +130,7 @@ def _sentence(summary: Summary) -> str:
     """Summarises a sweep in a line. Each run is counted once: as over, running, to start, or to
     start again."""
     counts = summary.counts
-    parts = [f"{counts[State.SUCCEEDED]}/{counts.total()} succeeded"]
+    parts = [f"{counts[State.SUCCEEDED]}/{summary.total} succeeded"]
     again = summary.again
     left = {state: counts[state] - again.get(state, 0) for state in _TOLD}
     parts += [f"{number} {state.value}" for state, number in left.items() if number]

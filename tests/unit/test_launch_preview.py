@@ -16,7 +16,7 @@ from sweeper.model.plan_file import read
 from sweeper.model.states import Event
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by
-from sweeper.storage.documents import encode
+from sweeper.storage.documents import encode, strict
 from sweeper.storage.layout import Layout
 from sweeper.storage.local import LocalStore
 from sweeper.terminal import display_width
@@ -135,6 +135,15 @@ def test_full_shows_every_value_as_it_is_given(store: LocalStore) -> None:
     assert said.count("\n  lr: 0.2\n") == 2
 
 
+def test_texts_that_look_like_other_values_are_quoted(store: LocalStore) -> None:
+    values = [True, "true", None, "null", 1, "1", "a, b", "a b", "", ".nan", float("nan")]
+    planned = plan({"name": "g", "command": ["echo", "{x}", "{log_path}"], "grid": {"x": values}})
+    said = text(planned, store)
+    assert 'true, "true", null, "null", 1, "1", "a, b", a b, "", ".nan", .nan' in said
+    document = launch_preview.document(launch_preview.survey(planned, store), store)
+    assert strict(document)["axes"]["x"][-2:] == [".nan", "NaN"]  # as in all JSON
+
+
 def test_axes_are_told_from_the_runs(store: LocalStore) -> None:
     """Whatever section they stand in, and whatever was left out."""
     grid = {
@@ -200,9 +209,9 @@ def test_a_file_is_as_wide_as_it_needs_to_be(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "g.json"
-    path.write_text(json.dumps(GRID | {"grid": {"lr": [f"{n}" * 60 for n in range(3)]}}))
+    path.write_text(json.dumps(GRID | {"grid": {"lr": [n * 60 for n in "abc"]}}))
     assert main(["plan", str(path), "--root", str(tmp_path)]) == 0
-    assert ", ".join(f"{n}" * 60 for n in range(3)) in capsys.readouterr().out
+    assert ", ".join(n * 60 for n in "abc") in capsys.readouterr().out
 
 
 def test_warnings_are_on_standard_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

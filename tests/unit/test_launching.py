@@ -270,6 +270,9 @@ def _summary(to_start: int = 0, **counts: int) -> Summary:
 def test_progress_in_a_line() -> None:
     text = line(_summary(6, succeeded=7, running=4, failed=1, planned=6))
     assert text.endswith("7/18 succeeded, 4 running, 1 failed, 6 to start")
+    # Runs of later stages count from the beginning.
+    staged = _summary(14, planned=8)._replace(to_come=6)
+    assert line(staged).endswith("0/14 succeeded, 14 to start")
 
 
 @pytest.mark.parametrize(
