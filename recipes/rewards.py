@@ -127,7 +127,7 @@ class FunctionReward:
         """
         del ended
         question = problem.messages[-1]["content"]
-        scored = self.function.begin(question, text, problem.answer)
+        scored = self.function.begin(question, text, problem.written)
 
         def reward() -> float:
             value, error = scored()
@@ -141,7 +141,7 @@ class FunctionReward:
         """Call the function on right answers and on the file's own examples. Raises
         RecipeError.
         """
-        asked = [(p.messages[-1]["content"], p.answer, p.answer) for p in problems]
+        asked = [(p.messages[-1]["content"], p.answer, p.written) for p in problems]
         self.function.check(asked)
 
     def close(self) -> None:

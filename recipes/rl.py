@@ -243,7 +243,8 @@ class GroupTrainer(Trainer):
             if len(prompt) + self.config.max_tokens > self.config.max_length:
                 continue
             text = self.text(answer)
-            found.append(Problem(conversation[:-1], prompt, text, answer[-1], len(answer)))
+            problem = Problem(conversation[:-1], prompt, text, answer[-1], len(answer))
+            found.append(problem._replace(written=conversation[-1]["content"]))
         if not found:
             raise service.RecipeError(
                 f"max_length={self.config.max_length} leaves no question with max_tokens="

@@ -18,7 +18,8 @@ class Problem(NamedTuple):
     """A question as messages and as the tokens of a prompt, with its answer.
 
     `end` is the token that ends an answer; `size` is the number of tokens of the right answer with
-    its end. `tag` is an optional name.
+    its end. `tag` is an optional name. `written` is the answer as the data have it: chat templates
+    of reasoning models add (empty) thoughts to it in `answer`.
     """
 
     messages: Conversation
@@ -27,6 +28,7 @@ class Problem(NamedTuple):
     end: int
     size: int
     tag: str = ""
+    written: str = ""
 
 
 class Turn(NamedTuple):

@@ -140,10 +140,12 @@ def _uncounted(planned: Plan) -> list[str]:
             account = configured_budget()
     budgets = [planned.budget, None if account is None else account.budget]
     named = dict.fromkeys(key for one in budgets if one is not None for key in one.of_tokens)
+    if not named:
+        return []
     return [
-        f"budget: {key}: a command is counted by the tokens in its metrics.jsonl (num_tokens, "
-        "tokens/sampled, ...): one that records none is not stopped; `hours` limits every program"
-        for key in named
+        f"budget: {', '.join(named)}: a command is counted by the tokens in its metrics.jsonl "
+        "(num_tokens, tokens/sampled, ...): one that records none is not stopped; `hours` limits "
+        "every program"
     ]
 
 

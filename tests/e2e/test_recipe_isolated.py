@@ -94,7 +94,7 @@ def test_a_function_that_is_wrong_is_told_before_anything_is_trained(tmp_path, m
 
 
 def test_rewards_are_waited_for_together(apart, monkeypatch):
-    problem = Problem([{"role": "user", "content": "2+2"}], [1], "4", 2, 1)
+    problem = Problem([{"role": "user", "content": "2+2"}], [1], "4", 2, 1, written="4")
     calls = []
     monkeypatch.setattr(
         apart, "_call", lambda asked, call=apart._call: calls.append(1) or call(asked)

@@ -4,7 +4,9 @@ from datetime import UTC, datetime
 import pytest
 
 from sweeper.recipes import rollouts
+from sweeper.recipes.rewards import FunctionReward
 from sweeper.recipes.rollouts import Group, Problem, Rollout
+from sweeper.recipes.sandbox import Function, Scored
 
 PROBLEM = Problem([{"role": "user", "content": "sort <ba>"}], [1, 2, 3], "ab", 0, 3)
 
@@ -110,3 +112,30 @@ def test_a_transcript_is_a_tree_with_the_conversations_as_data():
     cells = [child for node in found if node["tag"] == "td" for child in node["children"]]
     assert "reference_answer" in cells
     assert cells.count("1.000") == 1
+
+
+class Echo(Function):
+    """A function that keeps what it was called with."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, question, response, answer):
+        self.calls.append((question, response, answer))
+        return Scored(1.0)
+
+    def close(self):
+        pass
+
+
+def test_a_reward_function_gets_the_answer_as_the_data_have_it():
+    """Chat templates of reasoning models put (empty) thoughts before it."""
+    problem = PROBLEM._replace(answer="<think></think>ab", written="ab")
+    function = Echo()
+    reward = FunctionReward(function)
+    reward.check([problem])
+    reward.begin(problem, "<think>hm</think>ab", True)()
+    assert function.calls == [
+        ("sort <ba>", "<think></think>ab", "ab"),
+        ("sort <ba>", "<think>hm</think>ab", "ab"),
+    ]
