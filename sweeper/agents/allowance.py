@@ -4,8 +4,10 @@
 
 The person who starts the server sets the limits. Everything that agents have ever launched in the
 root counts, through any server: killing and restarting a server gives them nothing more. An
-unfinished sweep counts with what it may use, a finished one with what it has used. Of two
-concurrent launches, each records itself first and then checks: at worst both are refused.
+unfinished sweep counts with what it may use, a finished one with what it has used. A sweep that
+was removed counts like an unfinished one for ever, and one that is launched under its name later
+counts beside it: records have the identity of their sweep. Of two concurrent launches, each records
+itself first and then checks: at worst both are refused.
 """
 
 import os
@@ -17,14 +19,18 @@ from sweeper.errors import NotFound, UsageError
 from sweeper.model.document_reader import SCHEMA, Part
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as, timestamp
+from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import user
+from sweeper.storage.sweeps import identity
 
 __all__ = [
     "LIMITS",
     "Entry",
     "Limits",
     "Used",
+    "confirm",
     "entries",
+    "of_sweep",
     "read_limits",
     "reserve",
     "retract",
@@ -65,12 +71,14 @@ class Used(NamedTuple):
 
 class Entry(NamedTuple):
     """A launch: the ids of the runs that it started, and the budget of the sweep for its whole
-    life."""
+    life. `life` tells the sweep from others of its name: its identity, or something that belongs to
+    this launch alone while that is not on record ("": a record of an older version)."""
 
     path: str
     sweep: str
     runs: tuple[str, ...]
     budget: Mapping[str, float]
+    life: str = ""
 
 
 def read_limits(text: str | None) -> Limits:
@@ -92,12 +100,29 @@ def read_limits(text: str | None) -> Limits:
     return Limits(**found)
 
 
-def reserve(store: Store, sweep: str, runs: Sequence[str], budget: Mapping[str, float]) -> Entry:
-    """Record a launch before it starts. Raises `StoreError`."""
+def reserve(
+    store: Store,
+    sweep: str,
+    runs: Sequence[str],
+    budget: Mapping[str, float],
+    life: str | None = None,
+) -> Entry:
+    """Record a launch before it starts. `life` is the sweep's identity, if there is a sweep yet.
+    Raises `StoreError`."""
     path = f"{_FOLDER}/{time.time_ns():019}-{os.urandom(4).hex()}.json"
-    about = {"by": user(), "time": timestamp(), "sweep": sweep, "runs": list(runs)}
-    store.create(path, encode({"schema": SCHEMA, **about, "budget": dict(budget)}))
-    return Entry(path, sweep, tuple(runs), budget)
+    entry = Entry(path, sweep, tuple(runs), budget, life or path)
+    store.create(path, _encoded(entry))
+    return entry
+
+
+def confirm(store: Store, entry: Entry, life: str) -> None:
+    """Record the identity of the sweep that a launch has made. Raises `StoreError`."""
+    store.replace(entry.path, _encoded(entry._replace(life=life)))
+
+
+def _encoded(entry: Entry) -> bytes:
+    about = {"by": user(), "time": timestamp(), "sweep": entry.sweep, "runs": list(entry.runs)}
+    return encode({"schema": SCHEMA, **about, "budget": dict(entry.budget), "life": entry.life})
 
 
 def retract(store: Store, entry: Entry) -> None:
@@ -118,7 +143,8 @@ def entries(store: Store) -> list[Entry]:
             if budget is not None:
                 known = {name: budget.number_or(name, None) for name in LIMITS}
                 limits = {name: value for name, value in known.items() if value is not None}
-            return Entry(path, top.text("sweep"), tuple(top.texts_or("runs", ())), limits)
+            life = top.text_or("life", None) or ""
+            return Entry(path, top.text("sweep"), tuple(top.texts_or("runs", ())), limits, life)
 
         try:
             found.append(read_as(store, path, read))
@@ -127,17 +153,36 @@ def entries(store: Store) -> list[Entry]:
     return found
 
 
+def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]:
+    """Return the launches of the sweep that has this name now, and not of removed ones that had it;
+    empty if there is none. Raises `StoreError`."""
+    if not store.exists(Layout(sweep).plan):
+        return []
+    mine = [entry for entry in recorded if entry.sweep == sweep]
+    now = identity(store, sweep)
+    if now is not None and any(entry.life == now for entry in mine):
+        return [entry for entry in mine if entry.life == now]
+    # The server was killed before it could confirm its last launch.
+    return [entry for entry in mine if not entry.life or entry.life == mine[-1].path]
+
+
 def used(store: Store, recorded: Sequence[Entry]) -> Used:
     """Add up the usage of all these launches. Raises `StoreError`."""
-    runs = {(entry.sweep, run) for entry in recorded for run in entry.runs}
+    runs = 0
     sums = {"tokens": 0.0, "usd": 0.0, "hours": 0.0}
     for sweep in dict.fromkeys(entry.sweep for entry in recorded):
-        mine = [entry for entry in recorded if entry.sweep == sweep]
-        caps = {key: max(entry.budget.get(key, 0.0) for entry in mine) for key in sums}
-        spent, over = _spent(store, sweep)
-        for key in sums:
-            sums[key] += spent[key] if over else max(spent[key], caps[key])
-    return Used(len(runs), **sums)
+        now = of_sweep(store, recorded, sweep)
+        gone: dict[str, list[Entry]] = {}
+        for entry in recorded:
+            if entry.sweep == sweep and entry not in now:
+                gone.setdefault(entry.life, []).append(entry)
+        for mine in filter(None, (now, *gone.values())):
+            runs += len({run for entry in mine for run in entry.runs})
+            caps = {key: max(entry.budget.get(key, 0.0) for entry in mine) for key in sums}
+            spent, over = _spent(store, sweep) if mine is now else (dict.fromkeys(sums, 0.0), False)
+            for key in sums:
+                sums[key] += spent[key] if over else max(spent[key], caps[key])
+    return Used(runs, **sums)
 
 
 def _spent(store: Store, sweep: str) -> tuple[dict[str, float], bool]:

@@ -15,7 +15,7 @@ from sweeper.results.registry import Registry
 from sweeper.storage.opening import open_store
 from sweeper.storage.requests import Requested
 from sweeper.storage.sweep_requests import user
-from sweeper.storage.sweeps import read_plan, read_states
+from sweeper.storage.sweeps import ensure_identity, read_plan, read_states
 
 __all__ = ["GridPreview", "Workspace"]
 
@@ -54,7 +54,7 @@ class Workspace:
 
     def require_ours(self, sweep: str) -> None:
         """Raise `UsageError` for a sweep that no agent has launched."""
-        if sweep not in {entry.sweep for entry in allowance.entries(self.store)}:
+        if not allowance.of_sweep(self.store, allowance.entries(self.store), sweep):
             raise UsageError(
                 f"{sweep} was launched by a person: ask them, agents change only theirs"
             )
@@ -94,23 +94,38 @@ class Workspace:
             recorded = allowance.entries(self.store)
             if self._recorded(plan.name):
                 self.require_ours(plan.name)
-            counted = {run for one in recorded if one.sweep == plan.name for run in one.runs}
+            mine = allowance.of_sweep(self.store, recorded, plan.name)
+            counted = {run for one in mine for run in one.runs}
             new = [run.id for run in preview.starting if run.id not in counted]
             new += [f"to come: {k} {n}" for k, most in plan.unknown.items() for n in range(most)]
             left = allowance.used(self.store, recorded).left(self.limits)
             caps = self._caps(preview, asked, left, len(new))
-            budget = self._budget(plan, caps, recorded)
-            entry = allowance.reserve(self.store, plan.name, new, budget)
+            budget = self._budget(plan, caps, mine)
+            life = self._life(plan.name, mine)
+            entry = allowance.reserve(self.store, plan.name, new, budget, life)
             try:
                 self._recheck()
                 limits = Budget(budget.get("usd"), budget.get("tokens"), budget.get("hours"))
                 bounded = plan._replace(budget=limits) if caps else plan
                 launch_plan(LaunchRequest(bounded, self.root, wait=False), User())
+                if life is None:
+                    allowance.confirm(self.store, entry, ensure_identity(self.store, plan.name))
             except SweeperError:
                 if not self._has_started(plan.name):
                     allowance.retract(self.store, entry)
                 raise
         return self.left()
+
+    def _life(self, sweep: str, mine: Sequence[allowance.Entry]) -> str | None:
+        """Return the identity of a sweep that agents have launched, and confirm their launches
+        that do not have it yet; None if there is no such sweep."""
+        if not mine:
+            return None
+        life = ensure_identity(self.store, sweep)
+        for entry in mine:
+            if entry.life != life:
+                allowance.confirm(self.store, entry, life)
+        return life
 
     def retry(self, sweep: str, runs: Sequence[str]) -> list[Requested]:
         """Start failed runs again; each counts as one more run. Raises `UsageError` beyond the
@@ -128,7 +143,9 @@ class Workspace:
                 raise UsageError(f"{len(chosen)} runs are more than is left: {_listed(left)}")
             self._require_room(sweep, left)
             again = [f"{run} again {secrets.token_hex(4)}" for run in chosen]
-            entry = allowance.reserve(self.store, sweep, again, {}) if again else None
+            mine = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
+            life = self._life(sweep, mine)
+            entry = allowance.reserve(self.store, sweep, again, {}, life) if again else None
             try:
                 self._recheck()
                 return retry_runs(found, chosen)
@@ -140,7 +157,7 @@ class Workspace:
     def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
         """Raise `UsageError` if a sweep that is over could use more than is left when it goes
         on."""
-        recorded = [one for one in allowance.entries(self.store) if one.sweep == sweep]
+        recorded = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:
             most = max((one.budget.get(name, 0.0) for one in recorded), default=0.0)
@@ -186,12 +203,10 @@ class Workspace:
         return caps
 
     def _budget(
-        self, plan: Plan, caps: Mapping[str, float], recorded: Sequence[allowance.Entry]
+        self, plan: Plan, caps: Mapping[str, float], mine: Sequence[allowance.Entry]
     ) -> dict[str, float]:
         """Return the budget of the whole sweep: what it has used, or may use while unfinished,
         plus the new amount, limited by its grid's own budget."""
-        mine = [one for one in recorded if one.sweep == plan.name]
-        mine = mine or [allowance.Entry("", plan.name, (), {})]
         spent = allowance.used(self.store, mine)._asdict()
         own = {} if plan.budget is None else plan.budget.document()
         total = {name: float(spent[name]) + cap for name, cap in caps.items()}
