@@ -9,8 +9,8 @@ from typing import Any
 from sweeper.analysis import labels
 from sweeper.analysis.blocks import Blocks
 from sweeper.analysis.cells import Cell, Ranking, uneven_best
-from sweeper.analysis.findings import PENDING, Finding, behind, method, names_of, short_name
-from sweeper.analysis.frames import SweepData
+from sweeper.analysis.findings import Finding, behind, method, names_of, short_name
+from sweeper.analysis.frames import PENDING, SweepData
 
 __all__ = ["DEALS", "standing"]
 

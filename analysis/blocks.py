@@ -134,7 +134,7 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
     if best is None:
         return Block(value, len(tried), diverged, None, (), {}, (), holes)
     groups = {cell.name: cell.values for cell in good}
-    compared = against_best(groups, best.name, ranking.noise, sign, ranking.scale)
+    compared = against_best(groups, best.name, ranking.noise, sign, ranking.scale, ranking.price)
     found = bounded(compared, ranking.bounds)
     tied = tuple(c for c in good if c.name in found and not found[c.name].told_apart)
     judged = replace(part, best=best, comparisons=found)

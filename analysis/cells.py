@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.keys import bounds_of
+from sweeper.analysis.looks import price
 from sweeper.analysis.noise import UNKNOWN, Noise, fit_noise, paired, with_failed
 from sweeper.analysis.settings import ordered, settings
 from sweeper.analysis.statistics import (
@@ -103,7 +104,7 @@ class Ranking:
     the noise between the runs of a cell. `chosen_of` is the number of cells that may be the best;
     the interval of `best` is wider for it, because `best` was chosen among them. If blocks are
     judged separately, no cell is best of all: `leaders` maps each cell to the best of its block,
-    with which it is compared.
+    with which it is compared. Comparisons pay `price` for earlier and later looks at the data.
     """
 
     cells: tuple[Cell, ...]
@@ -119,6 +120,7 @@ class Ranking:
     held_back: tuple[Cell, ...] = ()
     worst: float | None = None
     leaders: Mapping[str, str] = field(default_factory=dict[str, str])
+    price: float = 1.0
 
     @property
     def shares(self) -> bool:
@@ -198,7 +200,7 @@ def rank(data: SweepData) -> Ranking:
     Under the rule "bound", a cell with a failed run is the best only if it still leads with the
     worst value of all in place of that run.
     """
-    bounds = _bounds(data)
+    bounds, paid = _bounds(data), price(data)
     cells, scale, noise, keys = _cells(data, bounds)
     goal = data.metric.goal if data.metric is not None else "minimize"
 
@@ -223,15 +225,15 @@ def rank(data: SweepData) -> Ranking:
     if _all_same([cell for cell in measured if cell.counted]):
         best = None
     if best is None:
-        return Ranking(ordered, None, None, {}, (), scale, keys, noise, bounds)
+        return Ranking(ordered, None, None, {}, (), scale, keys, noise, bounds, price=paid)
     best_run = best.best_run(sign)
     groups = {cell.name: cell.values for cell in ranked if not cell.diverged}
-    comparisons = bounded(against_best(groups, best.name, noise, sign, scale), bounds)
+    comparisons = bounded(against_best(groups, best.name, noise, sign, scale, paid), bounds)
     ahead = [cell for cell in ranked if level(cell) < level(best)]
     passed_over = tuple(cell for cell in ahead if cell.diverged)
     held_back = tuple(cell for cell in ahead if cell.failed and not cell.diverged)
     found = Ranking(ordered, best, best_run, comparisons, passed_over, scale, keys, noise, bounds)
-    found = replace(found, worst=worst if bound else None)
+    found = replace(found, worst=worst if bound else None, price=paid)
     chosen, of = as_chosen(found, best, comparisons, sign)
     ordered = tuple(chosen if cell is best else cell for cell in ordered)
     found = replace(found, cells=ordered, best=chosen, chosen_of=of)

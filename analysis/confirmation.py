@@ -7,6 +7,7 @@ in a sweep of just those cells. The runs that chose them stay in sight, and coun
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -64,8 +65,9 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
 
 
 def _named(source: Source, first: Source) -> bool:
-    """Whether it has the name that the grid to run next has."""
-    return source.name == f"{first.name}-confirm"
+    """Whether it has the name of a grid to run next: of the first, or of one that followed it."""
+    after = source.name.removeprefix(first.name)
+    return source.name != after and re.fullmatch("(-confirm)+", after) is not None
 
 
 def _later(source: Source, first: Source) -> bool:

@@ -14,7 +14,6 @@ from sweeper.analysis.statistics import Comparison
 from sweeper.results.cells import SPAN, Scale
 
 __all__ = [
-    "PENDING",
     "Behind",
     "Finding",
     "behind",
@@ -37,9 +36,6 @@ _RATIOS = (
     "as ratios, on a log scale, because all values are positive, the means of the cells span more "
     f"than a factor of {SPAN:g} and the noise grows with them"
 )
-
-PENDING = ("planned", "submitted", "running", "lost", "preempted")
-"""States of runs that may still give a result."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.sweeps import SweepRun
 
 __all__ = [
+    "PENDING",
     "Metric",
     "RunData",
     "SweepData",
@@ -50,6 +51,9 @@ __all__ = [
 
 LOG_LINES = 12
 """How many lines of a run's log the report shows."""
+
+PENDING = ("planned", "submitted", "running", "lost", "preempted")
+"""States of runs that may still give a result."""
 
 _LOGS = 400
 """With more runs than this, only runs that did not succeed show their log."""

@@ -8,8 +8,8 @@ from sweeper.analysis import labels
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.checkpoints import Checkpoint
 from sweeper.analysis.costs import dollars
-from sweeper.analysis.findings import PENDING, Finding, names_of
-from sweeper.analysis.frames import SweepData
+from sweeper.analysis.findings import Finding, names_of
+from sweeper.analysis.frames import PENDING, SweepData
 from sweeper.analysis.nextgrid import NextGrid
 
 __all__ = ["failures", "how_to_part", "next_steps"]

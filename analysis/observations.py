@@ -10,8 +10,8 @@ from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import AxesTold, tell_axes
 from sweeper.analysis.behaviour import Behaviour
 from sweeper.analysis.cells import Ranking
-from sweeper.analysis.findings import PENDING, Finding, names_of
-from sweeper.analysis.frames import RunData, SweepData
+from sweeper.analysis.findings import Finding, names_of
+from sweeper.analysis.frames import PENDING, RunData, SweepData
 from sweeper.analysis.identical_runs import across_cells
 from sweeper.analysis.stability import Stability
 

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Ranking
-from sweeper.analysis.findings import PENDING, Finding, names_of
-from sweeper.analysis.frames import SweepData
+from sweeper.analysis.findings import Finding, names_of
+from sweeper.analysis.frames import PENDING, SweepData
 from sweeper.analysis.identical_runs import same_curves
+from sweeper.analysis.looks import grown_from
 from sweeper.analysis.noise import LEVEL
 from sweeper.analysis.variances import split_noise
 from sweeper.model.metric import value_text
@@ -32,6 +33,7 @@ def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> It
 def tell_records(data: SweepData, ranking: Ranking) -> Iterator[Finding]:
     """The findings about missing results, and about what recorded values do not show."""
     yield from _incomplete(data)
+    yield from _grown(data)
     yield from _replicates(data, ranking)
     yield from _records(data)
 
@@ -157,12 +159,24 @@ def _incomplete(data: SweepData) -> list[Finding]:
     what = "result is" if done == 1 else "results are"
     text = f"{done} of {planned} runs succeeded, {labels.listed(rest, 7)}"
     if any(states[state] for state in PENDING):
-        text += f": the {what} preliminary." if done else "."
+        stricter = " Until all have ended, a lead has to be larger to count."
+        text += f": the {what} preliminary.{stricter}" if done else "."
     else:
         text += "; what the others would have shown is not known." if done else "."
     cells = tuple(dict.fromkeys(run.cell for run in data.runs if run.state != "succeeded"))
     evidence = {"planned": planned, "states": dict(sorted(states.items()))}
     return [Finding("incomplete", "warning", text, cells, evidence)]
+
+
+def _grown(data: SweepData) -> list[Finding]:
+    before = grown_from(data)
+    if not before:
+        return []
+    text = (
+        f"Seeds were added: an earlier launch had {labels.plural(before, 'run')} per cell. Adding "
+        "seeds until a winner shows would find one by chance, so a lead has to be larger to count."
+    )
+    return [Finding("grown", "note", text, (), {"seeds": before})]
 
 
 def _each(count: int) -> str:

@@ -234,10 +234,12 @@ def against_best(
     noise: Noise,
     sign: float = 1.0,
     scale: Scale = "linear",
+    price: float = 1.0,
 ) -> dict[str, Comparison]:
     """Compares `best` with every other cell of known noise: the family. With `sign` 1, smaller is
     better. Empty if the noise of `best`, or of all others, is unknown. On the log scale all
-    values must be positive."""
+    values must be positive. p values are multiplied by `price`, for looks at the data that were
+    or will be taken."""
     noise = noise.between or noise
     cells = {
         name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
@@ -245,7 +247,7 @@ def against_best(
     if best not in cells or len(cells) < 2:
         return {}
     own = cells.pop(best)
-    family = _Family(len(cells) + 1, sign, scale)
+    family = _Family(len(cells) + 1, sign, scale, (1 - CONFIDENCE) / price)
     compare = _shared if noise.shared else _all_apart
     found = compare(cells, own, family)
     # The best alone: ahead of each of the others as if there were no more than those two.
@@ -255,9 +257,11 @@ def against_best(
         pairs = _all_apart(cells, doubted, family)
     nearest = max(pairs, key=lambda name: _pair(pairs[name], sign))
     alone = _pair(pairs[nearest], sign)
-    if alone <= 1 - CONFIDENCE:
-        return {name: one._replace(p=min(one.p, alone)) for name, one in found.items()}
-    return found if pairs is found else {**found, nearest: pairs[nearest]}
+    if alone <= family.level:
+        found = {name: one._replace(p=min(one.p, alone)) for name, one in found.items()}
+    elif pairs is not found:
+        found = {**found, nearest: pairs[nearest]}
+    return {name: one._replace(p=min(1.0, price * one.p)) for name, one in found.items()}
 
 
 def confidence(found: Mapping[str, Comparison]) -> float:
@@ -292,11 +296,13 @@ class _Mean(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """The cells that are compared, their number, and the arguments of `against_best`."""
+    """The cells that are compared, their number, the arguments of `against_best`, and the level
+    of its tests."""
 
     cells: int
     sign: float
     scale: Scale
+    level: float
 
 
 def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
@@ -306,7 +312,7 @@ def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[st
     for name, cell in cells.items():
         difference, error, _, _ = _distance(cell, best)
         df = min(cell.spread.df, best.spread.df)
-        reach = range_quantile(CONFIDENCE, family.cells, df) / 2**0.5
+        reach = range_quantile(1 - family.level, family.cells, df) / 2**0.5
         one = Comparison(difference, error, df, family.cells, chances[name], reach, family.scale)
         found[name] = _at_least_of_two(one, family.sign)
     return found
@@ -352,7 +358,7 @@ def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
     df, others = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
     largest = min(1.0, others * float(student_tail(difference / error, df)) / 2)
     largest = largest if family.sign * difference > 0 else 1.0
-    reach = -student_quantile((1 - CONFIDENCE) / others / family.cells, df)
+    reach = -student_quantile(family.level / others / family.cells, df)
     found = Comparison(difference, error, df, family.cells, largest, reach, family.scale)
     return _at_least_of_two(found, family.sign)
 

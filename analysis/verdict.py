@@ -18,6 +18,7 @@ from sweeper.analysis.distributions import maximum_quantile
 from sweeper.analysis.findings import Finding, behind, cell_text, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.inference import Estimate
+from sweeper.analysis.looks import open_runs
 from sweeper.analysis.next_steps import how_to_part, next_steps
 from sweeper.analysis.nextgrid import NextGrid
 from sweeper.analysis.settings import ordered
@@ -151,7 +152,7 @@ def decide(
     to_part = how_to_part(ranking, following, None if lead is None else lead.needed, prices or {})
     return Verdict(
         kind=kind,
-        label=_label(kind, findings)
+        label=_label(data, kind, findings)
         + (", at the edge of the grid" if at_edge else "")
         + (", may have diverged" if best is not None and _is_doubtful(best, findings) else ""),
         at_edge=at_edge,
@@ -169,10 +170,12 @@ def decide(
     )
 
 
-def _label(kind: str, findings: Sequence[Finding]) -> str:
+def _label(data: SweepData, kind: str, findings: Sequence[Finding]) -> str:
     few = next((finding.evidence for finding in findings if finding.kind == "few_runs"), None)
     if kind == "ahead" and few is not None:
         return f"ahead, by {labels.plural(few['runs'][0], 'run')}"
+    if kind == "ahead" and (left := open_runs(data)):
+        return f"ahead so far ({left} of {labels.plural(len(data.runs), 'run')} open)"
     return _LABELS[kind]
 
 

@@ -500,3 +500,49 @@ def test_worse_is_said_only_where_the_interval_for_all_cells_leaves_0(judge: Any
         "2 cells are unlikely to be the best; of these lr=4 is worse beyond the noise."
     )
     assert found["tied"].evidence is not None and found["tied"].evidence["worse"] == ["lr=4"]
+
+
+def _looked_at(tmp_path: Path, written: ModuleType, name: str, open_: int, before: int) -> Ranking:
+    """Two cells with a clear lead; `open_` runs of either are planned, and an earlier launch had
+    `before` seeds."""
+    launches = [{"seeds": before}] if before else None
+    sweep = written.Written(tmp_path, name, {"lr": [1, 2]}, launches=launches)
+    for lr, level in ((1, 0.5), (2, 0.62)):
+        for seed, noise in enumerate((0.0, 0.04, -0.04, 0.05, -0.05)):
+            state = "planned" if seed >= 5 - open_ else "succeeded"
+            sweep.run({"lr": lr}, seed, [{"step": 1, "test/nll": level + noise * lr}], state)
+    sweep.save()
+    return rank(load(Registry(str(tmp_path)), name, None, None))
+
+
+def test_a_lead_has_to_be_larger_while_runs_are_open_and_after_seeds_were_added(
+    tmp_path: Path, written: ModuleType
+):
+    """Looking after each run, or adding seeds until something shows, gives chance many tries."""
+    whole = _looked_at(tmp_path, written, "whole", 0, 0)
+    assert whole.price == 1 and not whole.tied
+    running = _looked_at(tmp_path, written, "running", 1, 0)
+    assert running.price > 1.5
+    grown = _looked_at(tmp_path, written, "grown", 0, 3)
+    assert grown.price > 10 and grown.tied
+    (p,) = (one.p for one in whole.comparisons.values())
+    (priced,) = (one.p for one in grown.comparisons.values())
+    assert priced == pytest.approx(min(1.0, p * grown.price))
+    same = _looked_at(tmp_path, written, "same", 0, 5)
+    assert same.price == 1
+
+
+def test_a_third_round_is_one_study_with_the_first_two(tmp_path: Path, written: ModuleType):
+    """Each cell appears once, the seeds that chose it count for nothing, and each round has half
+    of the level of the one before."""
+    for number, name in enumerate(("a", "a-confirm", "a-confirm-confirm")):
+        sweep = written.Written(tmp_path, name, {"lr": [1, 2]})
+        for lr in (1, 2):
+            for seed in range(3 * number, 3 * number + 3):
+                sweep.run({"lr": lr}, seed, [{"step": 1, "test/nll": lr / 10 + seed % 3 / 9}])
+        sweep.save()
+    registry = Registry(str(tmp_path))
+    data = load(registry, ["a", "a-confirm", "a-confirm-confirm"], None, None)
+    ranking = rank(data)
+    assert [cell.name for cell in ranking.cells] == ["lr=1", "lr=2"]
+    assert [len(cell.values) for cell in ranking.cells] == [6, 6] and ranking.price == 2
