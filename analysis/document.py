@@ -189,6 +189,8 @@ def _run_row(run: RunData, prices: Mapping[str, float]) -> dict[str, Any]:
         "attempts": run.attempts,
         "reason": run.reason,
         "wall_s": run.wall_s,
+        "code": None if run.origin is None else run.origin.code,
+        "commit": None if run.origin is None else run.origin.commit,
         "value": run.value,
         "step": run.step,
         "last": run.last,

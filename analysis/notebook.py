@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from sweeper.analysis import labels
 from sweeper.analysis.criterion import Judged, StudyPlan, judge, read_plan
 from sweeper.analysis.markdown import escape, fenced
 from sweeper.analysis.report import Report
@@ -122,7 +123,7 @@ def _lines(document: Mapping[str, Any], plan: Plan | None, cost: str | None) -> 
     told = ", ".join(f"{count} {state}" for state, count in states.items())
     yield f"runs: {document['completeness']['planned']} planned: {told or 'none'}"
     if plan is not None:
-        yield from _origin(plan)
+        yield from _origin(document, plan)
     if cost:
         yield f"cost: {escape(cost)}"
     checkpoint = document["verdict"]["checkpoint"]
@@ -135,11 +136,11 @@ def _lines(document: Mapping[str, Any], plan: Plan | None, cost: str | None) -> 
         yield f"note{about} ({escape(note['by'])}, {note['time']}): {text}"
 
 
-def _origin(plan: Plan) -> Iterator[str]:
-    known = plan.provenance or {}
-    commit = known.get("commit")
-    if isinstance(commit, str):
-        yield f"commit: {escape(commit)}"
+def _origin(document: Mapping[str, Any], plan: Plan) -> Iterator[str]:
+    commits = Counter(run["commit"] for run in document["runs"] if run["commit"])
+    for commit, count in commits.items():
+        runs = f" ({labels.plural(count, 'run')})" if len(commits) > 1 else ""
+        yield f"commit: {escape(commit)}{runs}"
     if plan.created:
         yield f"launched: {escape(plan.created)}"
     if plan.grid_path:

@@ -12,6 +12,7 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sweeper.errors import NotFound, StoreError
@@ -121,7 +122,8 @@ class Executed(NamedTuple):
     origin: Origin | None
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True)
+class Difference:
     """A way in which runs differ: `kind` is code, python, SDK, packages, service, variables or
     data. `what` names what differs, such as files or packages, if that is known. `groups` has a
     label and the runs of each variant, in the order of the runs."""
@@ -138,7 +140,11 @@ class Difference(NamedTuple):
 
     def label(self, run: HasOrigin) -> str | None:
         """The label of a run's variant; None if it is not known."""
-        return next((name for name, runs in self.groups if any(run is x for x in runs)), None)
+        return self._labels.get(id(run))
+
+    @functools.cached_property
+    def _labels(self) -> dict[int, str]:
+        return {id(run): label for label, runs in self.groups for run in runs}
 
 
 class Launches:

@@ -123,6 +123,8 @@ def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs
     assert "different code (train.py)" in analyzed
     report = (checkout.root / "sweeps" / "g" / "report" / "report.md").read_text()
     assert first in report and second in report
+    document = json.loads((checkout.root / "sweeps/g/report/report.json").read_text())
+    assert [run["commit"] for run in document["runs"]] == [first, first, second]
     frame = Registry(str(checkout.root / "sweeps")).runs("g")
     assert list(frame["commit"]) == [first, first, second]
 

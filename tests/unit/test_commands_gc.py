@@ -266,6 +266,7 @@ def test_the_log_of_a_living_launcher_of_another_root_stays(
         go.touch()
         while is_held(str(log)):
             time.sleep(0.05)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # it is dead before it can be reaped
         poll()
     assert main(["gc", "--delete"]) == 0
     assert not log.exists()
