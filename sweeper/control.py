@@ -347,13 +347,14 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     from sweeper.launcher.manifest import hidden_values, secret_names
     from sweeper.launcher.trust import is_ours
     from sweeper.provenance import snapshot
+    from sweeper.provenance.launch_record import has_changed
 
     kept = sweep.plan.snapshot
     # Do not run git in a folder that another user's plan names.
     if not kept or not is_ours(sweep.plan.recorded):
         return
     values = hidden_values(secret_names(sweep.plan.secrets, sweep.plan.service))
-    if snapshot.changed(sweep.store, kept, secrets=values):
+    if has_changed(sweep.store, sweep.plan, values):
         tell(
             "the code has changed since the launch, and what is retried runs it as it was then; "
             "`sweeper launch` of the grid takes the new"

@@ -11,18 +11,18 @@ The program is the copy of the code without files that no run executes: grids, a
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from sweeper.errors import AlreadyExists
 from sweeper.model.plan import Plan
-from sweeper.provenance import live_code
+from sweeper.provenance import live_code, snapshot
 from sweeper.provenance.snapshot import CodeCopy
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode
 from sweeper.storage.layout import Layout
 
-__all__ = ["keep", "program_files"]
+__all__ = ["has_changed", "keep", "program_files"]
 
 _DOCUMENTS = (".md", ".rst", ".gitignore")
 _GRID = re.compile(rb"^(recipe|command|stages|extends)\s*:", re.MULTILINE)
@@ -59,6 +59,16 @@ def keep(
     identity = hashlib.sha256(data).hexdigest()[:16]
     _create(store, layout.launch(identity), data)
     return {**known, "launch": identity}
+
+
+def has_changed(store: Store, plan: Plan, secrets: Collection[str]) -> bool:
+    """Whether the program in the checkout has changed since the launch of a recorded plan, which
+    has a copy of it."""
+    now = None if plan.snapshot is None else snapshot.look(store, plan.snapshot, secrets=secrets)
+    if now is None or now.kept == plan.snapshot:
+        return now is None
+    known = (plan.provenance or {}).get("program")
+    return known is None or known != live_code.digest(program_files(store, plan, now))
 
 
 def _create(store: Store, path: str, data: bytes) -> None:

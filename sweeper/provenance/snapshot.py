@@ -50,7 +50,7 @@ from sweeper.storage.worker_lock import hold
 if TYPE_CHECKING:
     import tarfile
 
-__all__ = ["CodeCopy", "changed", "extract", "make", "relink", "results_in"]
+__all__ = ["CodeCopy", "extract", "look", "make", "relink", "results_in"]
 
 _NO_FILES: Mapping[str, Never] = MappingProxyType({})
 
@@ -105,14 +105,16 @@ def make(
     return CodeCopy(kept, None, tuple(tree.linked), tuple(tree.live), files=tree.files)
 
 
-def changed(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> bool:
-    """Whether the checkout has changed since the snapshot."""
+def look(store: Store, kept: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
+    """What a copy of a snapshot's checkout would have now; nothing is stored. None if it cannot be
+    copied."""
+    tree = Tree(kept.root, results_in(store, kept.root, kept.archive.partition("/")[0]), secrets)
     try:
-        results = results_in(store, kept.root, kept.archive.partition("/")[0])
-        data = Tree(kept.root, results, secrets).archive()
+        data = tree.archive()
     except (TooMuchError, UnlistedError):
-        return True
-    return not hashlib.sha256(data).hexdigest().startswith(kept.hash)
+        return None
+    same = hashlib.sha256(data).hexdigest().startswith(kept.hash)
+    return CodeCopy(kept if same else kept._replace(hash=""), None, files=tree.files)
 
 
 def relink(kept: Snapshot) -> None:

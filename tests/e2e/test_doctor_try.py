@@ -60,7 +60,7 @@ def _here(shell: Any, backend: str, *more: str) -> dict[str, Any]:
     assert CANARY not in json.dumps(found)
     (told,) = (step["found"] for step in found["steps"] if step["name"] == "secrets")
     assert told == "set: WANDB_API_KEY"
-    assert os.listdir(shell.folder / "sweeps") == []
+    assert os.listdir(shell.folder / "sweeps") == [".gitignore"]
     assert not _kept(shell)
     return found
 
@@ -73,7 +73,7 @@ def test_local(shells: Any, tmp_path: Path) -> None:
     del shell.environment["WANDB_API_KEY"]
     found = _tried(shell, "--grid", "mine.yaml", code=6)
     assert "WANDB_API_KEY" in found["error"] and "\n" not in found["error"]
-    assert os.listdir(shell.folder / "sweeps") == []
+    assert os.listdir(shell.folder / "sweeps") == [".gitignore"]
     output = shell.run("doctor", "--try", "--backend", "local")
     assert "ended well" in output and "removed" in output
 
@@ -224,12 +224,12 @@ def test_what_a_killed_one_left_goes_with_the_next(shells: Any, tmp_path: Path) 
     process.kill()
     process.communicate()
     hold.unlink()
-    (name,) = os.listdir(tmp_path / "sweeps")
+    (name,) = (path.name for path in (tmp_path / "sweeps").iterdir() if path.is_dir())
     assert [path.name for path in _kept(shell) if path.parent.name == "trials"] == [name]
     found = _tried(shell, "--grid", "mine.yaml")
     assert found["steps"][0]["found"].startswith(f"{name} from ")
     assert not _kept(shell)
-    assert os.listdir(tmp_path / "sweeps") == []
+    assert os.listdir(tmp_path / "sweeps") == [".gitignore"]
 
 
 def test_one_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:

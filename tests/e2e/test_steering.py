@@ -70,7 +70,7 @@ def test_retry_what_was_cancelled_and_what_failed(local: Shell) -> None:
     assert not _left(shell)
     assert "0 runs to start again" in shell.run("retry", "toys")
     said = shell.run("retry", "toys", "lr=0.1,seed=0", code=2)
-    assert "lr=0.1,seed=0 of toys has succeeded: there is nothing to retry" in said
+    assert "lr=0.1,seed=0 of toys has succeeded: add --state succeeded" in said
 
 
 def test_a_retry_is_taken_up_by_the_launcher_at_work(local: Shell) -> None:
@@ -128,14 +128,16 @@ def test_what_runs_is_the_code_as_it_was_at_launch(local: Shell) -> None:
     assert launcher.returncode == 0, output + errors
     assert "old True" in shell.run("logs", "toys/lr=0.3,seed=2")
     toy.write_text(old.replace('"old"', '"new"'))
-    said = shell.run("launch", "grid.yaml", "seconds=1", "learning_rate=[0.1,0.9]", "--wait")
-    assert "the code has changed: attempts from now on run it as it is now" in said
+    said = shell.run(
+        "launch", "grid.yaml", "seconds=1", "learning_rate=[0.1,0.9]", "--wait", "--drop"
+    )
+    assert "the code has changed (toy.py): attempts from now on run it as it is now" in said
     assert "new True" in shell.run("logs", "toys/lr=0.9,seed=0")
     kept = list((shell.folder / "sweeps" / "toys" / "runs").glob("*/code.diff"))
     assert len(kept) == 9
     assert any('+VERSION = "new"' in path.read_text() for path in kept)
     toy.write_text(old.replace('"old"', '"live"'))
-    shell.run("launch", "grid.yaml", "learning_rate=[0.7,0.8]", "--wait", "--live")
+    shell.run("launch", "grid.yaml", "learning_rate=[0.7,0.8]", "--wait", "--live", "--drop")
     assert "live True" in shell.run("logs", "toys/lr=0.7,seed=0")
 
 
@@ -148,6 +150,8 @@ def test_a_retry_tells_that_the_code_has_changed(
     shell.run("launch", "grid.yaml", f"flag={tmp_path}/flag", "--wait", code=4)
     (tmp_path / "flag").write_text("mended")
     assert "has changed" not in shell.run("retry", "toys", "lr=0.1,seed=0", "--wait", code=3)
+    (tmp_path / "notes.md").write_text("no run executes this\n")
+    assert "has changed" not in shell.run("retry", "toys", "lr=0.1,seed=1", "--wait", code=3)
     (tmp_path / "toy.py").write_text("raise SystemExit('changed')\n")
     said = shell.run("retry", "toys", "--wait")
     assert "the code has changed since the launch" in said
