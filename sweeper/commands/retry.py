@@ -24,9 +24,10 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.runs(verb)
     verb.add_argument("--failed", action="store_true", help="failed runs (the default)")
     shared.wait(verb)
-    verb.epilog = (
-        "A retry runs the code of the last launch, so after a change of the code launch the grid "
-        "first. Finished runs start again, from nothing, only with `--state succeeded`; their "
+    verb.description = (
+        f"{verb.description or ''}\n\n"
+        "A retry runs the code of the last launch, so after a change of the code launch the grid\n"
+        "first. Finished runs start again, from nothing, only with `--state succeeded`; their\n"
         "earlier attempts stay on record."
     )
 
