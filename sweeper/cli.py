@@ -107,7 +107,7 @@ def _parse(given: list[str]) -> argparse.Namespace:
         arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if repeatable is not None:
         getattr(arguments, repeatable).extend(rest)
-    del arguments.parser  # verbs get only what was given
+    vars(arguments).pop("parser")  # verbs get only what was given
     return arguments
 
 
