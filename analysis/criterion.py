@@ -9,6 +9,7 @@ success criterion. In the last stands one line that can be judged:
 
 import operator
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -120,7 +121,7 @@ def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
         return _against(document, rows, best)
     metric: str | None = document["metric"] and document["metric"]["name"]
     if metric != criterion.metric:
-        again = f"`sweeper analyze --metric {criterion.metric}` judges by it"
+        again = f"`sweeper analyze --metric {shlex.quote(criterion.metric)}` judges by it"
         return Judged(None, f"it is judged by {metric}, and not by {criterion.metric}: {again}")
     return _beyond(criterion, best)
 

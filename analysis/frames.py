@@ -34,6 +34,7 @@ from sweeper.results.items import Answered, files_of, item_files, read_items
 from sweeper.results.objective import sign_of, smoothed
 from sweeper.results.origins import Origin
 from sweeper.results.registry import RecordedRun, Registry
+from sweeper.results.status import stands_still
 from sweeper.results.sweeps import SweepRun
 
 __all__ = [
@@ -160,7 +161,8 @@ class SweepData:
     `baseline` is the cell that the best is compared with, `unmet` the reason if it is missing, and
     `borrowed` the cells of other sweeps. `used` is what the runs used of their service. `places`
     says where they ran, if there are several places. `root` is the root of the first sweep ("" for
-    a folder), and `paths` are the folders of all. `noted` are people's notes."""
+    a folder), and `paths` are the folders of all. `noted` are people's notes. `stands_still` says
+    why the open runs are not started, if they are not."""
 
     name: str
     plan: Plan | None
@@ -186,6 +188,7 @@ class SweepData:
     noted: Noted = NOBODY
     used: str | None = None
     places: tuple[AtPlace, ...] = ()
+    stands_still: str | None = None
 
     @property
     def own_runs(self) -> tuple[RunData, ...]:
@@ -317,7 +320,20 @@ def read(
         noted=read_noted(found),
         used=priced.told(found),
         places=priced.by_place(found),
+        stands_still=_stands_still(found),
     )
+
+
+def _stands_still(sources: Sequence[Source]) -> str | None:
+    """Returns why nothing more is started of a sweep with open runs; None if it is."""
+    for source in sources:
+        runs = [placed.run for placed in source.runs]
+        sweeps = {run.sweep for run in runs if isinstance(run, SweepRun) and not run.is_finished}
+        for name in sorted(sweeps):
+            why = stands_still(source.registry.sweep(name))
+            if why is not None:
+                return why
+    return None
 
 
 def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:

@@ -60,7 +60,9 @@ def failures(data: SweepData) -> Iterator[str]:
     """What to do about open or failed runs."""
     states = Counter(run.state for run in data.runs)
     pending = sum(states[state] for state in PENDING)
-    if pending:
+    if pending and data.stands_still is not None:
+        yield f"{labels.plural(pending, 'open run')}, but {data.stands_still}."
+    elif pending:
         yield f"Let the {labels.plural(pending, 'open run')} finish, then analyze again."
     if states["failed"]:
         yield f"Read in the logs why {labels.plural(states['failed'], 'run')} failed."

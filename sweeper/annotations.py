@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from sweeper.atomic import TEMPORARY
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.labels import plural
 from sweeper.model.mark import Kind, Marks, fold, is_tag
 from sweeper.model.states import fold as fold_events
 from sweeper.storage.base import Store
+from sweeper.storage.hint import hint
 from sweeper.storage.lock import holding_sweep, is_of_lock
 from sweeper.storage.marks import put_mark, read_marks
 from sweeper.storage.opening import default_root, open_store
@@ -139,7 +141,7 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
     if top is None or to is None:
         raise EnvironmentFailure(
             f"{store.root} moves no folders: launch the grid under the new name instead, and "
-            f"`sweeper archive {sweep}`"
+            f"`{hint('archive', sweep, root=store.root)}`"
         )
     with holding_sweep(store, sweep, existing=True):
         _require_rest(store, sweep)
@@ -204,7 +206,8 @@ def _require_rest(store: Store, sweep: str) -> None:
     at_work = sum(fold_events(events).at_work for events in read_events(store, sweep).values())
     if at_work:
         raise EnvironmentFailure(
-            f"{at_work} runs of {sweep!r} are at work: `sweeper cancel {sweep}` stops them"
+            f"{plural(at_work, 'run')} of {sweep!r} at work: "
+            f"`{hint('cancel', sweep, root=store.root)}` stops them"
         )
 
 

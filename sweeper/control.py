@@ -26,6 +26,7 @@ from sweeper.pausing import Steered, parallel, pause, resume, stop
 from sweeper.results.selectors import pick
 from sweeper.results.waiting import find_sweep, status, wait, wait_async
 from sweeper.storage.base import Store
+from sweeper.storage.hint import hint
 from sweeper.storage.requests import (
     Happened,
     Requested,
@@ -151,7 +152,8 @@ def cancel_runs(
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
                 f"{len(left)} runs of {sweep!r} are still at work after {seconds:g} s; they are "
-                f"asked to stop: look again with `sweeper status {sweep}`"
+                "asked to stop: see "
+                f"`{hint('status', sweep, root=store.root)}`"
             )
         if not is_held(store, sweep):
             with suppress(AnotherLauncher), holding_sweep(store, sweep, existing=True):
@@ -386,5 +388,8 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
                     f"the launcher at work on {sweep!r} starts nothing ({held_of(observed)}): "
                     "type it again when that launcher has ended"
                 )
+        elif waited > _TAKE_OVER_SECONDS and not is_told:
+            tell("waiting for a launcher that gives no sign of life: its lease is about to run out")
+            is_told = True
         time.sleep(0.1 if not store.is_remote else _POLL_SECONDS)
     return False

@@ -12,6 +12,7 @@ from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
 from sweeper.model.states import fold, is_finished
 from sweeper.storage import sweep_requests
 from sweeper.storage.base import Store
+from sweeper.storage.hint import hint
 from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.sweeps import read_events, read_plan
 
@@ -106,7 +107,7 @@ def stop(
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
                 f"the launcher of {sweep!r} has not ended after {_STOP_SECONDS:g} s; it is asked "
-                f"to: look again with `sweeper status {sweep}`"
+                f"to: see `{hint('status', sweep, root=store.root)}`"
             )
         if tell_at < time.monotonic():
             tell("waiting for the launcher to end")

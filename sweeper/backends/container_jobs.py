@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from sweeper.backends.base import Capabilities
 from sweeper.backends.secret_references import names_of
 from sweeper.errors import UsageError
+from sweeper.fields import config_file
 from sweeper.fields.kinds import Item, Text, Texts
 from sweeper.fields.sections import Field, Reading, Section
 
@@ -67,7 +68,7 @@ def options_with_image(
         raise UsageError(
             f"{backend}: nothing says what jobs run in: write `launch: {{{backend}: {{image: "
             f'{example}}}}}`{other} in the grid, or image = "{example}" below [{backend}] in '
-            "sweeper's config.toml"
+            f"{config_file.file()}"
         )
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
-from sweeper.commands.selection import open_registry
+from sweeper.commands.selection import newest, open_registry, split_sweep
 from sweeper.errors import NotFound, StoreError
 from sweeper.monitor import Alarm, read, read_action
 from sweeper.results.problems import tell_problems
@@ -22,14 +22,15 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
-    shared.runs(verb)
+    shared.some_of_its_runs(verb)
 
 
 def run(arguments: Namespace) -> int:
     """Print the alarms of the chosen runs, oldest first."""
     registry = open_registry(arguments)
-    sweep = registry.sweep(arguments.sweep)
-    runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
+    name, names = split_sweep(arguments)
+    sweep = registry.sweep(name or newest(registry))
+    runs = pick(sweep.runs, names, arguments.state, arguments.where)
     attempts = {run.id: run.attempts for run in runs}
     recorded = read(sweep.store, sweep.layout, told=sweep.unreadable)
     found = [alarm for alarm in recorded if alarm.run in attempts]

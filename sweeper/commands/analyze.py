@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.selection import open_named
+from sweeper.commands.selection import newest, open_named, open_registry
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.metric import FAILED
 from sweeper.results.problems import tell_problems
@@ -25,7 +25,12 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.roots(verb)
     shared.json(verb)
     shared.judge(verb)
-    verb.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep, or a sweep's folder")
+    verb.add_argument(
+        "sweeps",
+        nargs="*",
+        metavar="SWEEP",
+        help="a sweep, or a sweep's folder (default: the newest)",
+    )
     verb.add_argument("--out", help="folder for the report (default: the sweep's report/)")
     verb.add_argument(
         "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
@@ -58,7 +63,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Write the report, print the verdict."""
-    registry, names = open_named(arguments.root, arguments.sweeps)
+    wanted = arguments.sweeps or [newest(open_registry(arguments))]
+    registry, names = open_named(arguments.root, wanted)
     stages = _stages(registry, names) if len(names) == 1 else []
     if not stages:
         report = _report(arguments, registry, names, arguments.out)
@@ -170,3 +176,5 @@ def _print(arguments: Namespace, report: "Report", kept: "Kept | None") -> None:
         if kept.path is not None:
             say(f"notes: {kept.path}")
     say(f"report: {report.html_path}")
+    if "://" in report.html_path:
+        say("no browser opens this address: --out FOLDER writes the report to a folder")

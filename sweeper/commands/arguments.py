@@ -12,10 +12,11 @@ __all__ = [
     "run",
     "runs",
     "select",
+    "some_of_its_runs",
     "some_runs",
+    "sweep",
     "trust",
     "wait",
-    "with_root",
 ]
 
 
@@ -60,20 +61,36 @@ def select(verb: ArgumentParser) -> None:
     )
 
 
-def some_runs(verb: ArgumentParser) -> None:
+def some_runs(verb: ArgumentParser, default: str = "all") -> None:
     """Add the names of runs of any sweeps; none means all."""
     verb.add_argument(
         "runs",
         nargs="*",
         default=[],
         metavar="RUN",
-        help="a sweep, sweep/run, a run's name, its beginning, a glob or an id (default: all)",
+        help="a sweep, sweep/run, a run's name, its beginning, a glob or an id (default: "
+        f"{default})",
     )
+
+
+def sweep(verb: ArgumentParser, default: str = "the newest") -> None:
+    """Add a sweep that may be left out; `default` says which one that means."""
+    verb.add_argument("sweep", nargs="?", metavar="SWEEP", help=f"a sweep (default: {default})")
 
 
 def runs(verb: ArgumentParser) -> None:
     """Add a sweep and the names of some of its runs; none means all."""
     verb.add_argument("sweep", help="a sweep")
+    _runs(verb)
+
+
+def some_of_its_runs(verb: ArgumentParser, default: str = "the newest") -> None:
+    """The same; the sweep may be left out."""
+    sweep(verb, default)
+    _runs(verb)
+
+
+def _runs(verb: ArgumentParser) -> None:
     verb.add_argument(
         "runs",
         nargs="*",
@@ -128,12 +145,6 @@ def trust(verb: ArgumentParser) -> None:
         action="store_true",
         help="execute a sweep's plan though another user, or another machine, has recorded it",
     )
-
-
-def with_root(sweep: str, root: str | None) -> str:
-    """Return the arguments that name a sweep or a grid to another verb, including `--root` if it
-    was given."""
-    return f"{sweep} --root {root}" if root else sweep
 
 
 def judge(verb: ArgumentParser) -> None:

@@ -7,6 +7,8 @@ from argparse import ArgumentParser, Namespace
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import newest, open_registry
 from sweeper.errors import NotFound, UsageError
+from sweeper.results.sweeps import Sweep
+from sweeper.storage.hint import hint
 
 __all__ = ["add_arguments", "run"]
 
@@ -14,7 +16,15 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper attach`."""
     shared.root(verb)
-    verb.add_argument("sweep", nargs="?", help="a sweep (default: the newest)")
+    shared.sweep(verb)
+
+
+def _why_none(sweep: Sweep) -> str:
+    """Return why a sweep has no windows here."""
+    places = sweep.plan.launch.places
+    if "tmux" not in places:
+        return f"{sweep.name} has no tmux windows: its backend is {', '.join(places)}"
+    return f"{sweep.name} has no tmux windows here: they were closed, or are on another machine"
 
 
 def run(arguments: Namespace) -> int:
@@ -28,9 +38,7 @@ def run(arguments: Namespace) -> int:
     server.check()
     session = server.session(f"{sweep.root}/{sweep.name}")
     if session is None:
-        raise NotFound(
-            f"{name!r} has no tmux session: its windows were closed, or it ran elsewhere"
-        )
+        raise NotFound(f"{_why_none(sweep)}; `{hint('watch', name, root=sweep.root)}` shows it")
     if not sys.stdout.isatty():
         raise UsageError("attach needs a terminal")
     sys.stdout.flush()

@@ -18,6 +18,7 @@ from sweeper.backends.base import Check as Look
 from sweeper.backends.configuration import defaults_of
 from sweeper.commands import arguments as shared
 from sweeper.errors import SweeperError, UsageError
+from sweeper.fields import config_file
 from sweeper.fields.kinds import seconds
 from sweeper.fields.nodes import Problems
 from sweeper.grid import load_grid
@@ -266,11 +267,14 @@ def _seconds(text: str) -> float:
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor`."""
+    configuration = config_file.file().replace("%", "%%")
     shared.root(verb)
     shared.json(verb)
     verb.add_argument("--backend", help="also check what this backend needs")
     verb.add_argument(
-        "--grid", metavar="FILE", help="a grid, whose `launch` says how (default: config.toml)"
+        "--grid",
+        metavar="FILE",
+        help=f"a grid, whose `launch` says how (default: {configuration})",
     )
     verb.add_argument(
         "--try",

@@ -43,6 +43,7 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.rollouts import summary_files
 from sweeper.storage.base import Store
+from sweeper.storage.hint import hint
 from sweeper.storage.local import refuse_links
 from sweeper.storage.lock import is_held
 from sweeper.storage.opening import open_store
@@ -123,7 +124,7 @@ def run(arguments: Namespace) -> int:
     for one in unsynced:
         warn(
             f"{one['path']}: what {one['attempts']} dead workers left is not in {one['root']} yet, "
-            f"and stays: `sweeper sync {one['sweep']} --root {one['root']}` brings it there"
+            f"and stays: `{hint('sync', str(one['sweep']), root=str(one['root']))}` brings it there"
         )
     if shown:
         print_table(("path", "why", "bytes"), shown)

@@ -18,6 +18,7 @@ from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.limits import crowding
 from sweeper.model.names import is_sweep_name
 from sweeper.recipe.reference import RunProcess, inspect
+from sweeper.storage.hint import hint
 
 __all__ = ["add_arguments", "run"]
 
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         _create(out, text)
     except FileExistsError:
         raise UsageError(f"{out} is there already: choose another file with --out") from None
-    print(f"wrote {out}; look at it with `sweeper plan {out}`")
+    print(f"wrote {out}; look at it with `{hint('plan', out)}`")
     return 0
 
 

@@ -8,6 +8,7 @@ from sweeper.commands.output import with_status
 from sweeper.errors import NotFound, SweeperError
 from sweeper.labels import plural
 from sweeper.model.states import State, fold, is_finished
+from sweeper.storage.hint import hint
 from sweeper.storage.opening import default_root, open_store
 from sweeper.terminal import say, shortened, warn
 
@@ -44,6 +45,7 @@ def run(arguments: Namespace) -> int:
 def _run(arguments: Namespace) -> int:
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing, dropping
+    from sweeper.commands.waiting import follow, tell_end, tell_failed, tell_interrupted
     from sweeper.launcher.engine import service_warnings
     from sweeper.launcher.launch_preview import later_warnings
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
@@ -67,63 +69,35 @@ def _run(arguments: Namespace) -> int:
         planned, arguments.root, arguments.wait, smoke=arguments.smoke, live=arguments.live
     )
     user = User(agreeing(arguments), dropping(arguments), tell=warn)
-    where = shared.with_root(planned.name, arguments.root)
+    root = arguments.root or default_root()
+
+    def words(verb: str) -> str:
+        return f"`{hint(verb, planned.name, root=arguments.root)}`"
+
     if not arguments.wait:
         launched = launch_plan(request, user)
-        _tell_failed(_left_alone(launched.root, planned), where)
-        _tell_other_code(planned, launched.root, where)
+        tell_failed(planned.name, root, _left_alone(launched.root, planned))
+        _tell_other_code(planned, launched.root)
         if idle:
-            say(f"nothing to start; `sweeper status {where}` shows what there is")
+            say(f"nothing to start; {words('status')} shows what there is")
             return 0
-        if launched.taken_up:
-            say("the launcher at work goes on with it")
-        attach = f" or `sweeper attach {where}`" if "tmux" in planned.launch.places else ""
-        say(f"launched; watch it with `sweeper watch {where}`{attach}")
+        attach = f" or {words('attach')}" if "tmux" in planned.launch.places else ""
+        begun = "the launcher at work continues it" if launched.taken_up else "launched"
+        say(f"{begun}; watch it with {words('watch')}{attach}")
         return 0
     if "tmux" in planned.launch.places:
-        say(f"watch it with `sweeper attach {where}` from another terminal", flush=True)
-    root = arguments.root or default_root()
+        say(f"watch it with {words('attach')} from another terminal", flush=True)
     try:
         with showing(planned.name, root, plain=arguments.plain or arguments.json) as notify:
             launched = launch_plan(request, user._replace(notify=notify))
     except KeyboardInterrupt:
-        again = shared.with_root(arguments.grid, arguments.root)
-        warn(f"interrupted; what runs goes on, `sweeper launch {again}` takes up the rest")
-        return 130
+        return tell_interrupted(planned.name, root)
     if launched.summary is None:
-        return _wait_for(planned, root, where)
-    _tell_failed(launched.summary.counts[State.FAILED], where)
-    _tell_other_code(planned, root, where)
-    _tell_verdict(planned, root)
+        warn("the launcher at work continues it: following it until it ends")
+        return follow(planned, root, plain=arguments.plain or arguments.json)
+    tell_end(planned, root, launched.summary.counts[State.FAILED])
+    _tell_other_code(planned, root)
     return exit_code(launched.summary)
-
-
-def _wait_for(planned: "Plan", root: str, where: str) -> int:
-    """Wait for the launcher that continues the plan. Returns the exit code of the sweep."""
-    from sweeper.control import wait
-
-    warn("the launcher at work goes on with it: waiting until it ends")
-    try:
-        found = wait(planned.name, root=root)
-    except KeyboardInterrupt:
-        warn("interrupted; the launcher at work goes on")
-        return 130
-    _tell_failed(found.counts.get(State.FAILED, 0), where)
-    _tell_verdict(planned, root)
-    return found.exit_code
-
-
-def _tell_verdict(planned: "Plan", root: str) -> None:
-    """Print the verdict, if there are several cells and a metric."""
-    judged = planned.metric is not None or any(stage.metric for stage in planned.stages)
-    if not judged or len({run.cell for run in planned.runs}) < 2:
-        return
-    from sweeper.analysis.verdict_line import verdict_line
-    from sweeper.results.registry import Registry
-
-    line = verdict_line(Registry(root), planned.name)
-    if line is not None:
-        say(f"{planned.name}: {line}")
 
 
 def _before(planned: "Plan", root: str) -> tuple[str, bool]:
@@ -156,7 +130,7 @@ def _left_alone(root: str, planned: "Plan") -> int:
     )
 
 
-def _tell_other_code(planned: "Plan", root: str, where: str) -> None:
+def _tell_other_code(planned: "Plan", root: str) -> None:
     """Say how to run finished runs again if they executed other code than this launch: a launch
     skips them, whatever their code was."""
     from sweeper.results.origins import differences
@@ -174,17 +148,9 @@ def _tell_other_code(planned: "Plan", root: str, where: str) -> None:
         return
     now = found[0].label(latest)
     count = sum(found[0].label(run) != now for run in over)
-    chosen = "" if count == len(over) else f" --where 'code != \"{now}\"'"
+    chosen = [] if count == len(over) else ["--where", f'code != "{now}"']
+    again = hint("retry", planned.name, "--state", "succeeded", *chosen, root=root)
     warn(
-        f"{plural(count, 'run')} succeeded with other {found[0].title} than now: `sweeper retry "
-        f"{where} --state succeeded{chosen}` starts {'it' if count == 1 else 'them'} again"
+        f"{plural(count, 'run')} succeeded with other {found[0].title} than now: `{again}` starts "
+        f"{'it' if count == 1 else 'them'} again"
     )
-
-
-def _tell_failed(count: int, where: str) -> None:
-    """Say that a launch does not restart failed runs, since users easily expect it to."""
-    if count:
-        warn(
-            f"{count} failed: `sweeper logs {where} --state failed` shows what they printed, "
-            f"`sweeper retry {where}` starts them again"
-        )

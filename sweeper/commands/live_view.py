@@ -83,7 +83,8 @@ class _View:
         if code:
             self._restore()
         why = f"the view ended ({code})" if code else "the view is closed"
-        print(f"{why}; the sweep goes on here, Ctrl-C leaves it to itself", file=sys.stderr)
+        effect = "running jobs continue, nothing new is started"
+        print(f"{why}; the launcher works here, Ctrl-C ends it: {effect}", file=sys.stderr)
         if self._last is not None:
             print(sanitize(line(self._last)), file=sys.stderr, flush=True)
 

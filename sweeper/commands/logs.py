@@ -11,12 +11,12 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.log_printer import LinePrinter, RunKey, run_key
-from sweeper.commands.selection import open_registry
+from sweeper.commands.selection import newest, open_registry
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.model.states import ENDED, OPEN, Event
 from sweeper.results.logs import Line, Tail, files_of
@@ -52,7 +52,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
-    shared.some_runs(verb)
+    shared.some_runs(verb, "the newest sweep; with --state or --where all sweeps")
     verb.add_argument("-f", "--follow", action="store_true", help="go on until all runs have ended")
     verb.add_argument("-n", "--lines", type=int, help="only the last LINES lines of each")
     verb.add_argument("--grep", metavar="PATTERN", help="only lines that match this pattern")
@@ -60,9 +60,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the output of runs; with `--follow`, continue until all have ended."""
-    selectors: Sequence[str] = arguments.runs
-    if not selectors and not arguments.state and not arguments.where:
-        raise UsageError("which runs? Name a sweep or runs, or choose by --state or --where")
+    if not (arguments.runs or arguments.state or arguments.where):
+        arguments.runs = [newest(open_registry(arguments))]
     check_states(arguments.state)
     pattern = None
     if arguments.grep is not None:

@@ -23,6 +23,7 @@ from sweeper.results.registry import save
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.where import check_keys, keyed
+from sweeper.storage.hint import hint
 from sweeper.terminal import duration, print_table, say
 
 __all__ = ["add_arguments", "run"]
@@ -185,11 +186,12 @@ def _retired(runs: list[RecordedRun]) -> list[str]:
     """Say how to list the runs that the grid of a sweep no longer has, unless some are listed."""
     if any(run.retired for run in runs):
         return []
-    counts = {run.sweep: run.retired_ones for run in runs if isinstance(run, SweepRun)}
+    ours = [run for run in runs if isinstance(run, SweepRun)]
+    counts = {(run.root, run.sweep): run.retired_ones for run in ours}
     return [
         f"{name}: {plural(count, 'run')} launched before and no longer in the grid: "
-        f"`sweeper ls {name} --where 'retired = true'`"
-        for name, count in counts.items()
+        f"`{hint('ls', name, '--where', 'retired = true', root=root)}`"
+        for (root, name), count in counts.items()
         if count
     ]
 

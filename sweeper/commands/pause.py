@@ -4,7 +4,9 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_steered
+from sweeper.commands.selection import only, open_registry
 from sweeper.control import pause
+from sweeper.storage.hint import hint
 from sweeper.terminal import say
 
 __all__ = ["add_arguments", "run"]
@@ -14,7 +16,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper pause`."""
     shared.root(verb)
     shared.json(verb)
-    verb.add_argument("sweep", help="a sweep")
+    shared.sweep(verb, "the only one, or the only one at work")
     verb.add_argument(
         "--runs",
         action="store_true",
@@ -24,11 +26,12 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Request the pause."""
-    done = pause(arguments.sweep, root=arguments.root, runs=arguments.runs)
+    name = arguments.sweep or only(open_registry(arguments), at_work=True)
+    done = pause(name, root=arguments.root, runs=arguments.runs)
     if arguments.json:
         return print_steered(done, runs=arguments.runs)
-    runs = "what runs is stopped" if arguments.runs else "what runs goes on"
+    runs = "running jobs are stopped" if arguments.runs else "running jobs continue"
     also = "" if done.launcher else "; no launcher is at work"
     say(f"{done.sweep}: paused: nothing new is started, {runs}{also}")
-    say(f"`sweeper resume {shared.with_root(done.sweep, arguments.root)}` goes on")
+    say(f"`{hint('resume', done.sweep, root=arguments.root)}` goes on")
     return 0

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_steered
+from sweeper.commands.selection import only, open_registry
 from sweeper.control import resume
 from sweeper.terminal import say, warn
 
@@ -15,14 +16,15 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     shared.json(verb)
     shared.trust(verb)
-    verb.add_argument("sweep", help="a sweep")
+    shared.sweep(verb, "the only one")
 
 
 def run(arguments: Namespace) -> int:
     """Request that the sweep continue, and start a launcher if none is at work."""
     from sweeper.commands.trust_prompt import agreeing
 
-    done = resume(arguments.sweep, root=arguments.root, agree=agreeing(arguments), tell=warn)
+    name = arguments.sweep or only(open_registry(arguments))
+    done = resume(name, root=arguments.root, agree=agreeing(arguments), tell=warn)
     if arguments.json:
         return print_steered(done)
     if not done.launcher:

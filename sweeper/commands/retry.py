@@ -5,12 +5,13 @@ from collections import Counter
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import with_status
-from sweeper.commands.selection import open_registry
+from sweeper.commands.selection import only, open_registry, split_sweep
 from sweeper.control import request_retries, take_up, to_retry
 from sweeper.labels import plural
 from sweeper.model.states import OPEN, State
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep
+from sweeper.storage.hint import hint
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]
@@ -21,7 +22,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.root(verb)
     shared.json(verb)
     shared.select(verb)
-    shared.runs(verb)
+    shared.some_of_its_runs(verb, "the only one")
     verb.add_argument("--failed", action="store_true", help="failed runs (the default)")
     shared.wait(verb)
     verb.description = (
@@ -40,11 +41,15 @@ def run(arguments: Namespace) -> int:
 def _run(arguments: Namespace) -> int:
     from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing
+    from sweeper.commands.waiting import follow, tell_end, tell_interrupted
     from sweeper.launcher.launching import resume
     from sweeper.scheduler.progress import exit_code
 
-    sweep = open_registry(arguments).sweep(arguments.sweep)
-    which = arguments.runs, arguments.state, arguments.where
+    registry = open_registry(arguments)
+    name, names = split_sweep(arguments)
+    sweep = registry.sweep(name or only(registry))
+    arguments.sweep = sweep.name
+    which = names, arguments.state, arguments.where
     runs = to_retry(sweep, *which, failed=arguments.failed)
     succeeded = State.SUCCEEDED in (arguments.state or ())
     ids = [run.id for run in runs]
@@ -58,8 +63,9 @@ def _run(arguments: Namespace) -> int:
             _tell_none(sweep)
         return 0
     if take_up(sweep, warn):
-        say("the launcher at work on the sweep takes them up")
-        return 0
+        say("the launcher at work on the sweep takes them up", flush=True)
+        plain = arguments.plain or arguments.json
+        return follow(sweep.plan, sweep.root, plain=plain) if arguments.wait else 0
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain or arguments.json) as notify:
             wait, known = arguments.wait, asked.ready
@@ -67,11 +73,11 @@ def _run(arguments: Namespace) -> int:
                 sweep.store, sweep.name, wait=wait, notify=notify, known=known, tell=warn
             )
     except KeyboardInterrupt:
-        warn("interrupted; what runs goes on")
-        return 130
+        return tell_interrupted(sweep.name, sweep.root)
     if launched.summary is None:
-        say(f"launched; watch it with `sweeper watch {sweep.name}`")
+        say(f"launched; watch it with `{hint('watch', sweep.name, root=sweep.root)}`")
         return 0
+    tell_end(sweep.plan, sweep.root, launched.summary.counts[State.FAILED])
     return exit_code(launched.summary)
 
 
@@ -80,4 +86,5 @@ def _tell_none(sweep: Sweep) -> None:
     waiting = sum(not (run.is_finished or run.retired or run.state in OPEN) for run in sweep.runs)
     warn("none has failed; what was cancelled is named, or chosen by --state cancelled")
     if waiting and not read_status(sweep).launcher:
-        warn(f"{waiting} wait to be started: `sweeper resume {sweep.name}` goes on with them")
+        again = hint("resume", sweep.name, root=sweep.root)
+        warn(f"{plural(waiting, 'run')} not started yet: `{again}` starts the rest")

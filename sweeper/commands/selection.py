@@ -4,12 +4,24 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 
-from sweeper.errors import NotFound
+from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
+from sweeper.storage.lock import is_held
 from sweeper.storage.opening import default_root, open_store
 
-__all__ = ["chosen", "newest", "open_named", "open_registry", "prefixes"]
+__all__ = [
+    "chosen",
+    "newest",
+    "only",
+    "open_named",
+    "open_registry",
+    "prefixes",
+    "split_sweep",
+]
+
+
+_NAMED = 5  # sweeps, in a message
 
 
 def open_registry(arguments: Namespace, *, cache: bool = True) -> Registry:
@@ -51,6 +63,31 @@ def newest(registry: Registry) -> str:
     if not found:
         raise NotFound(f"no sweep in {', '.join(registry.roots)}")
     return max(found, key=lambda sweep: sweep["created"] or "")["sweep"]
+
+
+def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
+    """Return the sweep and the runs that a verb was given. After flags, argparse takes a sweep that
+    may be left out for the name of a run."""
+    if arguments.sweep is None and arguments.runs:
+        return arguments.runs[0], arguments.runs[1:]
+    return arguments.sweep, arguments.runs
+
+
+def only(registry: Registry, *, at_work: bool = False) -> str:
+    """Return the sweep that a verb changes if none is named: the only one; with `at_work` else the
+    only one with a launcher. Raises `NotFound` if there is none, `UsageError` if there are
+    several."""
+    found = [sweep["sweep"] for sweep in registry.sweep_records()]
+    if not found:
+        raise NotFound(f"no sweep in {', '.join(registry.roots)}")
+    choices = found
+    if at_work and len(found) > 1:
+        sweeps = [registry.sweep(name) for name in found]
+        choices = [one.name for one in sweeps if is_held(one.store, one.name)] or found
+    if len(choices) > 1:
+        named = ", ".join(choices[:_NAMED]) + (", ..." if len(choices) > _NAMED else "")
+        raise UsageError(f"which sweep? There are {named}")
+    return choices[0]
 
 
 def open_named(

@@ -184,6 +184,8 @@ class _Reporter:
         wanted = self._wanted(runs)
         statuses = {run.id: _run_status(run, dict(status.observed)) for run in wanted}
         change = changes(self._printed, statuses, self._published, seen)
+        if not self._began and at_work and not status.launcher:
+            change.sentences.append(NOBODY)
         alarms = [
             alarm
             for alarm in alarms_of(sweep, wanted)

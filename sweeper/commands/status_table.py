@@ -17,6 +17,7 @@ from sweeper.results.selectors import pick
 from sweeper.results.stage_graph import of_stage
 from sweeper.results.status import NOBODY, Status, alarms_of
 from sweeper.sanitize import sanitize
+from sweeper.storage.hint import hint
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def print_status(
         runs = sorted(runs, key=_interest)[:most]
     _print_runs(sweep, runs, observed)
     if more:
-        say(f"... and {more} more: `sweeper ls {sweep.name}` has them all, --state chooses")
+        every = hint("ls", sweep.name, root=sweep.root)
+        say(f"... and {more} more: `{every}` has them all, --state chooses")
     if not sweep.plan.stages:
         print()
     _print_sweep(sweep, seen)
@@ -158,7 +160,7 @@ def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
     for first, *others in by_rule.values():
         say(alarm_line(first, len(others)))
     if len(alarms) > len(by_rule):
-        say(f"`sweeper alarms {sweep.name}` has them all")
+        say(f"`{hint('alarms', sweep.name, root=sweep.root)}` has them all")
 
 
 def alarm_line(alarm: "Alarm", more: int = 0) -> str:

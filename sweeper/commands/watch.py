@@ -17,7 +17,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper watch`."""
     shared.root(verb)
-    verb.add_argument("sweep", nargs="?", help="a sweep (default: the newest)")
+    shared.sweep(verb)
     verb.add_argument("--plain", action="store_true", help="print lines, as without a terminal")
     verb.add_argument(
         "--until-ended",

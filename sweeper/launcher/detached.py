@@ -19,6 +19,7 @@ from sweeper.launcher import remote_recovery
 from sweeper.scheduler import account, environment
 from sweeper.storage import lock
 from sweeper.storage.base import Store
+from sweeper.storage.hint import hint
 from sweeper.storage.layout import Layout
 from sweeper.storage.local import refuse_links
 from sweeper.storage.sweeps import read_observations
@@ -44,7 +45,7 @@ def start_detached(store: Store, sweep: str, places: Collection[str], smoke: boo
     if store.is_remote:
         command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
     if "tmux" in places:
-        where = f"its window: `sweeper attach {sweep}`"
+        where = f"its window: `{hint('attach', sweep, root=store.root)}`"
         start_again_or_raise = _in_a_window(store, sweep, command)
     else:
         kept = store.local_path(layout.launcher_log)

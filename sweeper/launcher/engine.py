@@ -72,8 +72,8 @@ def _missing_models(plan: Plan, offered: Collection[str]) -> list[str]:
     asked = {text for key, text in _texts(plan) if key in _MODEL_KEYS and not _PATH.search(text)}
     return [
         f"the engine has no model {name}, only {', '.join(own)} and stand-ins for Qwen models: name"
-        f" one of these, or `sweeper engine stop`, then `sweeper engine start --alias"
-        f" {name}={own[0]}`"
+        f" one of these, or `sweeper engine stop`, then"
+        f" `{hint('engine', 'start', '--alias', f'{name}={own[0]}')}`"
         for name in sorted(asked - set(offered))
         if own
     ]

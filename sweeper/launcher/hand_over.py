@@ -22,14 +22,16 @@ from sweeper.scheduler import environment
 from sweeper.storage import lock
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode
+from sweeper.storage.hint import hint
 from sweeper.storage.layout import Layout
-from sweeper.storage.sweep_requests import asked_plan, forget, propose_plan
+from sweeper.storage.sweep_requests import asked_plan, asked_stop, forget, propose_plan
 from sweeper.storage.sweeps import read_observations, read_plan, service_of, with_chosen
 
 __all__ = ["Offer", "offer", "take_up"]
 
 _WAIT_SECONDS = 60.0
 """Time limit for a launcher's round, in which it may wait for its backend or its store."""
+_QUIET_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _REMOTE_POLL_SECONDS = 2.0
 _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_path")
@@ -47,34 +49,51 @@ class Offer(NamedTuple):
 
 
 def offer(store: Store, plan: Plan, found: Offer, tell: Callable[[str], None]) -> bool:
-    """Give a plan to the launcher at work, and wait until it takes the plan up. Returns False if
-    the launcher ended instead, so that the sweep is free. Raises `AnotherLauncher` if the launcher
-    already has the same plan or cannot continue with it."""
+    """Give a plan to the launcher at work, unless it has the same already, and wait until it takes
+    the plan up. Returns False if the launcher ended instead, so that the sweep is free. Raises
+    `AnotherLauncher` if the launcher cannot continue with the plan."""
     try:
         before = read_plan(store, plan.name)
     except NotFound as error:  # another launch is about to write it
         raise AnotherLauncher.at_work(plan.name, store.root) from error
     plan = with_chosen(store, plan.name, plan)
-    if _essence(merged(store, before, plan)) == _essence(before):
+    if asked_stop(store, plan.name) is not None:
+        return False  # it is about to end
+    if not read_observations(store, plan.name).starting:  # a `cancel` is at work
         raise AnotherLauncher.at_work(plan.name, store.root)
-    _refuse(store, plan, before, found)
+    is_same_grid = _essence(merged(store, before, plan)) == _essence(before)
+    if not is_same_grid:
+        _refuse(store, plan, before, found)
     now = with_code(store, plan, live=found.live, tell=tell)
+    if is_same_grid:
+        if _code_of(now) == _code_of(before):
+            return True
+        _refuse(store, plan, before, found)
     keep_environment(store, plan, found.url, found.capabilities)
     tell_changes(store, before, merged(store, before, now), tell)
     for warning in repeats_by_default(plan, before):
         tell(warning)
     propose_plan(store, plan.name, sealed(now.document()))
-    deadline = time.monotonic() + _WAIT_SECONDS
+    begun, is_told = time.monotonic(), False
     while store.exists(Layout(plan.name).request("plan")):
-        if time.monotonic() > deadline or not lock.is_held(store, plan.name):
+        waited = time.monotonic() - begun
+        if waited > _WAIT_SECONDS or not lock.is_held(store, plan.name):
             forget(store, plan.name, "plan")
             break
+        if waited > _QUIET_SECONDS and not is_told:
+            tell("waiting for the launcher at work to continue with this plan")
+            is_told = True
         time.sleep(_REMOTE_POLL_SECONDS if store.is_remote else _POLL_SECONDS)
     if read_plan(store, plan.name).provenance == now.provenance:
         return True
     if lock.is_held(store, plan.name):
         raise AnotherLauncher.at_work(plan.name, store.root)
     return False
+
+
+def _code_of(plan: Plan) -> str | None:
+    """Return the hash of the copy of the code that the plan's runs execute."""
+    return None if plan.snapshot is None else plan.snapshot.hash
 
 
 def _essence(plan: Plan) -> dict[str, object]:
@@ -85,12 +104,12 @@ def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
     """Raise `AnotherLauncher` if the plan changes something that a launcher at work cannot
     change."""
     folder = f"{store.root}/{plan.name}"
+    stop = hint("stop", plan.name, root=store.root)
     try:
         service = service_of(store, plan.name)
     except Damaged as error:
         raise Damaged(
-            f"{error}; end the launcher at work with `sweeper stop {plan.name}`: the next launch "
-            "writes it anew"
+            f"{error}; end the launcher at work with `{stop}`: the next launch writes it anew"
         ) from error
     elsewhere = False
     if store.is_remote:
@@ -103,12 +122,9 @@ def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
     other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)
     if elsewhere or moved or other or foreign:
         raise AnotherLauncher(
-            f"{AnotherLauncher.at_work(plan.name, store.root)}, or end it with `sweeper stop "
-            f"{plan.name}`: only one on this machine, for the same backend and service, can go on "
-            "with another plan"
+            f"{AnotherLauncher.at_work(plan.name, store.root)}, or end it with `{stop}`: only one "
+            "on this machine, for the same backend and service, can go on with another plan"
         )
-    if not read_observations(store, plan.name).starting:
-        raise AnotherLauncher.at_work(plan.name, store.root)
 
 
 def take_up(store: Store, sweep: str) -> None:

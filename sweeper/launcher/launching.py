@@ -40,10 +40,11 @@ from sweeper.scheduler.progress import Summary, exit_code, printer
 from sweeper.storage import lock
 from sweeper.storage.base import Store
 from sweeper.storage.documents import place_of as file_of
+from sweeper.storage.hint import hint
 from sweeper.storage.layout import Layout
 from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.sweep_requests import asked_pause, forget
-from sweeper.storage.sweeps import read_plan, read_states, service_of
+from sweeper.storage.sweeps import read_observations, read_plan, read_states, service_of
 from sweeper.storage.writable import check_root, make_root
 from sweeper.worker.job import read_environment
 
@@ -138,7 +139,12 @@ def launch(  # noqa: PLR0913  (the options of the command)
     def dropping(_: Sequence[str]) -> bool:
         return drop
 
-    return launch_plan(LaunchRequest(planned, root, wait, smoke, live), User(drop=dropping))
+    launched = launch_plan(LaunchRequest(planned, root, wait, smoke, live), User(drop=dropping))
+    if wait and launched.taken_up:
+        from sweeper.results.waiting import wait as wait_until_ended
+
+        wait_until_ended(launched.name, root=launched.root)
+    return launched
 
 
 def launch_plan(request: LaunchRequest, user: User) -> Launched:
@@ -168,13 +174,14 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     make_root(store)
     with ExitStack() as held:
         try:
-            check = held.enter_context(lock.holding_sweep(store, planned.name))
+            check = held.enter_context(lock.holding_sweep(store, planned.name, tell=user.tell))
         except AnotherLauncher:
             found = Offer(url, capabilities, located(opened, before), live)
             if offer(store, planned, found, user.tell):
+                _tell_joined(store, planned.name, user.tell, smoke=smoke)
                 return Launched(planned.name, store.root, None, taken_up=True)
             patience = lock.PATIENCE_SECONDS if not store.is_remote else _TAKE_OVER_SECONDS
-            check = held.enter_context(lock.holding_sweep(store, planned.name, patience))
+            check = held.enter_context(lock.holding_sweep(store, planned.name, patience, user.tell))
         record(store, planned, url, located(opened, before), live=live, tell=user.tell)
         _tell_pause(store, planned.name, user.tell)
         if wait:
@@ -196,10 +203,20 @@ def _check_account(plan: Plan) -> None:
         prices.load()  # which the launcher needs
 
 
+def _tell_joined(store: Store, sweep: str, tell: Callable[[str], None], *, smoke: bool) -> None:
+    """Tell the user why the launcher at work does not do what this launch expects of it."""
+    held = read_observations(store, sweep).held
+    if held is not None:
+        tell(f"the launcher at work starts nothing: {held}")
+    if smoke:
+        tell("--smoke has no effect: the sweep has started already")
+
+
 def _tell_pause(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
     """Tell the user if the sweep is paused: a pause outlives its launcher."""
     if asked_pause(store, sweep) is not None:
-        tell(f"the sweep is paused: nothing is started until `sweeper resume {sweep}`")
+        again = hint("resume", sweep, root=store.root)
+        tell(f"the sweep is paused: nothing is started until `{again}`")
 
 
 class Ready(NamedTuple):
@@ -278,7 +295,7 @@ def resume(
     url = None
     if plan.service == "local":
         url = preflight.engine_url(capabilities) or ensure_engine(plan.launch.places).url
-    with lock.holding_sweep(store, sweep, existing=True) as check:
+    with lock.holding_sweep(store, sweep, existing=True, tell=tell) as check:
         write_environment(store, plan, url, capabilities, places, tell)
         forget(store, sweep, "stop")
         if wait:

@@ -22,6 +22,7 @@ from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, RunState, State, cancel_asked, fold
 from sweeper.scheduler.run_table import WITHDRAWN
 from sweeper.storage.base import Store
+from sweeper.storage.hint import hint
 from sweeper.storage.layout import token
 from sweeper.storage.sweeps import (
     read_events,
@@ -183,8 +184,8 @@ def _places_before(
     except StoreError as error:
         if needed:
             raise StoreError(
-                f"{error}; so where its jobs wait is not known: `sweeper cancel {sweep}`, and "
-                "launch again when they have ended"
+                f"{error}; so where its jobs wait is not known: "
+                f"`{hint('cancel', sweep, root=store.root)}`, and launch again when they have ended"
             ) from error
         tell(f"{error}; nothing of it is needed, and it is written anew")
         return before

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
 
-__all__ = ["NOBODY", "Status", "alarms_of", "check_service", "read_status"]
+__all__ = ["NOBODY", "Status", "alarms_of", "check_service", "read_status", "stands_still"]
 
-NOBODY = "no launcher is at work: nothing more is started"
+NOBODY = "no launcher is at work: nothing more is started until `sweeper resume`"
 
 
 class Status(NamedTuple):
@@ -112,6 +112,14 @@ def read_status(sweep: "Sweep") -> Status:
         usage=usage,
         to_come=sweep.plan.unknown,
     )
+
+
+def stands_still(sweep: "Sweep") -> str | None:
+    """Return why no run of a sweep is started that is not over; None if a launcher starts them."""
+    from sweeper.storage.lock import is_held
+
+    held = labels.held_of(_observations(sweep))
+    return held or (None if is_held(sweep.store, sweep.name) else NOBODY)
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:

@@ -90,7 +90,7 @@ class RunTable:
         if any(len(events.get(run, ())) < view.size for run, view in self.views.items()):
             if not self._store.exists(self._layout.plan):
                 raise NotFound(removed)
-            raise StoreError(f"{where}: events that were on record are gone")
+            raise StoreError(f"{where}: events that were on record are gone: is its disk mounted?")
         self._events = events
         for run in self.runs:
             self._look(run)

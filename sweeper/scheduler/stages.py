@@ -22,6 +22,7 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.pinning import Pins
 from sweeper.scheduler.run_table import RunTable, View
 from sweeper.storage.documents import encode, timestamp
+from sweeper.storage.hint import hint
 from sweeper.storage.requests import request_cancel
 from sweeper.storage.sweeps import with_chosen
 
@@ -243,7 +244,8 @@ class Stages:
             raise Missing(f"{key} of {run.name}, which has expired")
         if pinned == "unknown":
             what = f"the checkpoint of {run.name} that others go on from"
-            mend = f"`sweeper checkpoints {self._context.sweep}/{run.name} --ttl never` keeps it"
+            names = f"{self._context.sweep}/{run.name}", "--ttl", "never"
+            mend = f"`{hint('checkpoints', *names, root=self._context.store.root)}` keeps it"
             known = self._plan.service != "none"
             self._expiring[path] = f"{what} will expire{f': {mend}' if known else ''}"
 

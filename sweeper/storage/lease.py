@@ -93,7 +93,7 @@ def is_elsewhere(store: Store, sweep: str) -> bool:
 
 
 @contextlib.contextmanager
-def holding_lease(
+def holding_lease(  # noqa: PLR0913  (the clocks of tests)
     store: Store,
     sweep: str,
     patience: float,
@@ -101,13 +101,14 @@ def holding_lease(
     existing: bool = False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Generator[Callable[[], None]]:
     """Hold the sweep once nobody else does. Waits until the other launcher is seen to beat, and
     then for `patience` seconds, or until its lease has run out. Yields a function that raises
     `AnotherLauncher` when another has taken the sweep over. A lease of a sweep that is not there
-    when the block ends leaves no files behind. Raises `AnotherLauncher`; with `existing` also
-    `NotFound` if there is no such sweep."""
-    deadline = clock() + patience
+    when the block ends leaves no files behind. `tell` gets a sentence if this waits for a lease to
+    run out. Raises `AnotherLauncher`; with `existing` also `NotFound` if there is no such sweep."""
+    deadline, is_told = clock() + patience, False
     while True:
         if existing and not store.exists(Layout(sweep).plan):
             raise NotFound(f"no sweep {sweep!r} in {store.root}")
@@ -118,6 +119,12 @@ def holding_lease(
                 break
         elif clock() > deadline and is_alive(store, sweep):
             raise AnotherLauncher.at_work(sweep, store.root)
+        elif clock() > deadline and not is_told:
+            tell(
+                f"waiting for the last launcher of {sweep!r}: it gives no sign of life, and "
+                f"has the sweep until it has been silent for {LEASE_SECONDS:g} s"
+            )
+            is_told = True
         sleep(_LOOK_SECONDS)
     lease = _Lease(store, sweep, held.epoch + 1, clock)
     try:

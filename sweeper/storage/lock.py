@@ -25,7 +25,12 @@ _OPENINGS = 100
 
 @contextlib.contextmanager
 def holding_sweep(
-    store: Store, sweep: str, patience: float = PATIENCE_SECONDS, *, existing: bool = False
+    store: Store,
+    sweep: str,
+    patience: float = PATIENCE_SECONDS,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    existing: bool = False,
 ) -> Generator[Callable[[], None]]:
     """Hold the sweep's lock. The kernel releases it when the process ends, however it ends. Yields
     a function that raises `AnotherLauncher` once the sweep is not ours any more, which can only
@@ -35,12 +40,12 @@ def holding_sweep(
     failed, the lock leaves no files behind. `existing`: make no lock for a sweep that is not there.
 
     Raises `AnotherLauncher` if a launcher has it, and still does after `patience` seconds;
-    `NotFound` with `existing`.
+    `NotFound` with `existing`. `tell` gets a sentence while it waits for a lease to run out.
     """
     if store.is_remote:
         from sweeper.storage.lease import holding_lease
 
-        with holding_lease(store, sweep, patience, existing=existing) as check:
+        with holding_lease(store, sweep, patience, existing=existing, tell=tell) as check:
             yield check
         return
     path = _path(store, sweep)

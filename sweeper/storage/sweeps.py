@@ -19,6 +19,7 @@ from sweeper.model.stage_runs import grown
 from sweeper.model.states import ENDED, Event, RunState, fold, parse_name
 from sweeper.storage.base import Store
 from sweeper.storage.documents import read_as
+from sweeper.storage.hint import hint
 from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import asked_pause
 
@@ -67,9 +68,10 @@ def read_plan(store: Store, sweep: str) -> Plan:
             raise StoreError(
                 f"{store.root}/{sweep}: a link that leads nowhere: is its disk mounted?"
             ) from error
-        more = f" and {len(known) - _NAMED} more (`sweeper status`)" if len(known) > _NAMED else ""
-        hint = f"there is {', '.join(known[:_NAMED])}{more}" if known else "there is none"
-        raise NotFound(f"no sweep {sweep!r} in {store.root}: {hint}") from error
+        there = f"there is {', '.join(known[:_NAMED])}" if known else "there is none"
+        if len(known) > _NAMED:
+            there += f" and {len(known) - _NAMED} more (`{hint('status', root=store.root)}`)"
+        raise NotFound(f"no sweep {sweep!r} in {store.root}: {there}") from error
 
 
 def identity(store: Store, sweep: str) -> str | None:

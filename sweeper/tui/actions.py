@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# At the top: libtmux looks at standard output while it loads, and Textual replaces it later.
 from sweeper.backends.tmux.backend import TmuxServer, socket_name
 from sweeper.control import Requested, cancel_runs, retry_runs
 from sweeper.errors import NotFound

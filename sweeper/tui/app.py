@@ -19,6 +19,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from sweeper.errors import SweeperError
+from sweeper.storage.hint import hint
 from sweeper.tracking import link
 from sweeper.tui import actions
 from sweeper.tui.list_model import SORTS, groupings
@@ -64,6 +65,8 @@ class WatchApp(App[int]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-broad")]  # noqa: RUF012 - as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+l", "look", "look again", show=False),
+        # Textual's own key, which its help would list beside ours.
+        Binding("ctrl+q", "quit", show=False, priority=True, system=True),
     ]
 
     def __init__(
@@ -334,5 +337,6 @@ class WatchApp(App[int]):
                 subprocess.run(command, check=False)
             self.screen.refresh()
         elif command is not None:
-            name = self._poller.sweep.name
-            self.tell(f"selected; from another terminal: sweeper attach {name}", "good")
+            sweep = self._poller.sweep
+            again = hint("attach", sweep.name, root=sweep.root)
+            self.tell(f"selected; from another terminal: {again}", "good")

@@ -36,6 +36,7 @@ class SweepScreen(WatchScreen, inherit_bindings=False):
 
     HELP = """
 - arrows, page up and down, home, end, j, k, the wheel: move
+- q: close the view, and leave the sweep alone
 - *waiting*: the service holds the run back (its rate, its capacity): no failure
 - *stalled*: no step for too long
 - *silent*: no heartbeat (beat) for `launch.lease`

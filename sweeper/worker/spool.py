@@ -87,7 +87,11 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
     path = _path(spool, layout, f"{_MARKS}/{run}.{attempt}")
     while True:
         mark = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
-        fcntl.flock(mark, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"sweeper: waiting for a launcher that uploads what {run} left here ({path})")
+            fcntl.flock(mark, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):  # a recovery may have removed the empty mark
             if os.stat(path).st_ino == os.fstat(mark).st_ino:
                 break

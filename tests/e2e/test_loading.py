@@ -36,7 +36,7 @@ def _loaded_by(statement: str) -> set[str]:
 def test_the_command_line_starts_light() -> None:
     """Without a verb it loads no verb's file; those of verbs load nothing that draws or trains."""
     words = _run("import sweeper.cli as c, sys; c.parser(['--help']); print(' '.join(sys.modules))")
-    slow = {"libtmux", "rich", "textual", "chz", "ruamel"}
+    slow = {"rich", "textual", "chz", "ruamel"}
     assert "argparse" in words
     assert not {word.partition(".")[0] for word in words} & (HEAVY | slow)
     assert {word for word in words if word.startswith("sweeper.commands.")} == set()

@@ -221,7 +221,6 @@ def test_a_run_that_never_began_has_what_its_backend_kept(sweeper: Sweeper, back
 def test_mistakes(sweeper: Sweeper) -> None:
     sweeper.grid("true", "local", 1)
     sweeper.run("launch", "grid.yaml", "--wait")
-    assert "which runs?" in sweeper.run("logs", code=2)
     assert "no run 'x=9'" in sweeper.run("logs", "x=9", code=5)
     assert "--grep '('" in sweeper.run("logs", "many", "--grep", "(", code=2)
     assert "no state 'gone'" in sweeper.run("logs", "many", "--state", "gone", code=2)

@@ -237,13 +237,13 @@ def test_closing_the_view_leaves_the_launcher_and_ctrl_c_interrupts_it(
     terminal.type(launch)
     terminal.wait("q close", "4 running", seconds=TIME)
     terminal.press("q")
-    terminal.wait("the view is closed; the sweep goes on here", gone="/ filter")
+    terminal.wait("the view is closed; the launcher works here, Ctrl-C ends it", gone="/ filter")
     terminal.press("C-c")
-    terminal.wait("interrupted; what runs goes on", "code 130")
+    terminal.wait("interrupted: running jobs continue", "code 130")
     terminal.type(f"clear; {launch}")
     terminal.wait("/ filter", "4 running", seconds=TIME)
     terminal.press("C-c")
-    terminal.wait("interrupted; what runs goes on", "code 130")
+    terminal.wait("interrupted: running jobs continue", "code 130")
     assert sweep["lr=0.01,seed=0"].state is State.RUNNING
     assert sweeper(tmp_path, "cancel", "demo").returncode == 0
 

@@ -178,7 +178,7 @@ def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any, written: 
         annotations.rename("s", "other")
     with pytest.raises(UsageError, match="is no name"):
         annotations.rename("s", "../s")
-    with pytest.raises(EnvironmentFailure, match="1 runs of 'other' are at work"):
+    with pytest.raises(EnvironmentFailure, match="1 run of 'other' at work"):
         annotations.rename("other", "t")
     with holding_sweep(store, "s"), pytest.raises(AnotherLauncher):
         annotations.rename("s", "t")

@@ -171,7 +171,7 @@ def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     for n in range(8):
         store.create(f"s{n}/sweep.json", b"{}")
-    more = r"there is s0, s1, s2, s3, s4 and 3 more \(`sweeper status`\)$"
+    more = r"there is s0, s1, s2, s3, s4 and 3 more \(`sweeper status --root .*`\)$"
     with pytest.raises(NotFound, match=more):
         read_plan(store, "other")
 

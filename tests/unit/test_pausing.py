@@ -244,15 +244,25 @@ def _offer(scene: Scene, document: dict[str, Any]) -> bool:
     return hand_over.offer(scene.store, read(document, "plan"), found, lambda _: None)
 
 
-def test_the_same_grid_is_no_other_plan(scene: Scene, home: Path) -> None:
+def test_a_launch_of_the_same_grid_joins_the_launcher_at_work(scene: Scene, home: Path) -> None:
+    """It needs no other plan. A launcher that was asked to end, or a `cancel`, is not joined."""
+    same = read_json(scene.store, scene.layout.plan)
+    assert _offer(scene, same)
+    assert sweep_requests.asked_plan(scene.store, "s") is None
+    sweep_requests.ask_stop(scene.store, "s")
+    assert not _offer(scene, same)
+    sweep_requests.forget(scene.store, "s", "stop")
+    scene.new_scheduler(starting=False).step()
     with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
-        _offer(scene, read_json(scene.store, scene.layout.plan))
+        _offer(scene, same)
 
 
 @pytest.mark.parametrize("change", [{"service": "local"}, {"launch": {"backend": "local"}}])
 def test_what_a_launcher_at_work_cannot_change(
     scene: Scene, home: Path, change: dict[str, Any]
 ) -> None:
-    with pytest.raises(AnotherLauncher, match="or end it with `sweeper stop s`: only one on this"):
+    with pytest.raises(
+        AnotherLauncher, match=r"or end it with `sweeper stop s --root .*`: only one on"
+    ):
         _offer(scene, _wider(scene, **change))
     assert sweep_requests.asked_plan(scene.store, "s") is None

@@ -150,7 +150,7 @@ def test_a_place_that_cannot_be_read_is_not_any_place(scene: Any) -> None:
         scene.store.replace(scene.layout.service, service)
         refuse_moved_sweep(scene.store, "s", [HERE])  # nothing was submitted: it is written anew
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)
-    with pytest.raises(StoreError, match=r"service.json: place: .*`sweeper cancel s`"):
+    with pytest.raises(StoreError, match=r"service.json: place: .*`sweeper cancel s --root .*`"):
         refuse_moved_sweep(scene.store, "s", [HERE])
 
 

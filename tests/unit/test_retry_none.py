@@ -16,8 +16,9 @@ def test_runs_that_wait_for_a_launcher_are_told_of(
     sweep.save()
     verb = ["retry", "study", "--root", str(tmp_path)]
     assert main(verb) == 0
-    assert "wait to be started" not in capsys.readouterr().err
+    assert "not started yet" not in capsys.readouterr().err
     sweep.run({"lr": 0.2}, state="planned")
     sweep.save()
     assert main(verb) == 0
-    assert "1 wait to be started: `sweeper resume study`" in capsys.readouterr().err
+    hint = f"`sweeper resume study --root {tmp_path}`"
+    assert f"1 run not started yet: {hint}" in capsys.readouterr().err

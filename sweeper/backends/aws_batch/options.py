@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sweeper.errors import UsageError
+from sweeper.fields import config_file
 from sweeper.model.document_reader import Part
 
 __all__ = ["INDEX", "PLACE", "RESTARTS", "Options", "read_options"]
@@ -57,7 +58,8 @@ def read_options(given: Mapping[str, object]) -> Options:
     if queue is None:
         raise UsageError(
             "aws-batch: there is no queue: write `launch: {aws_batch: {queue: NAME, image: IMAGE}}`"
-            ' in the grid, or queue = "NAME" below [aws_batch] in sweeper\'s config.toml'
+            ' in the grid, or queue = "NAME" below [aws_batch] in '
+            f"{config_file.file()}"
         )
     options = Options(
         queue=queue,

@@ -16,9 +16,6 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
-import libtmux
-from libtmux.exc import LibTmuxException, TmuxCommandNotFound
-
 from sweeper.errors import EnvironmentFailure, NoRoom, Unreachable
 from sweeper.limits import lacking
 from sweeper.paths import home
@@ -43,6 +40,8 @@ _REFUSED_FOLDER = (
     *("has unsafe permissions", "no suitable socket path", "(Permission denied)"),
 )
 """What tmux says about a folder in which it can have no socket."""
+_ANSWER_SECONDS = 60.0
+"""Time limit for an answer. A busy machine needs seconds to open hundreds of windows."""
 _REVIVAL_SECONDS = 30.0
 _SOCKET_SECONDS = 3.0
 
@@ -98,28 +97,47 @@ class TmuxServer:
 
     def __init__(self) -> None:
         self._socket = socket_name()
-        self._server = libtmux.Server(socket_name=self._socket, config_file=_CONFIGURATION)
         self._looked = -_REVIVAL_SECONDS
 
     def _run(self, *arguments: str) -> list[str]:
-        try:
-            result = self._server.cmd(*map(_whole, arguments))
-        except TmuxCommandNotFound as error:
-            raise EnvironmentFailure(
-                "there is no tmux on this machine: install it (Debian: `apt-get install tmux`, "
-                "macOS: `brew install tmux`) or use `--backend local`"
-            ) from error
-        except (LibTmuxException, OSError) as error:
-            raise _unreachable(error) from error
+        result = self._call(*arguments)
         if result.returncode:
-            message = " ".join(result.stderr) or f"exit code {result.returncode}"
+            message = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
             if _NO_SOCKET in message and self._revive(message):
                 return self._run(*arguments)
             if _NO_FORK in message:
                 raise NoRoom(f"tmux: {message}: the next job is started when there is room")
             raise Refusal(message)
         self._looked = -_REVIVAL_SECONDS  # it answers, so look at once at the next failure
-        return result.stdout
+        return result.stdout.rstrip("\n").split("\n") if result.stdout.strip("\n") else []
+
+    def _call(
+        self, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Call tmux. libtmux would wait for ever for a server that was stopped (SIGSTOP)."""
+        command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, *map(_whole, arguments)]
+        try:
+            return subprocess.run(
+                command,
+                env=environment,
+                capture_output=True,
+                encoding="utf-8",
+                errors="backslashreplace",
+                timeout=_ANSWER_SECONDS,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise EnvironmentFailure(
+                "there is no tmux on this machine: install it (Debian: `apt-get install tmux`, "
+                "macOS: `brew install tmux`) or use `--backend local`"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise Unreachable(
+                f"tmux: its server has not answered for {_ANSWER_SECONDS:g} s; if it was stopped, "
+                "continue it (SIGCONT)"
+            ) from error
+        except OSError as error:
+            raise _unreachable(error) from error
 
     def _revive(self, message: str) -> bool:
         """Lets a live server recreate its socket if something (a cleaner of /tmp, say) has removed
@@ -227,18 +245,12 @@ class TmuxServer:
         name = name.replace(".", "_").replace(":", "_")
         if name in self._listing("list-sessions", "-F", "#{session_name}"):
             name = f"{name}-{_mark(folder)[:4]}"
-        command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, "new-session", "-d"]
-        command += ["-s", as_shown(name), "-n", as_shown(title), "-x", "200", "-y", "50"]
-        command += ["-P", "-F", "#{session_id}", *map(_whole, argv)]
+        form = ("-x", "200", "-y", "50", "-P", "-F", "#{session_id}")
+        named = ("-s", as_shown(name), "-n", as_shown(title))
         # The server keeps the environment of the client that starts it and shows it to anyone who
         # asks. So it gets only what programs need to run at all. Runs get theirs from a file.
         environment = {k: v for k, v in os.environ.items() if k in _INHERITED}
-        try:
-            result = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False
-            )
-        except OSError as error:
-            raise _unreachable(error) from error
+        result = self._call("new-session", "-d", *named, *form, *argv, environment=environment)
         if result.returncode:
             raise Refusal(result.stderr.strip())
         made = result.stdout.strip()
