@@ -10,6 +10,7 @@ from sweeper.backends import Capabilities, capabilities_together
 from sweeper.engine.model_aliases import STAND_INS, TEACHER, TINY
 from sweeper.launcher import preflight
 from sweeper.model.plan import Plan
+from sweeper.storage.hint import hint
 
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
