@@ -207,7 +207,7 @@ def test_names_of_models_lead_to_the_engines_tokenizers(
     assert _contents(cache) == before
     # Gone from the user's cache, gone for the next launch.
     shutil.rmtree(cache / "models--me--mine")
-    shell.run("launch", "names.yaml", "b=tiny/qwen3", "--wait", code=3)
+    shell.run("launch", "names.yaml", "b=tiny/qwen3", "--wait", "--drop", code=3)
     (failed,) = [run for run in shell.runs("names") if run["state"] == "failed"]
     assert "me/mine" in shell.run("logs", failed["id"])
 
