@@ -97,10 +97,13 @@ def _fetched(
     from sweeper.storage.opening import open_store
 
     above, _, name = source.rpartition("/")
+    if above.endswith(":/"):
+        raise GridError([f"{source}: names no file in a bucket: write {above}/BUCKET/{name}"])
     try:
         return GridText(source, open_store(above).read(name))
     except (NotFound, StoreError) as error:
-        raise GridError([f"{source}: {error}"]) from error
+        text = str(error)
+        raise GridError([text if text.startswith(source) else f"{source}: {text}"]) from error
 
 
 def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:

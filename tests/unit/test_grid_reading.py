@@ -10,6 +10,7 @@ from sweeper.fields.nodes import MAX_BYTES, MAX_DEPTH, MAX_NODES
 from sweeper.grid import grid_from_mapping, load_grid, parse_grid
 from sweeper.grid.reading import MAX_AXES
 from sweeper.model.metric import Metric
+from sweeper.planner.plan import plan
 
 WHOLE = """
 recipe: pkg.mod:Config
@@ -418,3 +419,14 @@ def test_a_metrics_dir_lies_in_the_run_s_own_folder(folder):
     assert caught.value.problems == (
         "g.yaml:2:23: launch.metrics_dir: write a folder in the run's own, like '{log_path}/run'",
     )
+
+
+def test_an_address_without_a_grid_is_named_once():
+    with pytest.raises(GridError) as raised:
+        plan("s3://x.yaml")
+    assert raised.value.problems == (
+        "s3://x.yaml: names no file in a bucket: write s3://BUCKET/x.yaml",
+    )
+    with pytest.raises(GridError) as raised:
+        plan("memory://bucket/x.yaml")
+    assert raised.value.problems == ("memory://bucket/x.yaml: no such file",)
