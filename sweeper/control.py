@@ -196,6 +196,7 @@ def _stop(
     from sweeper.scheduler.loop import Scheduler
 
     folder, plan = f"{store.root}/{sweep}", read_plan(store, sweep)
+    _refuse_addresses(plan, folder)
     backends = open_places(plan.launch, sweep, folder, some=True)
     moved = moved_from(store, sweep, plan, located(backends))
     if moved is not None:
@@ -210,6 +211,21 @@ def _stop(
         if not _at_work(store, sweep, runs, retries):
             return
         time.sleep(_POLL_SECONDS)
+
+
+def _refuse_addresses(plan: Plan, folder: str) -> None:
+    """Raise `UsageError` if another user's plan names the server to talk to, which would get our
+    credentials for such servers."""
+    from sweeper.backends import options_of
+    from sweeper.launcher.trust import is_ours
+
+    named = [options_of(plan.launch, place).get("address") for place in plan.launch.places]
+    if any(named) and not is_ours(plan.recorded):
+        raise UsageError(
+            f"{folder} was not launched by you from here, and names the address "
+            f"{next(filter(None, named))}: runs stop once their workers see the request; "
+            "what waits at that address is cancelled by who launched it"
+        )
 
 
 def _forget_environment(store: Store, sweep: str) -> None:

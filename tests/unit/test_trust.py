@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sweeper import backends
 from sweeper.cli import main
 from sweeper.commands import trust_prompt
 from sweeper.errors import EnvironmentFailure, UsageError
@@ -145,3 +146,18 @@ def test_a_launch_that_was_agreed_to_makes_it_ours(
     assert is_ours(json.loads((theirs / "sweep.json").read_text()))
     launching.launch(grid, str(tmp_path / "root"))
     assert trust.refuse(()) is False
+
+
+def test_a_cancel_calls_no_address_that_somebody_elses_plan_names(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server of Ray would get the user's token."""
+    plan = json.loads((theirs / "sweep.json").read_text())
+    plan["launch"] |= {"backend": "ray", "ray": {"address": "127.0.0.1:9"}}
+    (theirs / "sweep.json").write_text(json.dumps(plan))
+    (run,) = (theirs / "state").iterdir()
+    (run / "1.failed.json").unlink()  # it is at work
+    monkeypatch.setattr(backends, "open_places", lambda *_, **__: pytest.fail("opened"))
+    assert main(["cancel", "s"]) == 2
+    assert "names the address 127.0.0.1:9" in capsys.readouterr().err
+    assert (run / "1.cancel.json").exists()
