@@ -31,6 +31,7 @@ EXAMPLES = [
     for said, score in (("a", 1), ("b", 0))
 ]
 PLAIN = {"prompt": "q", "answer": "a"}
+OTHER = PLAIN | {"prompt": "another question"}
 SMALL = {"max_steps": 1, "groups_per_batch": 1, "group_size": 2, "max_tokens": 2, "test_size": 1}
 
 
@@ -246,7 +247,7 @@ def test_a_session_is_a_launch_within_the_budget(
 ) -> None:
     tried: list[Any] = []
     monkeypatch.setattr(sessions, "_try_out", tried.append)
-    asked = given(settings=SMALL, problems=[PLAIN, PLAIN], tokens=400)
+    asked = given(settings=SMALL, problems=[PLAIN, OTHER], tokens=400)
     graded = asked | {"grader": GRADER, "examples": EXAMPLES}
     if missing("bubblewrap") is not None:
         graded = asked
@@ -254,7 +255,7 @@ def test_a_session_is_a_launch_within_the_budget(
         ("init_grpo", graded),
         ("init_grpo", graded),
         ("init_grpo", graded | {"seed": 1}),
-        ("init_grpo", graded | {"seed": 2, "settings": {"max_steps": 2}}),
+        ("init_grpo", graded | {"seed": 2, "settings": SMALL | {"max_steps": 2}}),
     )
     assert first.structured_content["session"] == "agent-new/seed=0"
     assert first.structured_content["budget_left"] == {"runs": 2, "tokens": 600}
@@ -266,7 +267,7 @@ def test_a_session_is_a_launch_within_the_budget(
     assert (one.budget.tokens, two.budget.tokens) == (400, 800)
     assert len({run.cell for run in two.runs}) == 1
     config = two.runs[1].config
-    assert Path(config["data"]).read_text() == (json.dumps(PLAIN) + "\n") * 2
+    assert Path(config["data"]).read_text() == f"{json.dumps(PLAIN)}\n{json.dumps(OTHER)}\n"
     if graded is not asked:
         text = Path(config["reward_function"].rpartition(":")[0]).read_text()
         assert text.startswith(GRADER) and "('q', 'b', 'a', 0.0)" in text
@@ -278,7 +279,8 @@ def test_a_session_is_a_launch_within_the_budget(
     ("grader", "said"),
     [
         (GRADER.replace("==", "!="), "grader gives 0.0 for examples[0], not 1.0"),
-        ("import os; os._exit(0)", "grader: its process ended"),
+        (f"import os; os._exit(0)\n{GRADER}", "grader: its process ended"),
+        ("import os", "the file has no 'score'"),
     ],
 )
 def test_a_grader_is_tried_apart_before_anything_starts(
