@@ -82,13 +82,14 @@ def run(arguments: Namespace) -> int:
         if runs and all(record.get("metrics", {}).get(key) is None for record in records):
             _refuse(key, runs)
     save(runs)
-    count = len(runs)
+    count, roots = len(runs), {run.root for run in runs}
     runs, records = _ordered(runs, records, arguments.sort, arguments.limit)
     if arguments.json:
         document = {"schema": 1, "count": count, "runs": records}
         return print_json_answer(document, registry.problems)
     origins = _executed_otherwise(runs)
-    _print_table(runs, records, asked, with_code=bool(arguments.code or origins))
+    wide = ["root"] if len(roots) > 1 else []
+    _print_table(records, wide, asked, with_code=bool(arguments.code or origins))
     for sentence in origins:
         say(sentence)
     if len(runs) < count:
@@ -98,10 +99,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _print_table(
-    runs: list[RecordedRun], records: "list[_Record]", asked: list[str], *, with_code: bool
+    records: "list[_Record]", roots: list[str], asked: list[str], *, with_code: bool
 ) -> None:
-    """Print a line for each run, with the metrics that were asked for."""
-    roots = ["root"] if len({run.root for run in runs}) > 1 else []
+    """Print a line for each run, with its root if there are several `roots`, and with the metrics
+    that were asked for."""
     columns = ["sweep", "run", "state", "attempts", "time", "metric", "value"]
     if all(record["metric"] is None for record in records):
         columns = columns[:-2]
