@@ -250,7 +250,13 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
         cells = tuple(cell.name for cell in ranking.cells if cell.diverged)
         return Finding("all_diverged", "warning", text, cells)
     hint = f" Recorded: {recorded}." if recorded else " They recorded no numbers at all."
-    text = f"No finished run recorded {data.metric.name}.{hint}"
+    others = {key: what for run in data.runs for key, what in run.others.items()}
+    if data.metric.name in others:
+        hint = f" It is {others.pop(data.metric.name)}.{hint}"
+    if others:
+        shown = labels.listed([f"{key} ({what})" for key, what in others.items()], 4)
+        hint += f" Not numbers: {shown}."
+    text = f"No finished run recorded a number as {data.metric.name}.{hint}"
     return Finding("metric_missing", "warning", text, (), {"keys": list(data.keys)})
 
 

@@ -61,7 +61,8 @@ class Compared:
             return f"{self.metric}: no value to compare"
         row = self.cells.iloc[0]
         mean = labels.number(float(row["mean"]))
-        text = f"{self.metric}: {self.best or 'the only cell'} is best, {mean} over {row['n']} runs"
+        runs = labels.plural(int(row["n"]), "run")
+        text = f"{self.metric}: {self.best or 'the only cell'} is best, {mean} over {runs}"
         if self.tied:
             text += f"; not told apart from {labels.listed(self.tied)}"
         if self.told_apart:

@@ -91,7 +91,8 @@ class RunData:
     task, and `unread` the files of answers that are too large to read. `link` is the run's page at
     W&B. `alarms` are those raised while it ran. `origin` is what it executed. `missing` is the
     number of rows at its end that should have a value of the metric and have none: it may have
-    diverged since.
+    diverged since. `notes` say what is odd about its metrics.jsonl, and `others` describes what
+    it recorded under keys without numbers.
     """
 
     id: str
@@ -125,6 +126,8 @@ class RunData:
     superseded: bool = False
     origin: Origin | None = field(default=None, compare=False)
     missing: int = 0
+    notes: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def counts(self) -> bool:
@@ -455,6 +458,8 @@ def _read(
         link=_link(run),
         origin=run.origin,
         missing=history.missing(name) if name in keys else 0,
+        notes=history.notes,
+        others=history.others,
         **judged_values,
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.series import EMPTY, Floats, Series
+from sweeper.metrics import describe
 from sweeper.results.metrics_reader import missing_at_end
 from sweeper.results.objective import counting_rows
 from sweeper.results.registry import RecordedRun, Registry
@@ -32,7 +33,8 @@ class Histories:
         before = np.empty(0)
         for part in registry.columns(list(runs)):
             before = _shared(before, part.columns.numbers("step"))
-            self._found[part.common["run"]] = History(self, part.columns, before, metric)
+            made = History(self, part.columns, before, metric, part.notes)
+            self._found[part.common["run"]] = made
         self.keys: Counter[str] = Counter()
         for found in self._found.values():
             self.keys.update(found.keys)
@@ -49,13 +51,20 @@ class Histories:
 
 class History:
     """The history of one run. `keys` are those under which it recorded numbers, `steps` are those
-    of its rows (NaN if a row has none), and `malformed` counts lines that could not be read."""
+    of its rows (NaN if a row has none), and `malformed` counts lines that could not be read.
+    `notes` say what else is odd about its files, and `others` describes the first value of each key
+    without numbers."""
 
     def __init__(
-        self, parent: Histories, columns: Columns, steps: Floats, metric: str | None
+        self,
+        parent: Histories,
+        columns: Columns,
+        steps: Floats,
+        metric: str | None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self._parent, self._columns, self.steps = parent, columns, steps
-        self.malformed = columns.malformed
+        self.malformed, self.notes = columns.malformed, notes
         self._values: dict[str, Floats] = {}
         recorded = dict.fromkeys((*columns.values, *columns.odd))
         self.keys = frozenset(
@@ -64,6 +73,11 @@ class History:
             if key != "step"
             and (self.column(key)[1].any() or (key == metric and present(self._of(key)).any()))
         )
+        self.others = {
+            key: describe(next(iter(odd.values())))
+            for key, odd in columns.odd.items()
+            if key != "step" and key not in self.keys
+        }
 
     def _of(self, key: str) -> Floats:
         if key not in self._values:

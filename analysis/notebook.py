@@ -13,6 +13,7 @@ from sweeper.analysis.markdown import escape, fenced
 from sweeper.analysis.report import Report
 from sweeper.analysis.sources import write_file
 from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.labels import plural
 from sweeper.model.plan import Plan
 from sweeper.results.registry import Registry
 
@@ -153,12 +154,12 @@ def _origin(document: Mapping[str, Any], plan: Plan) -> Iterator[str]:
 def _anomalies(document: Mapping[str, Any]) -> Iterator[str]:
     rules = Counter(rule for run in document["runs"] for rule in set(run["alarms"]))
     for rule, count in sorted(rules.items()):
-        yield f"alarm {escape(rule)}: {count} runs"
+        yield f"alarm {escape(rule)}: {plural(count, 'run')}"
     for failure in document["failures"][:_ANOMALIES]:
         line = re.sub(r"\s+", " ", failure["last_line"] or "")
         told = f"{escape(failure['why'])} {escape(line)}".rstrip()
-        yield f"failed: {len(failure['runs'])} runs: {told}"
+        yield f"failed: {plural(len(failure['runs']), 'run')}: {told}"
     diverged = document["stability"]["diverged"]
     if diverged:
         shown = ", ".join(diverged[:_ANOMALIES])
-        yield f"diverged: {len(diverged)} runs: {escape(shown)}"
+        yield f"diverged: {plural(len(diverged), 'run')}: {escape(shown)}"

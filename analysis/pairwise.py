@@ -147,8 +147,8 @@ def _notes(own: "_Side", other: "_Side") -> Iterator[str]:
     """Says where a run was named, but its whole cell is compared."""
     for letter, side in (("A", own), ("B", other)):
         if side.of_run and side.cell is not None:
-            count = len(side.cell.runs)
-            yield f"{letter} is the whole cell of the run that you named: {count} runs"
+            runs = labels.plural(len(side.cell.runs), "run")
+            yield f"{letter} is the whole cell of the run that you named: {runs}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Ranking
 from sweeper.analysis.findings import Finding, names_of
-from sweeper.analysis.frames import PENDING, SweepData
+from sweeper.analysis.frames import PENDING, RunData, SweepData
 from sweeper.analysis.identical_runs import same_curves
 from sweeper.analysis.looks import grown_from
 from sweeper.analysis.noise import LEVEL
@@ -251,16 +251,25 @@ def _split(ranking: Ranking) -> list[Finding]:
     return [Finding("split_noise", "warning", text, (), split._asdict())]
 
 
+def _is_odd(run: RunData) -> bool:
+    """Whether more is odd about a run's metrics.jsonl than a few skipped lines."""
+    return any(not note.endswith("skipped") for note in run.notes)
+
+
 def _records(data: SweepData) -> list[Finding]:
     found: list[Finding] = []
     lines = sum(run.unreadable for run in data.runs)
-    if lines:
-        runs = tuple(run.name for run in data.runs if run.unreadable)
-        text = (
-            f"{labels.plural(len(runs), 'run')} left {labels.plural(lines, 'malformed line')} in "
-            "metrics.jsonl, skipped here."
-        )
-        found.append(Finding("unreadable", "note", text, (), {"lines": lines, "runs": list(runs)}))
+    odd = [run for run in data.runs if run.notes]
+    if odd:
+        cells = tuple(dict.fromkeys(run.cell for run in odd))
+        first = f"{odd[0].name or 'the only run'}: {'; '.join(odd[0].notes)}"
+        more = f" (and {labels.plural(len(odd) - 1, 'other run')})" if len(odd) > 1 else ""
+        text = f"Oddities in metrics.jsonl of {first}{more}."
+        evidence = {"lines": lines, "runs": {run.name: list(run.notes) for run in odd}}
+        # Skipped lines alone are shown further down.
+        kind = "odd_records" if any(_is_odd(run) for run in odd) else "unreadable"
+        level = "warning" if kind == "odd_records" else "note"
+        found.append(Finding(kind, level, text, cells if kind == "odd_records" else (), evidence))
     if data.metric is not None and data.metric.name in data.keys:
         silent = [run for run in data.runs if run.state == "succeeded" and run.value is None]
         if silent:

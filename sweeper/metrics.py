@@ -18,6 +18,7 @@ __all__ = [
     "Parsed",
     "Point",
     "Row",
+    "are_missing",
     "as_float",
     "as_number",
     "as_step",
@@ -220,6 +221,17 @@ def as_number(value: object) -> float | None:
     if isinstance(value, str):
         return _NOT_FINITE.get(value.strip().lower())
     return as_float(value)
+
+
+_PASSING = 2
+"""So many rows at the end may be about something else, a summary for example."""
+
+
+def are_missing(after: int, gap: int, *, named: bool) -> bool:
+    """Whether a metric should be in the last `after` rows, which have no number of it. `gap` is
+    the most rows in a row that had none before, as between evaluations. `named`: one of the last
+    rows has the key, with null for example."""
+    return after > gap and (named or after > _PASSING)
 
 
 def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:

@@ -10,6 +10,7 @@ from sweeper.commands.output import confirmed, print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.fields.kinds import seconds
+from sweeper.labels import plural
 from sweeper.results import kept_checkpoints
 from sweeper.results.kept_checkpoints import KEEP, Kept
 from sweeper.results.problems import tell_problems
@@ -107,7 +108,7 @@ def _show(found: Sequence[Found], spared: dict[str, str]) -> None:
     if table.storage_gb_month is not None:
         usd = prices.money(size / _GIGABYTE * table.storage_gb_month)
         cost = f", about {usd} dollars a month by {table.told}"
-    print(f"\n{len(found)} checkpoints, {size / _GIGABYTE:,.3f} GB{cost}")
+    print(f"\n{plural(len(found), 'checkpoint')}, {size / _GIGABYTE:,.3f} GB{cost}")
 
 
 def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int | None) -> None:
@@ -121,8 +122,10 @@ def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int
     what = "delete" if arguments.delete else f"delete {when}"
     if not arguments.yes:
         if not is_screen():
-            raise UsageError(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}? Then say --yes")
-        if not confirmed(f"{len(meant)} checkpoints ({size:,.3f} GB): {what}?"):
+            raise UsageError(
+                f"{plural(len(meant), 'checkpoint')} ({size:,.3f} GB): {what}? Then say --yes"
+            )
+        if not confirmed(f"{plural(len(meant), 'checkpoint')} ({size:,.3f} GB): {what}?"):
             raise UsageError("nothing was changed")
     done = 0
     try:
@@ -134,4 +137,6 @@ def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int
     finally:
         if done < len(meant):
             warn(f"{len(meant) - done} of them were gone already, or are left")
-    say(f"{done} checkpoints {'deleted' if arguments.delete else f'are to be deleted {when}'}")
+    say(
+        f"{plural(done, 'checkpoint')} {'deleted' if arguments.delete else f'to be deleted {when}'}"
+    )

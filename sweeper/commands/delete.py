@@ -6,6 +6,7 @@ from sweeper.annotations import delete, size_of
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import confirmed
 from sweeper.errors import UsageError
+from sweeper.labels import plural
 from sweeper.terminal import is_screen, print_json, say
 
 __all__ = ["add_arguments", "run"]
@@ -23,7 +24,7 @@ def run(arguments: Namespace) -> int:
     """Remove a sweep. Raises `UsageError` if the user is needed and absent."""
     sweep = arguments.sweep
     runs, size = size_of(sweep, root=arguments.root)
-    what = f"{sweep}: {runs} runs that have begun, {size / 1e6:,.1f} MB"
+    what = f"{sweep}: {plural(runs, 'run that has', 'runs that have')} begun, {size / 1e6:,.1f} MB"
     if not arguments.yes:
         if arguments.json or not is_screen():
             raise UsageError(f"{what}: delete? Then say --yes; `sweeper archive` only hides it")

@@ -14,6 +14,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
+from sweeper.labels import plural
 from sweeper.metrics import as_float, as_number
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun, missing_text
@@ -96,7 +97,7 @@ def run(arguments: Namespace) -> int:
         facts = {"format": kind, "out": place, "runs": len(runs), "rows": count}
         return print_json_answer({"schema": 1, **facts}, registry.problems)
     if out != "-" or kind == "wandb":
-        say(f"{len(runs)} runs, {count} rows: {place}")
+        say(f"{plural(len(runs), 'run')}, {plural(count, 'row')}: {place}")
     return tell_problems(registry.problems)
 
 

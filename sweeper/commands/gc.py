@@ -36,6 +36,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
+from sweeper.labels import plural
 from sweeper.model.states import State
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import Registry
@@ -130,7 +131,7 @@ def run(arguments: Namespace) -> int:
         print_table(("path", "why", "bytes"), shown)
     total = sum(waste.size for waste in found) / 1e6
     done = "removed" if arguments.delete else "would go; --delete removes them"
-    print(f"{len(found)} items, {total:.1f} MB {done}" if found else "nothing to remove")
+    print(f"{plural(len(found), 'item')}, {total:.1f} MB {done}" if found else "nothing to remove")
     return tell_problems(problems)
 
 

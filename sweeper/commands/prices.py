@@ -10,6 +10,7 @@ from sweeper import prices
 from sweeper.atomic import atomic_write
 from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.labels import plural
 from sweeper.terminal import print_json, print_table, warn
 
 __all__ = ["add_arguments", "run"]
@@ -75,7 +76,7 @@ def _refresh(source: str) -> None:
         atomic_write(path, _dated(data, source, today))
     except OSError as error:
         raise EnvironmentFailure(f"{path}: {error.strerror or error}") from error
-    warn(f"{path}: {len(table.models)} models")
+    warn(f"{path}: {plural(len(table.models), 'model')}")
 
 
 def _dated(data: bytes, source: str, today: str) -> bytes:

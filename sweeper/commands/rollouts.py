@@ -16,6 +16,7 @@ from sweeper.commands.rollouts_export import export
 from sweeper.commands.rollouts_items import show_against, show_items
 from sweeper.commands.selection import chosen, open_registry, prefixes
 from sweeper.errors import NotFound, UsageError
+from sweeper.labels import plural
 from sweeper.metrics import as_float
 from sweeper.model.json_values import list_of
 from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
@@ -94,7 +95,7 @@ def run(arguments: Namespace) -> int:
         return tell_problems(registry.problems)
     page = page_of(kept, arguments)
     if skipped:
-        warn(f"{skipped} lines of rollout summaries could not be read")
+        warn(f"{plural(skipped, 'line')} of rollout summaries could not be read")
     if arguments.json:
         shown = [{**one.run.key, **_document(one.found, one.told)} for one in page]
         ids = {"run": runs[0].id} if len(runs) == 1 else {"runs": [run.id for run in runs]}

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.labels import plural
 from sweeper.results.rollouts import Found
 from sweeper.results.runs import RecordedRun
 from sweeper.results.traces import Trace, batches, rows, trace_of
@@ -35,16 +36,17 @@ def export(
         )
         for run, one in found
     ]
-    steps = sum(len(trace.steps) for trace in traces)
+    steps = plural(sum(len(trace.steps) for trace in traces), "step")
+    count = f"{steps} of {plural(len(traces), 'trajectory', 'trajectories')}"
     if path is not None:
         _write(path, traces)
         if path != "-":
-            say(f"{steps} steps of {len(traces)} trajectories: {path}")
+            say(f"{count}: {path}")
     if collector is not None:
         url = _address(collector)
         for body in batches(traces):
             _send(url, body)
-        print(f"{steps} steps of {len(traces)} trajectories: {url}", file=sys.stderr)
+        print(f"{count}: {url}", file=sys.stderr)
 
 
 def _write(path: str, traces: Sequence[Trace]) -> None:

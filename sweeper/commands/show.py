@@ -8,6 +8,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.note import tell_marks
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
+from sweeper.labels import plural
 from sweeper.model.mark import Marks
 from sweeper.model.run_record import RunRecord, Times
 from sweeper.results.marks import marks_by_run
@@ -118,7 +119,8 @@ def run(arguments: Namespace) -> int:
             tell_marks(name, found)
     for what, count in document["skipped"].items():
         if count:
-            print(f"\n{count} {what} of metrics.jsonl could not be read")
+            lines = plural(count, what.removesuffix("s"))
+            print(f"\n{lines} of metrics.jsonl could not be read")
     return tell_problems(registry.problems)
 
 

@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from sweeper.commands import arguments as shared
 from sweeper.environments import KINDS, NotThere, check_kind, missing
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.labels import plural
 from sweeper.tasks.task_checks import Checked, check_tasks, notes_of
 from sweeper.terminal import number, print_json, print_table, say, warn
 
@@ -79,7 +80,7 @@ def _print(found: Checked, notes: list[str]) -> None:
             for one in found.tried
         ]
         print_table(("task", "steps", "solution earns", "nothing earns"), rows)
-    print(f"\n{len(found.tasks)} tasks read, {len(found.mistakes)} mistakes")
+    print(f"\n{plural(len(found.tasks), 'task')} read, {plural(len(found.mistakes), 'mistake')}")
 
 
 def _shown(value: float | None) -> str:

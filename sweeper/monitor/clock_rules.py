@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
+from sweeper.labels import plural
+from sweeper.metrics import are_missing, describe
 from sweeper.monitor.history import Evidence, History
 
 __all__ = ["CLOCK_RULES", "judge_clock"]
@@ -85,20 +87,37 @@ def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
 
 
 def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
-    wanted = history.vitals.metric
-    if wanted is None or wanted in history.keys:
+    """A run has succeeded without its metric, or without a value of it at the end."""
+    wanted, series = history.vitals.metric, history.metric
+    if wanted is None:
         return None
+    if wanted not in history.keys:
+        return Evidence(wanted, history.step, None, None, _not_recorded(wanted, history))
+    if series is None or series.key != wanted:
+        return None
+    if not series.recorded:
+        text = f"{wanted} is never a number: it was recorded as {describe(series.other)}"
+        return Evidence(wanted, history.step, None, None, text)
+    if are_missing(series.after, series.gap, named=series.named):
+        rows = f"last {series.after} rows have" if series.after > 1 else "last row has"
+        text = f"the {rows} no {wanted}: it may have become NaN, which some programs do not write"
+        return Evidence(wanted, history.step, None, None, text)
+    return None
+
+
+def _not_recorded(wanted: str, history: History) -> str:
+    """Describe what a run recorded instead of its metric."""
     recorded = sorted(history.keys - {"step"})
+    lines = plural(history.malformed, "line of metrics.jsonl is", "lines of metrics.jsonl are")
+    unlike = f"; {lines} not JSON objects: {history.unlike}" if history.malformed else ""
     if not recorded:
-        text = f"no {wanted!r} was recorded, nor anything else"
-        if history.vitals.lacks_folder:
-            text += ": the command has no {log_path}: sweeper cannot find its metrics"
-        return Evidence(wanted, None, None, None, text)
+        if history.vitals.lacks_folder and not history.malformed:
+            unlike = ": the command has no {log_path}: sweeper cannot find its metrics"
+        return f"no {wanted!r} was recorded, nor anything else{unlike}"
     near = get_close_matches(wanted, recorded, n=1)
     shown = [*near, *(key for key in recorded if key not in near)][:_KEYS]
     more = f" and {len(recorded) - len(shown)} more" if len(recorded) > len(shown) else ""
-    text = f"no {wanted!r} was recorded; recorded: {', '.join(shown)}{more}"
-    return Evidence(wanted, history.step, None, None, text)
+    return f"no {wanted!r} was recorded; recorded: {', '.join(shown)}{more}{unlike}"
 
 
 def _disk(history: History, thresholds: Mapping[str, float]) -> Evidence | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 from typing import NamedTuple
 
-from sweeper.metrics import as_float
+from sweeper.metrics import as_float, as_number
 from sweeper.model.json_values import is_number
 from sweeper.monitor.keys import ROLES, role_of
 from sweeper.thresholds import WINDOW
@@ -71,6 +71,13 @@ class Series:
         self.first: list[float] = []
         self.values: deque[float] = deque(maxlen=WINDOW)
         self.step: float | None = None
+        # The rows since the last value, whether one of them had the key (with null, for example)
+        # and what it had there, and the most such rows between two values.
+        self.after = 0
+        self.named = False
+        self.other: object = None
+        self.gap = 0
+        self.recorded = False
         # The lowest median of five values in a row.
         self.low = math.inf
         # The highest mean over a longer stretch, and the spread then: for `collapse` alone.
@@ -80,6 +87,7 @@ class Series:
 
     def add(self, step: float | None, value: float) -> None:
         """Add a value."""
+        self.record()
         self.count += 1
         self.step = step
         self.values.append(value)
@@ -88,6 +96,17 @@ class Series:
             self.first.append(value)
         if len(self.values) >= _SMOOTH:
             self.low = min(self.low, median(self.last(_SMOOTH)))
+
+    def record(self) -> None:
+        """Take note that the row has a number, finite or not."""
+        self.gap = max(self.gap, self.after)
+        self.after, self.named, self.recorded = 0, False, True
+
+    def miss(self, row: Mapping[str, object]) -> None:
+        """Add a row without a number of the key."""
+        self.after += 1
+        if self.key in row:
+            self.named, self.other = True, row[self.key]
 
     @property
     def start(self) -> float:
@@ -106,10 +125,15 @@ class Series:
 
 
 class History:
-    """What one attempt has recorded: a series for each role that one of its keys has."""
+    """What one attempt has recorded: a series for each role that one of its keys has, and one for
+    the `metric` that runs are compared by. `malformed` counts the lines that are no JSON objects,
+    and `unlike` describes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, metric: str | None = None) -> None:
         self.series: dict[str, Series] = {}
+        self.metric = None if metric is None else Series(metric)
+        self.malformed = 0
+        self.unlike = ""
         self.row: dict[str, object] = {}
         self.fresh: frozenset[str] = frozenset()
         self.vitals = Vitals()
@@ -125,15 +149,20 @@ class History:
         step = as_float(row.get("step"))
         fresh: set[str] = set()
         for role, series in self.series.items():
-            value = as_float(row.get(series.key))
-            if value is not None and math.isfinite(value):
-                series.add(step, value)
+            if _added(series, step, row):
                 fresh.add(role)
+        if self.metric is not None:
+            _added(self.metric, step, row)
         for role, value in (extra or {}).items():
             if role not in fresh and math.isfinite(value):
                 self.series.setdefault(role, Series(_FROM_ROLLOUTS[role])).add(step, value)
                 fresh.add(role)
         self.fresh = frozenset(fresh)
+
+    @property
+    def watched(self) -> list[Series]:
+        """The series of recorded keys."""
+        return [*self.series.values(), *([] if self.metric is None else [self.metric])]
 
     @property
     def keys(self) -> Set[str]:
@@ -164,6 +193,19 @@ class History:
         if reward is None or reward.least < 0 or max(reward.values, default=2.0) > 1:
             return False  # the most there is cannot be known
         return median(reward.last(_SMOOTH)) >= 0.9
+
+
+def _added(series: Series, step: float | None, row: Mapping[str, object]) -> bool:
+    """Add what a row has of a key. Returns whether that is a finite value."""
+    value = as_number(row.get(series.key))
+    if value is None:
+        series.miss(row)
+    elif math.isfinite(value):
+        series.add(step, value)
+        return True
+    else:
+        series.record()
+    return False
 
 
 _FROM_ROLLOUTS = {

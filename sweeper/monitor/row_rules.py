@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
+from sweeper.metrics import as_number
 from sweeper.monitor.history import Evidence, History, deviation, median
 
 __all__ = ["JUDGE_FAILED", "ROW_RULES", "RowRule", "Thresholds", "judge"]
@@ -18,6 +19,8 @@ Thresholds = Mapping[str, float]
 JUDGE_FAILED = "judge_failed"
 """The rule whose message gets the error of the function that failed."""
 
+_FEW = 3
+"""After so many values null is taken for NaN; before, it may be that a value is rare."""
 _NEAR_ZERO = 0.1
 """A loss below this share of its start has come near zero."""
 
@@ -51,11 +54,23 @@ def judge(
 
 
 def _nan(history: History, _: Thresholds) -> Evidence | None:
-    for key, value in history.row.items():
-        if type(value) is float and not math.isfinite(value):
+    numeric = {series.key for series in history.watched}
+    for key, recorded in history.row.items():
+        # Texts of other keys may be about anything.
+        is_text = isinstance(recorded, str) and key in numeric
+        value = as_number(recorded) if is_text or isinstance(recorded, float) else None
+        if value is not None and not math.isfinite(value):
             word = "NaN" if math.isnan(value) else "infinite"
             text = f"{key} is {word}{_at(history.step)}"
             return Evidence(key, history.step, value, None, text)
+    for series in history.watched:
+        is_null = series.after > 0 and history.row.get(series.key, 0) is None
+        if is_null and series.count >= _FEW and series.after > series.gap:
+            text = (
+                f"{series.key} is null{_at(history.step)}, and was {series.values[-1]:.4g} before: "
+                "some programs write null for NaN"
+            )
+            return Evidence(series.key, history.step, None, None, text)
     return None
 
 

@@ -87,9 +87,9 @@ class Found(NamedTuple):
 class _Watch:
     """What the watcher keeps of one attempt."""
 
-    def __init__(self, store: Store, layout: Layout, run: str, attempt: int, now: float) -> None:
-        self.tail = Tail(store, layout, run, attempt)
-        self.history = History()
+    def __init__(self, tail: Tail, metric: str | None, now: float) -> None:
+        self.tail = tail
+        self.history = History(metric)
         self.begun = now
         self.at = now  # when it was last seen to go on
         self.read_at = now
@@ -154,7 +154,8 @@ class Watcher:
         for seen in (*attempts[start:], *attempts[:start]):
             key = (seen.run, seen.attempt)
             if key not in self._watches:
-                self._watches[key] = _Watch(self._store, self._layout, *key, now)
+                tail = Tail(self._store, self._layout, *key)
+                self._watches[key] = _Watch(tail, self._metric(seen), now)
             watch = self._watches[key]
             more = self._read(watch, seen, found, now) if self._left > 0 else True
             if remote:  # where each file takes a request or two
@@ -164,7 +165,7 @@ class Watcher:
                 watch.history.vitals = self._vitals(watch, seen, now)
             elif not more:
                 over.add(key)
-                metric = (seen.metric or self._criteria.metric) if seen.succeeded else None
+                metric = self._metric(seen) if seen.succeeded else None
                 lacks_folder = self._criteria.lacks_folder
                 watch.history.vitals = Vitals(
                     failed=seen.failed, metric=metric, lacks_folder=lacks_folder
@@ -186,7 +187,9 @@ class Watcher:
             return True
         watch.read_at = now
         if fresh.again:
-            watch.history = History()
+            watch.history = History(self._metric(seen))
+        watch.history.malformed += fresh.malformed
+        watch.history.unlike = watch.history.unlike or fresh.unlike
         self._left -= fresh.size + _ROW_BYTES * len(fresh.rows)
         recent = len(fresh.rows) - min(len(fresh.rows), _MOST_ROLLOUTS)
         for number, (row, copied) in enumerate(fresh.rows):
@@ -202,6 +205,9 @@ class Watcher:
         if own:
             self._time(watch, own, now)
         return fresh.more
+
+    def _metric(self, seen: Seen) -> str | None:
+        return seen.metric or self._criteria.metric
 
     def _failed(self, rule: str, error: Exception) -> None:
         if rule not in self._told:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.errors import NotFound
-from sweeper.metrics import Row, parse
+from sweeper.metrics import Parsed, Row, describe_malformed, parse
 from sweeper.results.follow import Growing
 from sweeper.results.tables.sources import Files, Source
 from sweeper.storage.base import Store
@@ -20,12 +20,15 @@ __all__ = ["Fresh", "Tail"]
 
 class Fresh(NamedTuple):
     """New rows, each with whether it is a copy. `again`: the file was replaced, and these are its
-    rows from the start. `more`: more can be read already. `size`: bytes read."""
+    rows from the start. `more`: more can be read already. `size`: bytes read. `malformed` counts
+    the lines that are no JSON objects, and `unlike` describes them."""
 
     rows: list[tuple[Row, bool]]
     again: bool
     more: bool
     size: int
+    malformed: int = 0
+    unlike: str = ""
 
 
 class Tail:
@@ -44,8 +47,12 @@ class Tail:
             return Fresh([], False, False, 0)
         if added.again:
             self._copying = self._resumed
-        rows = self._rows(added.data, added.start)
-        return Fresh(rows, added.again and bool(added.data), added.more, added.size)
+        copied, own = self._parsed(added.data, added.start)
+        rows = [*((row, True) for row in copied.rows), *((row, False) for row in own.rows)]
+        malformed = copied.malformed + own.malformed
+        unlike = describe_malformed(added.data) if malformed else ""
+        again = added.again and bool(added.data)
+        return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
     def _source(self, path: str) -> Source | None:
         """The file as a source. On a remote store its parts are listed first, which are few; the
@@ -57,10 +64,10 @@ class Tail:
                 return parts
         return Files(self._store, folder).source(path)
 
-    def _rows(self, whole: bytes, start: int) -> list[tuple[Row, bool]]:
+    def _parsed(self, whole: bytes, start: int) -> tuple[Parsed, Parsed]:
+        """The copied lines, and those that the attempt wrote itself."""
         copied = self._copied(whole, start) if self._copying and whole else 0
-        rows = [(row, True) for row in parse(whole[:copied]).rows]
-        return rows + [(row, False) for row in parse(whole[copied:]).rows]
+        return parse(whole[:copied]), parse(whole[copied:])
 
     def _copied(self, whole: bytes, start: int) -> int:
         """How many of these bytes are lines that the attempt before has at the same place."""

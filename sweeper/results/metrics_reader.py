@@ -1,10 +1,12 @@
 """Makes tables of recorded metrics through the cache, and reports what could not be read."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
+from sweeper.labels import plural
+from sweeper.metrics import describe_malformed, parse
 from sweeper.model.run_record import RUN_KEY, ItemRow
 from sweeper.results.items import (
     ITEM_COLUMNS,
@@ -21,7 +23,7 @@ from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.columns import Columns, Floats, present
 from sweeper.results.tables.frames import Part, numbers_table, plain_table
 from sweeper.results.tables.last_values import last_number
-from sweeper.results.tables.merging import merge_columns
+from sweeper.results.tables.merging import merge_columns, odd_steps
 from sweeper.results.tables.packing import PackedReader, belongs
 from sweeper.results.tables.prefetch import helped, rollouts_worth_it, worth_it
 from sweeper.results.tables.reading import Reader
@@ -33,6 +35,8 @@ __all__ = ["Tabulator", "metric_column", "missing_at_end"]
 
 T = TypeVar("T")
 
+_HEAD = 65_536
+"""The bytes at the beginning of a file that tell what it is."""
 _MANY = 16
 """If at least this many runs are read at once, their small files are packed into one cache file."""
 
@@ -61,13 +65,6 @@ class Tabulator:
         if isinstance(reader, PackedReader):
             reader.adding = self._many
         return reader
-
-    def _report(self, run: RecordedRun, name: str, malformed: int, torn: int) -> None:
-        if malformed or torn:
-            what = [f"{malformed} malformed line{'s' * (malformed > 1)}"] * (malformed > 0)
-            what += ["a torn last line"] * (torn > 0)
-            line = f"{run.sweep}/{run.name}: {name}: {' and '.join(what)} skipped"
-            self._problems.tell(line)
 
     def metrics(self, runs: Sequence[RecordedRun], keys: Sequence[str] | None = None) -> list[Part]:
         """The merged history of each run: these keys, and the rows with one of them."""
@@ -101,22 +98,27 @@ class Tabulator:
 
     def part(self, run: RecordedRun, keys: Sequence[str] | None) -> Part:
         """The merged history of one run. Raises `StoreError` if it cannot be read."""
-        merged = self._merged(run, keys)
-        return Part(run.key, merged.with_any(keys))
+        attempts = self._attempts(run, keys)
+        merged = merge_columns(attempts)
+        notes = [*_skipped(merged), *odd_steps(attempts)]
+        if merged.malformed > merged.rows:
+            notes.append(_unlike(run))
+        for note in notes:
+            self._problems.tell(f"{run.sweep}/{run.name}: metrics.jsonl: {note}")
+        return Part(run.key, merged.with_any(keys), tuple(notes))
 
-    def _merged(self, run: RecordedRun, keys: Sequence[str] | None) -> Columns:
+    def _attempts(self, run: RecordedRun, keys: Sequence[str] | None) -> list[Columns]:
+        """The files of the attempts, oldest first."""
         read = self._reader(run).columns
-        found = [read(run.files, path, keys) for path in run.metrics_paths()]
-        merged = merge_columns([columns for columns in found if columns is not None])
-        self._report(run, "metrics.jsonl", merged.malformed, merged.torn)
-        return merged
+        found = (read(run.files, path, keys) for path in run.metrics_paths())
+        return [columns for columns in found if columns is not None]
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
         """The value of `objective.judged` for a run's history."""
         found = self._last(run, key) if at == "last" else None
         if found is not None:
             return found
-        merged = self._merged(run, [key])
+        merged = merge_columns(self._attempts(run, [key]))
         steps, values = _counting(merged, key)
         if not len(values):
             return None
@@ -127,7 +129,7 @@ class Tabulator:
     def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
         """The steps (ABSENT if no row has one) and values of the points by which a run is judged
         under `key`. Raises `StoreError`."""
-        return _counting(self._merged(run, [key]), key)
+        return _counting(merge_columns(self._attempts(run, [key])), key)
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
         """The last point, if an uncached file shows it without being parsed: that of the newest
@@ -158,7 +160,8 @@ class Tabulator:
             recorded = Recorded(run.files, run.folders(), self._cache(run), self._summaries)
             found = rollout_parts(recorded, run.key, iteration, keys)
             malformed = sum(part.columns.malformed for part in found)
-            self._report(run, "rollout summaries", malformed, 0)
+            for note in _skipped(Columns(malformed=malformed)):
+                self._problems.tell(f"{run.sweep}/{run.name}: rollout summaries: {note}")
             return found
 
         with self._help_with_rollouts(runs):
@@ -233,6 +236,26 @@ class Tabulator:
 
         found.update(dict.fromkeys(self._each(runs, read)))
         return ["step", *(key for key in found if key != "step" and mentioned(key, query))]
+
+
+def _skipped(columns: Columns) -> list[str]:
+    """Say which lines were skipped."""
+    what = [plural(columns.malformed, "malformed line")] if columns.malformed else []
+    what += ["a torn last line"] if columns.torn else []
+    return [f"{' and '.join(what)} skipped"] if what else []
+
+
+def _unlike(run: RecordedRun) -> str:
+    """Describe the first lines of the newest file that are no JSON objects."""
+    for path in reversed(run.metrics_paths()):
+        source = run.files.source(path)
+        if source is None:
+            continue
+        with suppress(NotFound):
+            data = source.read(0, _HEAD)[1]
+            if parse(data).malformed:
+                return describe_malformed(data)
+    return "most lines are no JSON objects"
 
 
 def missing_at_end(columns: Columns, key: str) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.metrics import Point, Row, as_number
+from sweeper.metrics import Point, Row, are_missing, as_number
 from sweeper.model.metric import mean_of_last
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ __all__ = [
     "SMOOTH",
     "Judge",
     "Judged",
-    "are_missing",
     "counting_rows",
     "judged",
     "last_values",
@@ -49,10 +48,6 @@ __all__ = [
 
 SMOOTH = 0.1
 """The share of a curve's points, at its end, whose mean is its smoothed value."""
-
-
-_PASSING = 2
-"""So many rows at the end may be about something else, a summary for example."""
 
 
 class Judged(NamedTuple):
@@ -106,13 +101,6 @@ def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
 
 
 _NONE: dict[str, object] = {"step": None}
-
-
-def are_missing(after: int, gap: int, *, named: bool) -> bool:
-    """Whether a metric should be in the last `after` rows, which have no number of it. `gap` is
-    the most rows in a row that had none before, as between evaluations. `named`: one of the last
-    rows has the key, with null for example."""
-    return after > gap and (named or after > _PASSING)
 
 
 def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:

@@ -81,7 +81,7 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
     if view.costs:
         first.append((f"  {view.costs}", ""))
     if view.loading:
-        first.append((f"  reading {view.loading} runs", "dim"))
+        first.append((f"  reading {plural(view.loading, 'run')}", "dim"))
     second: Line = []
     for part in _troubles(view):
         second += [(" · " if glyphs.dots else " | ", "dim")] if second else []

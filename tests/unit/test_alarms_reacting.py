@@ -82,6 +82,7 @@ def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
     assert {alarm.rule for alarm in found.values()} == {"metric"}
     assert {run: alarm.message for run, alarm in found.items()} == {
         scene.ids[0]: "no 'test/nl' was recorded; recorded: test/nll, loss",
+        scene.ids[1]: "test/nl is never a number: it was recorded as null",
         scene.ids[2]: "no 'test/nl' was recorded, nor anything else",  # it wrote no metrics
     }
 

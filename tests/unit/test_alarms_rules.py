@@ -77,6 +77,25 @@ def test_nan(value: float) -> None:
     )
 
 
+@pytest.mark.parametrize(("text", "value"), [("NaN", math.nan), ("-inf", -math.inf)])
+def test_a_text_for_nan_is_nan(text: str, value: float) -> None:
+    """Programs that write strict JSON write texts for what it does not have."""
+    found = run([{LOSS: 1.0}, {LOSS: text}])["nan"]
+    assert found[:2] == (LOSS, 1) and found.value == pytest.approx(value, nan_ok=True)
+
+
+def test_null_after_numbers_may_be_nan() -> None:
+    """Others write null; but null is also what tables have where an evaluation is rare."""
+    found = run([{LOSS: value} for value in (3.0, 2.0, 1.5, None)])["nan"]
+    assert found[:2] == (LOSS, 3)
+    assert found.message == (
+        f"{LOSS} is null at step 3, and was 1.5 before: some programs write null for NaN"
+    )
+    rare = [1.0, None, None, 0.9, None, None, 0.8, None, None]
+    assert run([{LOSS: value} for value in rare]) == {}
+    assert "nan" in run([{LOSS: value} for value in [*rare, None]])
+
+
 def test_divergence() -> None:
     found = run(of(LOSS, [7.11, 4.21, 170, 27.4, 54.8, 163, 40.3]))["divergence"]
     assert found.step == 5

@@ -546,3 +546,70 @@ def test_a_third_round_is_one_study_with_the_first_two(tmp_path: Path, written: 
     ranking = rank(data)
     assert [cell.name for cell in ranking.cells] == ["lr=1", "lr=2"]
     assert [len(cell.values) for cell in ranking.cells] == [6, 6] and ranking.price == 2
+
+
+def _said(root: Path, written: ModuleType, *files: str) -> tuple[list[Finding], Registry]:
+    """What is said of one run for each text of a metrics.jsonl."""
+    sweep = written.Written(root, "demo", {"lr": [0, 1]})
+    for lr, text in enumerate(files):
+        sweep.run({"lr": lr}, 0, text)
+    sweep.save()
+    registry = Registry(str(root))
+    data = load(registry, "demo", None, None)
+    registry.metrics(registry.runs("demo"))
+    return find(data, rank(data)), registry
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("".join(f'{{"step": {s}, "test/nll": 1}}\n' for s in (20, 20, 40, 20, 40, 60)),
+         "steps go back 1 time (the first from 40 to 20)"),
+        ('{"step": "3", "test/nll": 1}\n' * 2,
+         '2 rows have steps that are no numbers (the first: "3")'),
+        ("epoch 1 loss 0.5\n" * 3, "the first: epoch 1 loss 0.5"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
+        ('{"step": 1, "test/nll": 1}\nx\n', "1 malformed line skipped"),
+    ],
+)  # fmt: skip
+def test_what_is_odd_about_a_file_is_said_in_the_report_and_by_the_registry(
+    tmp_path: Path, written: ModuleType, text: str, words: str
+):
+    plain = '{"step": 1, "test/nll": 2}\n'
+    findings, registry = _said(tmp_path, written, text, plain)
+    [finding] = [f for f in findings if f.kind in ("odd_records", "unreadable")]
+    assert words in finding.text and "lr=1" not in finding.text
+    assert any(words in line for line in registry.problems)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # An evaluation beside the training writes late; rows of a step may be written in parts.
+        '{"step": 1, "loss": 1}\n{"step": 2, "loss": 1}\n{"step": 1, "test/nll": 1}\n',
+        '{"step": 1, "loss": 1}\n{"step": 1, "test/nll": 1}\n',
+    ],
+)
+def test_rows_that_come_late_are_not_odd(tmp_path: Path, written: ModuleType, text: str):
+    findings, registry = _said(tmp_path, written, text, text)
+    assert "odd_records" not in {f.kind for f in findings} and not registry.problems
+
+
+def test_a_resumed_attempt_may_begin_before_its_copies_end(tmp_path: Path, written: ModuleType):
+    rows = [{"step": s, "test/nll": 1.0} for s in (0, 1, 2, 3)]
+    sweep = written.Written(tmp_path, "demo")
+    sweep.run({}, 0, rows, "preempted", cell="")
+    sweep.run({}, 0, [*rows, *rows[2:], {"step": 4, "test/nll": 1.0}], cell="", attempt=2)
+    sweep.save()
+    registry = Registry(str(tmp_path))
+    assert len(registry.metrics("demo")) == 5 and not registry.problems
+
+
+def test_metrics_that_are_no_numbers_are_said_with_what_they_are(
+    tmp_path: Path, written: ModuleType
+):
+    text = '{"step": 1, "eval": {"nll": 1.0, "acc": 0.5}, "test/nll": "0.5", "list": [1]}\n'
+    findings, _ = _said(tmp_path, written, text, text)
+    [finding] = [f for f in findings if f.kind == "metric_missing"]
+    assert 'It is "0.5".' in finding.text
+    assert "eval (an object with nll, acc) and list (a list)" in finding.text

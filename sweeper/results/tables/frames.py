@@ -20,10 +20,12 @@ _WHOLE = 2.0**53
 
 
 class Part(NamedTuple):
-    """The rows of one run: what is the same in all of them, then columns."""
+    """The rows of one run: what is the same in all of them, then columns. `notes` say what is odd
+    about its files."""
 
     common: Mapping[str, str]
     columns: Columns
+    notes: tuple[str, ...] = ()
 
 
 Rename = Callable[[str], str]

@@ -13,8 +13,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.metrics import Point, Row, as_float, as_number, parse
-from sweeper.results.objective import are_missing
+from sweeper.metrics import Point, Row, are_missing, as_float, as_number, parse
 from sweeper.results.tables.columns import line_ends
 
 __all__ = ["last_number"]

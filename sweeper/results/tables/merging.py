@@ -7,10 +7,11 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.metrics import as_float
+from sweeper.labels import plural
+from sweeper.metrics import as_float, describe
 from sweeper.results.tables.columns import ABSENT, Columns, Floats, Odd, absent, join, present
 
-__all__ = ["merge_columns"]
+__all__ = ["merge_columns", "odd_steps"]
 
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
@@ -45,6 +46,58 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
             if left:
                 odd[key] = left
     return Columns(rows, values, odd, malformed, torn)
+
+
+def odd_steps(attempts: Sequence[Columns]) -> list[str]:
+    """Say where the steps of the attempts' files, oldest first, go back, and which are no numbers.
+    A resumed attempt may begin before the end of the rows that it has copies of."""
+    notes: list[str] = []
+    back: list[tuple[float, float]] = []
+    before: list[Floats] = []
+    for columns in attempts:
+        steps = _steps(columns)
+        start = max((_alike(steps, earlier) for earlier in before), default=0)
+        before.append(steps)
+        back += _back(columns, steps, start)
+        found = [step for step in columns.odd.get("step", {}).values() if as_float(step) is None]
+        found = [step for step in found if step is not None]
+        if found:
+            which = plural(len(found), "row has a step", "rows have steps")
+            notes.append(f"{which} that are no numbers (the first: {describe(found[0])})")
+    if back:
+        high, low = back[0]
+        times = plural(len(back), "time")
+        notes.append(
+            f"steps go back {times} (the first from {high:g} to {low:g}): several programs may "
+            "have written to it; the highest step counts, whichever program wrote it"
+        )
+    return notes
+
+
+def _alike(steps: Floats, others: Floats) -> int:
+    """How many steps both begin with."""
+    size = min(len(steps), len(others))
+    differ = steps[:size].view(np.uint64) != others[:size].view(np.uint64)
+    return int(differ.argmax()) if differ.any() else size
+
+
+def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
+    """The steps of rows from `start` on that are lower than an earlier one with the same key, each
+    after the highest before it. Keys that are written late, as by an evaluation beside the
+    training, go back only if they do so themselves."""
+    own = steps[start:]
+    own = own[present(own)]
+    if not (own[1:] < own[:-1]).any():
+        return []
+    found: dict[int, float] = {}
+    for key, column in columns.values.items():
+        rows = start + np.flatnonzero(present(column[start:]) & present(steps[start:]))
+        if key == "step" or len(rows) < 2:
+            continue
+        here = steps[rows]
+        [at] = np.nonzero(here[1:] < here[:-1])
+        found |= {int(rows[n + 1]): float(here[n]) for n in at.tolist()}
+    return [(found[row], float(steps[row])) for row in sorted(found)]
 
 
 def _is_plain(columns: Columns) -> bool:
