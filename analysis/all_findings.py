@@ -49,12 +49,13 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
         inner = labels.brief(edge.inner)
         evidence = {**asdict(edge), "gain": edge.gain and edge.gain._asdict()}
         if edge.values < 3:
-            how = "which is better beyond the noise" if edge.told else "and noise can explain that"
+            how = ", better beyond the noise" if edge.told else "; noise can explain that"
             text = (
                 f"{edge.axis} was tried at {inner} and {labels.brief(edge.value)} only. The best "
-                f"cell has {labels.brief(edge.value)}, {how}; what lies beyond was not tried."
+                f"cell has {labels.brief(edge.value)}{how}. Nothing further out was tried."
             )
-            found.append(Finding("at_end", "note", text, (best.name,), evidence))
+            kind, mark = ("edge", "warning") if edge.told else ("at_end", "note")
+            found.append(Finding(kind, mark, text, (best.name,), evidence))
         elif edge.told:
             text = (
                 f"{end}, and better than {inner} beyond the noise: a better one may lie beyond it."

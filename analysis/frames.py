@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from sweeper.analysis.annotations import NOBODY, Noted, read_noted
 from sweeper.analysis.confirmation import Confirmed, confirmation
@@ -63,8 +63,8 @@ _LOGS = 400
 @dataclass(frozen=True)
 class Metric:
     """What cells are compared by: the value of `name` that `at` selects in each run, with the
-    grid's `noise`, `failed` and `by` (see `sweeper.model.metric`). `guessed` is true if only the
-    name of the metric tells whether more or less is better."""
+    grid's `noise`, `failed`, `by` and `relevant` (see `sweeper.model.metric`). `guessed` is true
+    if only the name of the metric tells whether more or less is better."""
 
     name: str
     goal: str  # "minimize" or "maximize"
@@ -73,6 +73,7 @@ class Metric:
     noise: str = field(default="auto", compare=False)
     failed: str = field(default="bound", compare=False)
     by: str | None = field(default=None, compare=False)
+    relevant: float | None = field(default=None, compare=False)
 
     @property
     def sign(self) -> float:
@@ -243,7 +244,8 @@ def find_metric(
         usual = own.get("goal", "minimize"), own.get("at", "last")
         rules = own.get("noise", "auto"), own.get("failed", "bound")
         found = Metric(own["name"], goal or usual[0], at or usual[1])
-        return replace(found, noise=rules[0], failed=rules[1], by=own.get("by"))
+        found = replace(found, noise=rules[0], failed=rules[1], by=own.get("by"))
+        return replace(found, relevant=cast("float | None", own.get("relevant")))
     found = goal or goal_of(name)
     if found is None:
         raise UsageError(

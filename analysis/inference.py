@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from sweeper.analysis.distributions import (
 __all__ = [
     "CONFIDENCE",
     "Estimate",
-    "Gap",
     "contrast",
     "counted_share",
     "holm",
@@ -24,10 +23,8 @@ __all__ = [
     "paired",
     "paired_with",
     "pass_at_k",
-    "seeds_to_part",
     "share_bounds",
     "student",
-    "true_gap",
     "wilson",
 ]
 
@@ -168,54 +165,3 @@ def pass_at_k(answers: int, right: int, k: int) -> float:
     if not 1 <= k <= answers:
         raise ValueError(f"pass@{k} of {answers} answers")
     return 1.0 - math.comb(answers - right, k) / math.comb(answers, k)
-
-
-_SEEDS = (3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 50, 100)
-_POWER = 0.8
-
-
-class Gap(NamedTuple):
-    """The estimated true distance between the means of two cells: a normal distribution with this
-    mean and this standard deviation."""
-
-    middle: float
-    spread: float
-
-
-def true_gap(difference: float, error: float, between: float) -> Gap:
-    """Estimates the true difference from an observed one with its standard error, if the true
-    means of the cells spread with the standard deviation `between`. The observed difference is
-    shrunk toward 0, as far as it is likely to be noise (a normal prior). That the two cells were
-    chosen by their results does not change this estimate."""
-    kept, unit = 1.0, max(between, error)
-    if error > 0 and unit < math.inf:
-        signal, noise = 2 * (between / unit) ** 2, (error / unit) ** 2
-        kept = signal / (signal + noise)
-    return Gap(kept * difference, math.sqrt(kept) * error)
-
-
-def seeds_to_part(gap: Gap, sd: float) -> int | None:
-    """The number of fresh seeds per cell that separates two cells with a probability of 80 %,
-    given the estimate of their distance and the noise between seeds. It is the smallest of some
-    round numbers, or None if 100 are too few."""
-    unit = max(abs(gap.middle), gap.spread, sd)
-    if not 0 < unit < math.inf:
-        return None
-    if sd / unit < 1e-6:
-        return _SEEDS[0]
-    # Twenty-one equally likely true distances.
-    places = (np.arange(21) + 0.5) / 21
-    quantiles = np.array([student_quantile(float(place), 1e6) for place in places])
-    true: Any = (gap.middle + gap.spread * quantiles) / sd
-    for seeds in _SEEDS:
-        threshold = student_quantile((1 + CONFIDENCE) / 2, 2.0 * seeds - 2)
-        shifts: Any = np.abs(true) * math.sqrt(seeds / 2)
-        under: list[float] = (student_tail(np.maximum(threshold - shifts, 0), 1e6) / 2).tolist()
-        over: list[float] = (1 - student_tail(np.maximum(shifts - threshold, 0), 1e6) / 2).tolist()
-        told = [
-            a if shift > threshold else b
-            for shift, a, b in zip(shifts.tolist(), over, under, strict=True)
-        ]
-        if math.fsum(told) >= _POWER * len(told):
-            return seeds
-    return None

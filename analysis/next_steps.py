@@ -10,7 +10,8 @@ from sweeper.analysis.checkpoints import Checkpoint
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.findings import Finding, names_of
 from sweeper.analysis.frames import PENDING, SweepData
-from sweeper.analysis.nextgrid import NextGrid
+from sweeper.analysis.nextgrid import NextGrid, ends_to_extend
+from sweeper.analysis.power import lead_text, smallest_lead
 
 __all__ = ["failures", "how_to_part", "next_steps"]
 
@@ -27,8 +28,7 @@ def next_steps(
     by_kind = {finding.kind: finding for finding in findings}
     steps = list(failures(data))
     steps += _again(ranking)
-    edges = [finding.evidence for finding in findings if finding.kind == "edge"]
-    steps += [_beyond(evidence) for evidence in edges if evidence is not None]
+    steps += [_beyond(evidence) for evidence in ends_to_extend(findings)]
     if following is not None and following.kind == "extend":
         runs = labels.plural(following.runs, "new run")
         steps.append(f"next.yaml beside this report is that grid: {runs}.")
@@ -71,36 +71,36 @@ def failures(data: SweepData) -> Iterator[str]:
 def how_to_part(
     ranking: Ranking,
     following: NextGrid | None,
+    relevant: float | None,
     needed: int | None,
     prices: Mapping[str, float],
 ) -> str:
-    """How many seeds would separate the cells at the top, how surely and at what cost; or that no
-    number does."""
+    """One piece of advice for cells that may each be the best: which lead more seeds would find,
+    and at what cost. That the difference which was seen is true is not promised."""
     if not ranking.tied:
         return ""
     tied = len(ranking.tied) + 1
     choice = "the cheaper" if tied == 2 else "the cheapest"
     if len(ranking.equal) == len(ranking.tied):
         return f"Take {choice} of the {tied} cells with one and the same mean, or a finer metric."
+    take = f"Take {choice} of the {tied} cells at the top"
+    if relevant is not None and needed is None and ranking.noise.spreads:
+        smallest = labels.brief(relevant)
+        return f"{take}: 100 seeds of each would not find a lead of {smallest} in 4 of 5 sweeps."
     confirm = following if following is not None and following.kind == "confirm" else None
-    some = f"the first {confirm.cells} of " if confirm is not None and confirm.cells < tied else ""
-    told = ""
-    if confirm is not None:
-        paid = _price(ranking, confirm.runs, prices)
-        runs = labels.plural(confirm.runs, "run")
-        told = f"({runs} of {confirm.cells} cells on fresh seeds{paid})"
-    if needed is None:
-        text = (
-            f"Take {choice} of the {tied} cells at the top: even 100 seeds of each would tell the "
-            "first two apart in fewer than four sweeps of five."
-        )
-        return f"{text} Launch next.yaml to be surer of {some}the {tied} {told}." if told else text
-    if told:
-        text = f"To part {some}the {tied} cells at the top, launch next.yaml {told}"
-    else:
-        text = f"To part the {tied} cells at the top, run {needed} seeds of each"
-    apart = f"{needed} seeds of each tell the first two apart in about four sweeps of five."
-    return f"{text}; or take {choice}. {apart}"
+    if confirm is None:
+        return f"{take}, or run more seeds of them."
+    paid = _price(ranking, confirm.runs, prices)
+    runs = labels.plural(confirm.runs, "run")
+    seeds = confirm.runs // confirm.cells
+    text = f"{take}, or launch next.yaml ({runs} of {confirm.cells} cells on fresh seeds{paid})"
+    lead = smallest_lead(ranking, confirm.cells, seeds)
+    if lead is not None:
+        least = lead_text(ranking, lead)
+        text += f": {seeds} seeds of each find a lead of {least} or more in 4 of 5 sweeps"
+    if needed is not None and needed > seeds:
+        text += f"; a lead of {labels.brief(relevant)} takes {needed}"
+    return f"{text}."
 
 
 def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:

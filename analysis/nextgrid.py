@@ -26,8 +26,9 @@ from sweeper.errors import GridError
 from sweeper.grid.extends import in_one
 from sweeper.storage.documents import dotted
 
-__all__ = ["NextGrid", "propose"]
+__all__ = ["NextGrid", "ends_to_extend", "propose"]
 
+_DEAR = 3
 _FEWEST, _CELLS, _OF_A_BLOCK = 3, 8, 4
 _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 
@@ -81,11 +82,25 @@ def propose(
     if blocks is not None and ranking.leaders:
         return _in_blocks(data, ranking, blocks, text)
     kinds = {finding.kind for finding in findings}
-    edges = [f.evidence for f in findings if f.kind == "edge" and f.evidence]
-    extended = [edge for edge in edges if edge.get("suggestion") is not None]
+    extended = [e for e in ends_to_extend(findings) if e.get("suggestion") is not None]
     if extended:
         return _extend(data, text, extended)
     return _fresh_seeds(data, ranking, kinds, text, needed)
+
+
+def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
+    """The ends of axes to try values beyond: those that a test tells, and, once a winner is clear,
+    those of axes with two values, of which the best always has an end."""
+    clear = any(finding.kind == "separated" for finding in findings)
+    return [
+        finding.evidence
+        for finding in findings
+        if finding.evidence is not None
+        and (
+            finding.kind == "edge"
+            or (clear and finding.kind == "at_end" and finding.evidence["values"] < 3)
+        )
+    ]
 
 
 def _fresh_seeds(
@@ -316,7 +331,9 @@ def _confirm(
         return grid
     cells = top[:most]
     runs = max(cell.summary.n for cell in cells)
-    count = max(needed or 2 * runs, _FEWEST, runs + 1)
+    # No more than three times what the sweep cost, unless that is too little for any noise.
+    most_seeds = _DEAR * len(data.own_runs) // len(cells)
+    count = max(min(max(needed or 2 * runs, runs + 1), most_seeds), _FEWEST)
     seeds = {"seeds": grid.get("seeds")}
     _set_seeds(seeds, _fresh(data, count))
     include = [_inline(_chosen(data, cell)) for cell in cells]

@@ -26,18 +26,18 @@ from sweeper.analysis.episodes import Episodes, by_episodes
 from sweeper.analysis.findings import Finding
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.heldout import HeldOut, held_out, held_out_findings, told_with
-from sweeper.analysis.inference import Estimate, paired_with, seeds_to_part, true_gap
+from sweeper.analysis.inference import Estimate, paired_with
 from sweeper.analysis.items import Compared
 from sweeper.analysis.itemwise import by_items, item_findings
 from sweeper.analysis.nextgrid import NextGrid, propose
 from sweeper.analysis.observations import Failure, group_failures, observe
 from sweeper.analysis.places import Place, find_places
+from sweeper.analysis.power import lead_found, seeds_for, smallest_lead
 from sweeper.analysis.stability import Stability, assess
 from sweeper.analysis.surface import Surface, find_surface, varying
 from sweeper.analysis.tasks import Tasks, by_tasks
 from sweeper.analysis.tradeoffs import Tradeoff, find_tradeoffs
 from sweeper.analysis.verdict import Lead, Verdict, decide
-from sweeper.results.cells import center, unit_of
 
 __all__ = ["Study", "study"]
 
@@ -47,8 +47,9 @@ class Study:
     """All results of the computation. `surface` is the model of all axes, for sweeps without a
     grid. `blocks` are the parts that are judged separately. `paired` are the differences from the
     best over shared seeds, by cell, on the scale of the comparison. `needed` is the number of
-    seeds per cell that should separate the first two cells. `no_next` says why a next grid cannot
-    be written although the findings ask for one. `prices` are dollars per million tokens."""
+    seeds per cell that finds the smallest relevant difference. `no_next` says why a next grid
+    cannot be written although the findings ask for one. `prices` are dollars per million tokens.
+    """
 
     data: SweepData
     ranking: Ranking
@@ -99,7 +100,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     ]
     shared = _paired(ranking)
     lead = _lead(ranking, shared)
-    needed = _needed(ranking, lead)
+    needed = _needed(data, ranking)
     lead = None if lead is None else lead._replace(needed=needed)
     proposed = propose(data, ranking, findings, needed, blocks)
     following = proposed if isinstance(proposed, NextGrid) else None
@@ -199,22 +200,14 @@ def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
     return Lead(second, ranking.comparisons.get(second.name), shared.get(second.name))
 
 
-def _needed(ranking: Ranking, lead: Lead | None) -> int | None:
-    """The number of seeds per cell that separates the best from the second, or None if no number
-    does."""
-    best = ranking.best
-    if lead is None or best is None or lead.comparison is None or lead.comparison.told_apart:
+def _needed(data: SweepData, ranking: Ranking) -> int | None:
+    """The number of seeds per cell that finds the smallest relevant difference among the cells
+    that may be the best. None if nothing is said to be relevant, or 100 are too few."""
+    relevant = None if data.metric is None else data.metric.relevant
+    unit = smallest_lead(ranking, 2, 2)
+    best = ranking.best and ranking.best.summary.mean
+    if relevant is None or unit is None or not ranking.tied or best is None:
         return None
-    spread = ranking.noise.of(best.name)
-    if spread is None:
-        return None
-    cells = [best, *ranking.others]
-    means = [center(ranking.on_scale(cell)) for cell in cells]
-    unit = unit_of([*means, spread.sd]) or 1.0
-    error = math.fsum((spread.sd / unit) ** 2 / cell.summary.n for cell in cells) / len(cells)
-    scaled = [mean / unit for mean in means]
-    middle = center(scaled)
-    seen = math.fsum((mean - middle) ** 2 for mean in scaled) / (len(cells) - 1)
-    between = math.sqrt(max(0.0, seen - error)) * unit
-    gap = true_gap(abs(lead.comparison.difference), lead.comparison.error, between)
-    return seeds_to_part(gap, spread.sd)
+    if ranking.scale == "log":
+        relevant = math.log1p(relevant / abs(best))
+    return seeds_for(relevant / unit * lead_found(2, 2), len(ranking.tied) + 1)

@@ -44,7 +44,7 @@ LATER = ("retired", "unreadable", "undeclared", "waiting", *KINDS)
 class Lead(NamedTuple):
     """The second cell of the ranking, compared with the best: over all seeds, and over the seeds
     that both share (on the scale of the comparison). None where it is unknown. `needed` is the
-    number of seeds per cell that should separate the two, or None if 100 are too few."""
+    number of seeds per cell that finds the smallest relevant difference, if there is one."""
 
     second: Cell
     comparison: Comparison | None
@@ -148,8 +148,12 @@ def decide(
     if ranking.best_run is not None and data.metric is not None:
         checkpoint = choose_checkpoint(ranking.best_run, data.metric.at)
     number, spread = _number(ranking)
-    at_edge = any(finding.kind == "edge" for finding in findings)
-    to_part = how_to_part(ranking, following, None if lead is None else lead.needed, prices or {})
+    # Of two values the best always has one that is an end: that is advice, and no caution.
+    edges = [finding.evidence or {} for finding in findings if finding.kind == "edge"]
+    at_edge = any(edge["values"] > 2 for edge in edges)
+    relevant = None if data.metric is None else data.metric.relevant
+    needed = None if lead is None else lead.needed
+    to_part = how_to_part(ranking, following, relevant, needed, prices or {})
     return Verdict(
         kind=kind,
         label=_label(data, kind, findings)
@@ -284,10 +288,11 @@ def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
     edges = [str((f.evidence or {})["axis"]) for f in findings if f.kind == "edge"]
     if edges:
         return Check("Inside the grid?", f"at the end of {labels.listed(edges, 2)}", False)
-    ends = [str((f.evidence or {})["axis"]) for f in findings if f.kind == "at_end"]
+    ends = [f.evidence or {} for f in findings if f.kind == "at_end"]
     if ends:
-        answer = f"at the end of {labels.listed(ends, 2)}, within the noise"
-        return Check("Inside the grid?", answer, None)
+        axes = labels.listed([str(end["axis"]) for end in ends], 2)
+        why = "two values tried" if all(end["values"] < 3 for end in ends) else "within the noise"
+        return Check("Inside the grid?", f"at the end of {axes}, {why}", None)
     best = ranking.best
     keys: list[str] = [] if best is None else list(best.settings)
     inner = [key for key in keys if len(ordered(key, [c.settings for c in ranking.tried])) > 2]

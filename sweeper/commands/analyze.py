@@ -1,5 +1,6 @@
 """`sweeper analyze`: writes the report of a sweep and prints the verdict."""
 
+import math
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -57,6 +58,11 @@ def add_arguments(verb: ArgumentParser) -> None:
         metavar="FOLDER",
         help="write SWEEP.md there with what is known, for you to write on, and judge the "
         "criterion of plan.md (default: notes/, where there is one)",
+    )
+    verb.add_argument(
+        "--power",
+        action="store_true",
+        help="print the smallest lead that each number of seeds would find",
     )
     verb.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
 
@@ -164,12 +170,33 @@ def _cost(registry: "Registry", report: "Report") -> str | None:
     return f"{tokens:,} tokens, {prices.money(whole.amount.usd)} dollars by {table.told}{without}"
 
 
+def _print_power(report: "Report") -> None:
+    """Print which leads more or fewer seeds of the same cells would find."""
+    from sweeper.analysis.labels import number
+    from sweeper.terminal import print_table
+
+    rows = report.document["power"]
+    if not rows:
+        print("The noise between seeds is not known, so no number of seeds can be judged.\n")
+        return
+    log = report.document["scale"] == "log"
+    print("In 4 of 5 sweeps of as many cells, with this noise, the best cell is named alone if")
+
+    def shown(lead: float) -> str:
+        return f"{100 * math.expm1(lead):.3g} %" if log else number(lead, 3)
+
+    print_table(["seeds", "it leads by"], [[row["seeds"], shown(row["lead"])] for row in rows])
+    print()
+
+
 def _print(arguments: Namespace, report: "Report", kept: "Kept | None") -> None:
     if arguments.json:
         print_json(report.document)
         return
     print(report.verdict)
     print()
+    if arguments.power:
+        _print_power(report)
     if kept is not None:
         for line in kept.told:
             say(line)

@@ -3,11 +3,14 @@ it loads while the recipe's interpreter checks the plan."""
 
 import argparse
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
-from sweeper.errors import UsageError
+from sweeper.errors import SweeperError, UsageError
 from sweeper.launcher.plan_arguments import planned_by
+from sweeper.model.metric import lenders
+from sweeper.model.states import State
 from sweeper.sanitize import sanitize
 from sweeper.storage.base import Store
 from sweeper.storage.opening import default_root, open_store
@@ -53,7 +56,23 @@ def run(arguments: argparse.Namespace) -> int:
         return _manifest(found, store)
     lines = full(found, store) if arguments.full else short(found)
     sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines)
+    if (power := _power(found, arguments.root or default_root())) is not None:
+        print(f"\n{sanitize(power)}")
     return 0
+
+
+def _power(found: "LaunchPreview", root: str) -> str | None:
+    """Describe which lead the planned seeds find, if earlier runs tell the noise."""
+    metric = found.plan.metric
+    begun = any(preview.state.state is State.SUCCEEDED for preview in found.previews)
+    if metric is None or not (begun or lenders(metric.noise)):
+        return None
+    from sweeper.analysis.power import before_launch  # slow to load
+    from sweeper.results.registry import Registry
+
+    with suppress(SweeperError):
+        return before_launch(Registry(root), found.plan)
+    return None
 
 
 def _manifest(found: "LaunchPreview", store: Store) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from sweeper.fields.kinds import Choice, Integer, Item, Text, Texts, whole, wrong
+from sweeper.fields.kinds import Choice, Integer, Item, Number, Text, Texts, whole, wrong
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Nested, Section
 from sweeper.model.metric import FAILED, MOST_LAST, Metric
@@ -85,6 +85,13 @@ METRIC = Section(
         "A setting each of whose values is judged by itself: the best for each model, say. Without "
         "it such a setting is looked for.",
         examples=("model_name",),
+    ),
+    Field(
+        "relevant",
+        Number(0.0, 1e12, above=True),
+        "The smallest difference of the metric that matters: reports advise as many seeds as find "
+        "it.",
+        examples=(0.01,),
     ),
     needs={"name": "a name", "goal": "a goal"},
 )

@@ -34,7 +34,7 @@ class Metric(NamedTuple):
     `pooled`, `own`, or `from=SWEEP,...` (these sweeps contribute theirs). `failed` is what a
     failed run counts as: `bound` (its cell is no better than with the worst value in its place),
     `worst` (the worst value) or `drop` (nothing). `by` is a setting each of whose values is judged
-    separately."""
+    separately. `relevant` is the smallest difference that matters."""
 
     name: str
     goal: Literal["minimize", "maximize"]
@@ -42,6 +42,7 @@ class Metric(NamedTuple):
     noise: str = "auto"
     failed: str = "bound"
     by: str | None = None
+    relevant: float | None = None
 
 
 def mean_of_last(at: str) -> int | None:

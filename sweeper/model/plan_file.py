@@ -168,7 +168,8 @@ def _metric(part: Part | None) -> Metric | None:
     if not is_noise(noise):
         part.refuse("noise", "auto, pooled, own or from=SWEEP")
     failed = part.one_of("failed", FAILED, "bound")
-    return Metric(part.text("name"), goal, at, noise, failed, part.text_or("by", None))
+    by, relevant = part.text_or("by", None), part.number_or("relevant", None)
+    return Metric(part.text("name"), goal, at, noise, failed, by, relevant)
 
 
 class _RunDocument(TypedDict):

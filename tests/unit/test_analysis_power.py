@@ -1,0 +1,84 @@
+"""Which leads are found by how many seeds, and what the advice says of it."""
+
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from sweeper.analysis.cells import rank
+from sweeper.analysis.frames import load
+from sweeper.analysis.noise import fit_noise
+from sweeper.analysis.power import before_launch, lead_found, power_table, seeds_for
+from sweeper.analysis.statistics import against_best
+from sweeper.analysis.study import Study, study
+from sweeper.grid import parse_grid
+from sweeper.results.registry import Registry
+
+GRID = "recipe: sft\ngrid: {lr: [1, 2, 3, 4]}\nseeds: 3\nmetric: {name: test/nll, goal: minimize}\n"
+
+
+@pytest.mark.parametrize(("cells", "seeds"), [(6, 3), (12, 3), (2, 5)])
+def test_the_lead_is_found_in_four_of_five_sweeps(cells: int, seeds: int):
+    """By the report's own comparison: 100 sweeps, 65 to 93 of which are within 3.5 errors."""
+    rng = np.random.default_rng(2)
+    lead, named = lead_found(cells, seeds), 0
+    for _ in range(100):
+        values = rng.normal(0, 1, (cells, seeds)) - lead * (np.arange(cells) == 0)[:, np.newaxis]
+        groups = {str(cell): own.tolist() for cell, own in enumerate(values)}
+        best = str(int(values.mean(axis=1).argmin()))
+        found = against_best(groups, best, fit_noise(groups))
+        named += best == "0" and all(one.told_apart for one in found.values())
+    assert 65 <= named <= 93
+
+
+def test_more_seeds_find_smaller_leads_and_100_may_be_too_few():
+    leads = [lead_found(6, seeds) for seeds in (2, 3, 5, 10, 100)]
+    assert leads == sorted(leads, reverse=True)
+    assert seeds_for(leads[2], 6) == 5 and seeds_for(1e-3, 6) is None
+
+
+def _tied(root: Path, written: ModuleType, name: str, **metric: object) -> Study:
+    rng = np.random.default_rng(3)
+    cells = [({"lr": lr}, rng.normal(1, 0.1, 3).tolist()) for lr in (1, 2, 3, 4)]
+    written.measured(root, cells, name=name, grid=GRID, metric=written.METRIC | metric)
+    return study(load(Registry(str(root)), name, None, None))
+
+
+def test_the_advice_promises_no_power_for_the_difference_that_happened_to_be_seen(
+    tmp_path: Path, written: ModuleType
+):
+    """It says which lead the next grid finds. That grid costs three times the sweep at most."""
+    found = _tied(tmp_path, written, "plain")
+    (step,) = found.verdict.steps
+    assert "or launch next.yaml" in step and "find a lead of" in step and "in 4 of 5 sweeps" in step
+    assert found.next is not None and found.next.runs <= 3 * 12
+
+
+def test_seeds_are_advised_for_a_difference_that_is_relevant(tmp_path: Path, written: ModuleType):
+    coarse = _tied(tmp_path, written, "coarse", relevant=0.3)
+    assert coarse.needed is not None and coarse.needed <= 8
+    fine = _tied(tmp_path, written, "fine", relevant=0.1)
+    assert fine.needed is not None and fine.needed > 9
+    assert f"a lead of 0.1 takes {fine.needed}." in fine.verdict.steps[0]
+    assert fine.next is not None and fine.next.runs <= 3 * 12
+    finest = _tied(tmp_path, written, "finest", relevant=1e-6)
+    assert "100 seeds of each would not find a lead of 1e-6" in finest.verdict.steps[0]
+
+
+def test_a_plan_says_which_lead_its_seeds_find_by_the_noise_of_an_earlier_sweep(
+    tmp_path: Path, written: ModuleType
+):
+    _tied(tmp_path, written, "demo")
+    registry = Registry(str(tmp_path))
+    told = before_launch(registry, registry.sweep("demo").plan)
+    assert told is not None and told.startswith("3 seeds find a lead of 0.")
+    assert told.endswith("in 4 of 5 sweeps (by the noise of demo)")
+    table = power_table(rank(load(registry, "demo", None, None)))
+    assert [row.seeds for row in table][:3] == [2, 3, 4]
+
+
+def test_the_relevant_difference_is_read_from_the_grid():
+    text = GRID.replace("goal: minimize", "goal: minimize, relevant: 0.01")
+    metric = parse_grid(text, "g.yaml").metric
+    assert metric is not None and metric.relevant == 0.01
