@@ -13,6 +13,7 @@ from sweeper.storage.opening import default_root, open_store
 from sweeper.terminal import say, shortened, warn
 
 if TYPE_CHECKING:
+    from sweeper.launcher.launching import LaunchRequest, User
     from sweeper.model.plan import Plan
 
 __all__ = ["add_arguments", "run"]
@@ -43,14 +44,11 @@ def run(arguments: Namespace) -> int:
 
 
 def _run(arguments: Namespace) -> int:
-    from sweeper.commands.live_view import showing
     from sweeper.commands.trust_prompt import agreeing, dropping
-    from sweeper.commands.waiting import follow, tell_end, tell_failed, tell_interrupted
     from sweeper.launcher.engine import service_warnings
     from sweeper.launcher.launch_preview import later_warnings
-    from sweeper.launcher.launching import LaunchRequest, User, launch_plan
+    from sweeper.launcher.launching import LaunchRequest, User
     from sweeper.launcher.plan_arguments import planned_by
-    from sweeper.scheduler.progress import exit_code
     from sweeper.storage.sweeps import with_chosen
 
     planned, store = planned_by(arguments), open_store(arguments.root or default_root())
@@ -69,32 +67,54 @@ def _run(arguments: Namespace) -> int:
         planned, arguments.root, arguments.wait, smoke=arguments.smoke, live=arguments.live
     )
     user = User(agreeing(arguments), dropping(arguments), tell=warn)
-    root = arguments.root or default_root()
+    if arguments.wait:
+        return _launch_here(request, user, plain=arguments.plain or arguments.json)
+    return _launch_detached(request, user, idle=idle)
+
+
+def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> int:
+    """Launch, and say how to watch it. `idle`: nothing is left to start."""
+    from sweeper.commands.waiting import tell_failed
+    from sweeper.launcher.launching import launch_plan
+
+    planned = request.plan
+    root = request.root or default_root()
 
     def words(verb: str) -> str:
-        return f"`{hint(verb, planned.name, root=arguments.root)}`"
+        return f"`{hint(verb, planned.name, root=request.root)}`"
 
-    if not arguments.wait:
-        launched = launch_plan(request, user)
-        tell_failed(planned.name, root, _left_alone(launched.root, planned))
-        _tell_other_code(planned, launched.root)
-        if idle:
-            say(f"nothing to start; {words('status')} shows what there is")
-            return 0
-        attach = f" or {words('attach')}" if "tmux" in planned.launch.places else ""
-        begun = "the launcher at work continues it" if launched.taken_up else "launched"
-        say(f"{begun}; watch it with {words('watch')}{attach}")
+    launched = launch_plan(request, user)
+    tell_failed(planned.name, root, _left_alone(launched.root, planned))
+    _tell_other_code(planned, launched.root)
+    if idle:
+        say(f"nothing to start; {words('status')} shows what there is")
         return 0
+    attach = f" or {words('attach')}" if "tmux" in planned.launch.places else ""
+    begun = "the launcher at work continues it" if launched.taken_up else "launched"
+    say(f"{begun}; watch it with {words('watch')}{attach}")
+    return 0
+
+
+def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
+    """Launch in this process, or follow the launcher at work, until the sweep has ended."""
+    from sweeper.commands.live_view import showing
+    from sweeper.commands.waiting import follow, tell_end, tell_interrupted
+    from sweeper.launcher.launching import launch_plan
+    from sweeper.scheduler.progress import exit_code
+
+    planned = request.plan
+    root = request.root or default_root()
     if "tmux" in planned.launch.places:
-        say(f"watch it with {words('attach')} from another terminal", flush=True)
+        attach = hint("attach", planned.name, root=request.root)
+        say(f"watch it with `{attach}` from another terminal", flush=True)
     try:
-        with showing(planned.name, root, plain=arguments.plain or arguments.json) as notify:
+        with showing(planned.name, root, plain=plain) as notify:
             launched = launch_plan(request, user._replace(notify=notify))
     except KeyboardInterrupt:
         return tell_interrupted(planned.name, root)
     if launched.summary is None:
         warn("the launcher at work continues it: following it until it ends")
-        return follow(planned, root, plain=arguments.plain or arguments.json)
+        return follow(planned, root, plain=plain)
     tell_end(planned, root, launched.summary.counts[State.FAILED])
     _tell_other_code(planned, root)
     return exit_code(launched.summary)

@@ -348,3 +348,23 @@ def test_a_socket_that_tmux_cannot_have_is_refused_before_anything_starts(
     assert not isinstance(refused.value, Unreachable)
     (check,) = (check for check in examine(str(tmp_path), "tmux") if check.name == "tmux")
     assert (check.good, check.found) == (False, str(refused.value))
+
+
+def test_a_server_that_is_stopped_is_named_and_not_waited_for(
+    tmux_socket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher that waits for it without end would look as if it worked."""
+    server = TmuxServer()
+    session = server.ensure_window("s", "/f", "sweep", ["sleep", "600"])
+    ask = ["tmux", "-L", tmux_socket, "display-message", "-p", "#{pid}"]
+    pid = int(subprocess.run(ask, capture_output=True, check=True, text=True).stdout)
+    monkeypatch.setattr("sweeper.backends.tmux.server._ANSWER_SECONDS", 0.5)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Unreachable, match="its server has not answered"):
+            server.panes(session)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    monkeypatch.undo()
+    monkeypatch.setenv("SWEEPER_TMUX_SOCKET", tmux_socket)
+    assert len(server.panes(session)) == 1

@@ -169,3 +169,13 @@ def test_an_epoch_after_one_that_was_deleted_is_not_taken(store: LocalStore) -> 
     with lease.holding_lease(Slow(store.root), "s", 0.0):
         assert not store.exists("s/launcher/2")  # a second holder of the new sweep's epoch 1
         assert store.exists("s/launcher/1")
+
+
+def test_a_launch_says_that_it_waits_for_a_lease(store: LocalStore) -> None:
+    """Its launcher died on another machine, which only the time can show."""
+    _elsewhere(store, 1)
+    clock, told = Clock(), list[str]()
+    with lease.holding_lease(store, "s", 0.5, clock=clock, sleep=clock.sleep, tell=told.append):
+        assert clock.now > lease.LEASE_SECONDS
+    assert len(told) == 1
+    assert "waiting for the last launcher of 's': it gives no sign of life" in told[0]
