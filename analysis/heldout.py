@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sweeper.analysis import labels
 from sweeper.analysis.cells import Cell, Ranking, rank
 from sweeper.analysis.findings import Finding, names_of, short_name
 from sweeper.analysis.frames import Metric, RunData, SweepData
-from sweeper.analysis.inference import Estimate, contrast
+from sweeper.analysis.inference import Estimate, contrast, student
 from sweeper.analysis.items import Compared
 from sweeper.analysis.keys import goal_of
+from sweeper.analysis.noise import Spread
 from sweeper.analysis.splits import counterparts, is_held_out, is_training, same_quantity
 from sweeper.analysis.statistics import Summary
 from sweeper.analysis.verdict import Check, Verdict
@@ -21,6 +24,10 @@ from sweeper.results.cells import counts
 __all__ = ["HeldOut", "Side", "held_out", "held_out_findings", "told_with"]
 
 SURE = 0.05
+_POINTS = 8
+"""The fewest values of a training curve that tell how much batches differ."""
+_EFFICIENCY = 0.5
+"""The degrees of freedom that one second difference adds."""
 
 
 class Side(NamedTuple):
@@ -117,7 +124,9 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
 
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
     """The gap over the cells, from the mean over the runs of each. The noise is that between
-    runs; if no cell has two runs, the cells are the sample."""
+    runs; if no cell has two runs, the cells are the sample. If runs train on the same batches, the
+    last of these may be an easy one for all: what the mean curve of all runs scatters by from step
+    to step is added. Too short curves do not tell that, and then there is no interval."""
     groups: list[list[float]] = []
     for cell in ranking.cells:
         ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
@@ -128,7 +137,29 @@ def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
         return None
     if min(map(len, groups)) < 2:
         groups = [[math.fsum(own) / len(own) for own in groups]]
-    return contrast(groups, [1 / len(groups)] * len(groups))
+    found = contrast(groups, [1 / len(groups)] * len(groups))
+    luck = _of_batches(ranking, training)
+    if found.error is None or found.df is None or luck is None:
+        return Estimate(found.value)
+    parts = (found.error**2, found.df), (luck.sd**2, luck.df)
+    square = sum(part for part, _ in parts)
+    df = square**2 / sum(part**2 / free for part, free in parts)
+    return student(found.value, math.sqrt(square), df)
+
+
+def _of_batches(ranking: Ranking, training: str) -> Spread | None:
+    """The scatter of the mean training curve of all runs about a straight line through its
+    neighbours, over its last values."""
+    curves = [run.curves[training].values for run in _counting(ranking) if training in run.curves]
+    last = min(map(len, curves), default=0)
+    if last < _POINTS:
+        return None
+    last = min(last, 5 * _POINTS)
+    mean = np.mean([values[-last:] for values in curves], axis=0)
+    bends = np.diff(mean, 2)
+    if not np.isfinite(bends).all():
+        return None
+    return Spread(math.sqrt(float((bends**2).mean()) / 6), _EFFICIENCY * len(bends))
 
 
 def held_out_findings(found: HeldOut | None, ranking: Ranking) -> list[Finding]:

@@ -15,6 +15,7 @@ differences, their median).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -89,24 +90,33 @@ def assess(data: SweepData, keys: Sequence[str]) -> Stability:
     return Stability(diverged, unstable, rates)
 
 
-class _Course(NamedTuple):
+@dataclass(frozen=True)
+class _Course:
     """The course of a run, with smaller values being better."""
 
     run: RunData
     values: Floats
 
+    @cached_property
+    def lasting(self) -> Floats:
+        """The median of each three values in a row, if there are many: a single value far out is
+        no course."""
+        if len(self.values) < _MANY:
+            return self.values
+        return np.median(np.lib.stride_tricks.sliding_window_view(self.values, 3), axis=1)
+
     @property
     def gain(self) -> float:
         """Half of the gain. The half avoids overflow."""
-        return float(self.values[0] / 2 - self.values.min() / 2)
+        return float(self.lasting[0] / 2 - self.lasting.min() / 2)
 
     @property
     def lost(self) -> float:
-        return float(self.values[-1] / 2 - self.values.min() / 2)
+        return float(self.lasting[-1] / 2 - self.lasting.min() / 2)
 
     @property
     def fallen(self) -> float:
-        return float(self.values[-1] / 2 - self.values[0] / 2)
+        return float(self.lasting[-1] / 2 - self.lasting[0] / 2)
 
 
 def _unstable(data: SweepData) -> tuple[Unstable, ...]:

@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from sweeper.analysis.cells import rank
 from sweeper.analysis.frames import load
 from sweeper.analysis.heldout import held_out
 from sweeper.analysis.splits import counterparts, family, is_held_out, is_training, same_quantity
+from sweeper.analysis.study import study
 from sweeper.results.registry import Registry
 
 KEYS = [
@@ -73,3 +75,26 @@ def test_noise_lent_to_the_metric_of_training_tells_nothing_of_what_was_held_out
     assert not found.ranking.noise.lent
     cell = next(cell for cell in found.ranking.cells if cell.name == "lr=1")
     assert cell.values == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.parametrize(("luck", "said"), [(0.0, True), (3.0, False)])
+def test_a_gap_is_not_told_from_the_luck_of_a_batch_that_all_runs_trained_on_last(
+    tmp_path: Path, written: ModuleType, luck: float, said: bool
+):
+    """All runs have the same data order, and the last batch may be an easy one for each of them."""
+    rng = np.random.default_rng(6)
+    batches = luck * rng.normal(0, 1, 30)
+    batches[-1] = -luck
+    sweep = written.Written(tmp_path, "demo", {"lr": [1, 2, 3]})
+    for lr in (1, 2, 3):
+        for seed in range(3):
+            rows = [
+                {"step": at, "train/nll": 20 + batch + rng.normal(0, 0.3), "test/nll": 21 + luck}
+                for at, batch in enumerate(batches)
+            ]
+            rows[-1]["test/nll"] = 21.5 + rng.normal(0, 0.3)
+            sweep.run({"lr": lr}, seed, rows)
+    sweep.save()
+    found = study(load(Registry(str(tmp_path)), "demo", None, None))
+    assert found.held_out is not None and found.held_out.gap is not None
+    assert found.held_out.says_gap == said
