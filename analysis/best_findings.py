@@ -11,6 +11,7 @@ from sweeper.analysis.blocks import Blocks
 from sweeper.analysis.cells import Cell, Ranking, uneven_best
 from sweeper.analysis.findings import Finding, behind, method, names_of, short_name
 from sweeper.analysis.frames import PENDING, SweepData
+from sweeper.analysis.noise import FEW
 
 __all__ = ["DEALS", "standing"]
 
@@ -176,7 +177,7 @@ def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
             "show: a cell that is noisier than those, or a lucky run, would look the same. Fresh "
             "seeds of it tell."
         )
-    elif not ranking.noise.shared and math.comb(sum(runs), runs[0]) < DEALS:
+    elif _each_its_own(ranking) and math.comb(sum(runs), runs[0]) < DEALS:
         text = (
             f"It rests on {runs[0]} runs against {runs[1]}, each cell with its own noise: were "
             "seeds to end at one of two values, equal cells would look like this in up to one of "
@@ -186,6 +187,12 @@ def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
         return []
     names = (best.name, nearest.name)
     return [Finding("few_runs", "warning", text, names, {"runs": runs})]
+
+
+def _each_its_own(ranking: Ranking) -> bool:
+    """Whether a comparison rests on the noise of the compared cells alone."""
+    noise = ranking.noise
+    return not noise.shared or (noise.between is not None and len(noise.spreads) < FEW)
 
 
 def _not_compared(data: SweepData, ranking: Ranking, best: Cell) -> Finding:

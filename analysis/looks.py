@@ -18,7 +18,7 @@ from sweeper.analysis.inference import CONFIDENCE
 
 __all__ = ["grown_from", "open_runs", "price"]
 
-_OPEN, _GROWN = 2.0, 2.15
+_OPEN, _GROWN = 2.3, 2.15
 """Bounds of a normal statistic at the last look."""
 _HORIZON, _BEYOND = 10, 2.5
 """The number of seeds for which looks at a growing sweep are planned, and the bound after it."""

@@ -27,6 +27,13 @@ def next_steps(
     """What to do next, one sentence per step."""
     by_kind = {finding.kind: finding for finding in findings}
     steps = list(failures(data))
+    blocks = by_kind["blocks"].evidence if "blocks" in by_kind else None
+    if blocks is not None and blocks["told"] and not ranking.leaders:
+        by = blocks["by"]
+        steps.append(
+            f"Judge each {by} by itself, as the best of other settings depends on it: "
+            f"sweeper analyze {data.name} --by {by}."
+        )
     steps += _again(ranking)
     steps += [_beyond(evidence) for evidence in ends_to_extend(findings)]
     if following is not None and following.kind == "extend":

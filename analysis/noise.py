@@ -447,7 +447,9 @@ def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
     free, seed_free = float((count - 1) * (of - 1)), of - 1.0
     within = float((rest**2).sum()) / free
     square = count * float(((seed_means - middle) ** 2).sum()) / seed_free
-    if not within > 1e-20 or upper_tail_f(square / within, seed_free, free) > LEVEL:
+    # Two cells leave few degrees of freedom: what is left is small by chance where seeds differ.
+    level = LEVEL if count >= FEW else LEVEL / 2
+    if not within > 1e-20 or upper_tail_f(square / within, seed_free, free) > level:
         return noise
     left = (means + rest / math.sqrt(1 - 1 / count)) * unit
     groups = dict(zip(cells, left.tolist(), strict=True))

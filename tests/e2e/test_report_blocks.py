@@ -108,6 +108,16 @@ def test_no_model_is_best_of_all_and_the_verdict_speaks_of_each(judged: Study):
     assert verdict.text("sft-sweep").count("\n    ") > 12
 
 
+def test_without_by_the_report_says_that_blocks_are_there(
+    cookbook: ModuleType, written: ModuleType, tmp_path: Path
+):
+    cookbook.write(tmp_path, written, cookbook.read())
+    found = study(load(Registry(str(tmp_path)), "sft-sweep", None, None))
+    assert found.blocks is not None and not found.ranking.leaders
+    (step,) = [step for step in found.verdict.steps if "--by" in step]
+    assert step.endswith("sweeper analyze sft-sweep --by model_name.")
+
+
 def test_the_place_of_the_best_rate_is_counted_and_holds_that_of_33_models(
     judged: Study, cookbook: ModuleType
 ):
