@@ -198,11 +198,16 @@ def _number(text: str) -> float:
     return found if math.isfinite(found) else 0.0
 
 
-def rows(found: Blocks) -> list[Mapping[str, Any]]:
-    """One row per block, as in `report.json`."""
+def rows(found: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
+    """One row per block, as in `report.json`: values of settings have their own types."""
+    typed = {
+        (key, level(cell.settings, key)): value
+        for cell in cells
+        for key, value in cell.settings.items()
+    }
     return [
         {
-            "value": block.value,
+            "value": typed.get((found.by, block.value), block.value),
             "cells": block.cells,
             "diverged": block.diverged,
             "best": block.best and block.best.name,
@@ -214,7 +219,9 @@ def rows(found: Blocks) -> list[Mapping[str, Any]]:
                 | {"stopped": e.stopped, "suggestion": e.suggestion}
                 for e in block.edges
             ],
-            "holes": [dict(row) for row in block.holes],
+            "holes": [
+                {key: typed.get((key, text), text) for key, text in row} for row in block.holes
+            ],
         }
         for block in found.blocks
     ]

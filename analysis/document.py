@@ -47,7 +47,11 @@ def document(study: Study) -> dict[str, Any]:
         "axes": [_axis(axis) for axis in study.axes],
         "blocks": None
         if study.blocks is None
-        else {"by": study.blocks.by, "asked": study.blocks.asked, "rows": rows(study.blocks)},
+        else {
+            "by": study.blocks.by,
+            "asked": study.blocks.asked,
+            "rows": rows(study.blocks, study.ranking.cells),
+        },
         "model": None if study.surface is None else asdict(study.surface),
         "interactions": [asdict(pair) for pair in study.pairs],
         "next_grid": None if study.next is None else asdict(study.next),

@@ -13,14 +13,15 @@ from sweeper.analysis.episodetables import episode_tables
 from sweeper.analysis.findings import cell_text, method, noise_text, short_name
 from sweeper.analysis.gallery import Panel
 from sweeper.analysis.itemtables import held_rows, item_tables
+from sweeper.analysis.next_steps import NOTHING_NEXT
 from sweeper.analysis.page import provenance
 from sweeper.analysis.pictures import cells_picture, picture
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
-from sweeper.analysis.tables import block_rows, paired_rows, rate_rows
+from sweeper.analysis.tables import block_rows, paired_about, paired_rows, rate_rows
 from sweeper.sanitize import sanitize, sanitize_lines
 
-__all__ = ["write"]
+__all__ = ["escape", "table", "write"]
 
 _ROWS = 60
 _CURVES, _FIGURES = 3, 10
@@ -60,7 +61,8 @@ def fenced(text: str, kind: str = "") -> str:
     return f"{fence}{kind}\n{text.rstrip()}\n{fence}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table."""
     yield f"| {' | '.join(map(escape, head))} |"
     yield f"|{'---|' * len(head)}"
     for row in rows:
@@ -73,6 +75,35 @@ def _images(shown: dict[str, list[tuple[str, str]]], section: str) -> Iterator[s
 
 
 def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
+    ranking = study.ranking
+    yield from _verdict(study)
+    yield from _checkpoint(study)
+    yield from _complete(study)
+    yield "\n## Results\n"
+    yield from _results(study)
+    yield from _images(shown, "cells")
+    how = method(ranking.scale, ranking.noise)
+    yield "\n“Not told apart” does not mean equal."
+    yield "\n### How this was computed\n"
+    yield escape(f"{noise_text(ranking.noise) or ''} Cells are told apart by {how}.".strip())
+    yield from _paired(study)
+    yield from _answered(study)
+    yield from _blocks(study)
+    yield from _axes(study, shown)
+    yield from _next_grid(study)
+    if "curves" in shown:
+        yield "\n## Curves\n\nColours are those of the picture of the cells; grey are all others."
+        yield from _images(shown, "curves")
+    if "trade" in shown:
+        yield "\n## What it costs"
+        yield from _images(shown, "trade")
+    yield from _unstable(study)
+    yield from _rollouts(study, shown)
+    yield from _notes(study)
+    yield from _reproduce(study)
+
+
+def _verdict(study: Study) -> Iterator[str]:
     verdict, data, ranking = study.verdict, study.data, study.ranking
     yield f"# {escape(data.name)}: {escape(verdict.headline)}\n"
     yield f"**{escape(verdict.label)}** · {escape(verdict.measure)}\n"
@@ -84,7 +115,8 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     for check in verdict.checks:
         mark = "**!** " if check.good is False else ""
         yield f"- {mark}{escape(check.name)} {escape(check.answer)}"
-    yield "\n## Can it be believed?\n"
+    named = ranking.best is not None or ranking.leaders
+    yield f"\n## {'Can it be believed?' if named else 'Why'}\n"
     for finding in verdict.believe:
         yield f"- {'**!** ' if finding.level == 'warning' else ''}{escape(finding.text)}"
     if verdict.caution:
@@ -92,23 +124,22 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield "\n## What next\n"
     for position, step in enumerate(verdict.steps, start=1):
         yield f"{position}. {escape(step)}"
-    yield from _checkpoint(study)
-    yield from _complete(study)
-    yield "\n## Results\n"
-    yield from _results(study)
-    yield from _images(shown, "cells")
-    how = method(ranking.scale, ranking.noise)
-    yield f"\n{escape(noise_text(ranking.noise) or '')} Cells are told apart by {escape(how)}."
-    yield from _paired(study)
-    yield from _answered(study)
-    yield from _blocks(study)
-    if study.axes or study.surface is not None:
-        yield "\n## Axes"
-        yield from _images(shown, "axes")
-        yield from _images(shown, "planes")
-        yield from _images(shown, "parallel")
-        yield ""
-        yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in KINDS)
+    if not verdict.steps:
+        yield escape(NOTHING_NEXT)
+
+
+def _axes(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[str]:
+    if not study.axes and study.surface is None:
+        return
+    yield "\n## Axes"
+    yield from _images(shown, "axes")
+    yield from _images(shown, "planes")
+    yield from _images(shown, "parallel")
+    yield ""
+    yield from (f"- {escape(f.text)}" for f in study.findings if f.kind in KINDS)
+
+
+def _next_grid(study: Study) -> Iterator[str]:
     if study.next is not None:
         yield f"\n## The grid to run next\n\n{escape(study.next.why)} Also in `next.yaml`.\n"
         yield fenced(study.next.command, "console") + "\n"
@@ -116,16 +147,6 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
         yield fenced(study.next.yaml, "yaml")
     if study.no_next is not None:
         yield f"\n## The grid to run next\n\nThere is no next.yaml: {escape(study.no_next)}."
-    if "curves" in shown:
-        yield "\n## Curves\n\nColours are those of the picture of the cells; grey are all others."
-        yield from _images(shown, "curves")
-    if "trade" in shown:
-        yield "\n## What it costs"
-        yield from _images(shown, "trade")
-    yield from _unstable(study)
-    yield from _rollouts(study, shown)
-    yield from _notes(study)
-    yield from _reproduce(study)
 
 
 def _notes(study: Study) -> Iterator[str]:
@@ -196,7 +217,7 @@ def _address(link: str) -> str:
 def _results(study: Study) -> Iterator[str]:
     rows = cell_table(study.ranking)["rows"]
     head = ("#", "cell", "mean", "95 % interval", "range", "against the best", "n", "time")
-    yield from _table(
+    yield from table(
         head,
         (
             (
@@ -220,9 +241,10 @@ def _paired(study: Study) -> Iterator[str]:
     rows = paired_rows(study)
     if not rows:
         return
-    yield "\nAgainst the best on the same seeds (paired t, each interval for itself):\n"
-    head = ("cell", "difference", "95 % interval", "p")
-    yield from _table(head, ((r["name"], r["value"], r["interval"], r["p"]) for r in rows[:_ROWS]))
+    yield f"\nAgainst the best on the same seeds. {escape(paired_about(study))}\n"
+    change = "ratio" if study.ranking.scale == "log" else "difference"
+    head = ("cell", change, "95 % interval", "p")
+    yield from table(head, ((r["name"], r["value"], r["interval"], r["p"]) for r in rows[:_ROWS]))
 
 
 def _answered(study: Study) -> Iterator[str]:
@@ -238,30 +260,30 @@ def _held_out(study: Study) -> Iterator[str]:
     yield "\n## Trained on and held out\n"
     head = ("cell", found.training, "95 % interval", found.metric.name, "95 % interval")
     rows = held_rows(study)
-    yield from _table(head, ((row["name"], *row["training"], *row["held_out"]) for row in rows))
+    yield from table(head, ((row["name"], *row["training"], *row["held_out"]) for row in rows))
 
 
 def _items(study: Study) -> Iterator[str]:
-    for table in item_tables(study):
-        yield f"\n## Question by question: {escape(table['title'])}\n\n{escape(table['about'])}\n"
+    for one in item_tables(study):
+        yield f"\n## Question by question: {escape(one['title'])}\n\n{escape(one['about'])}\n"
         head = ("cell", "runs", "mean", "95 % interval", "over", "less than the best", "standing")
         keys = ("name", "runs", "mean", "interval", "over", "difference", "standing")
-        yield from _table(head, ([str(row[key]) for key in keys] for row in table["rows"]))
+        yield from table(head, ([str(row[key]) for key in keys] for row in one["rows"]))
 
 
 def _episodes(study: Study) -> Iterator[str]:
-    for table in episode_tables(study):
-        yield f"\n## Episodes: {escape(table['title'])}\n\n{escape(table['about'])}\n"
-        yield from (f"- {escape(point)}" for point in table["points"])
+    for one in episode_tables(study):
+        yield f"\n## Episodes: {escape(one['title'])}\n\n{escape(one['about'])}\n"
+        yield from (f"- {escape(point)}" for point in one["points"])
         yield ""
         head = ("cell", "episodes", "first reward", "last", "solved", "tasks ever solved", "turns")
         head += ("ended by a limit", "environments failed", "time of one")
         keys = ("name", "episodes", "first", "reward", "solved", "tasks", "turns")
         keys += ("limited", "failures", "seconds")
-        yield from _table(head, ([str(row[key]) for key in keys] for row in table["rows"]))
+        yield from table(head, ([str(row[key]) for key in keys] for row in one["rows"]))
         yield ""
-        yield from _table(
-            ("task", *table["columns"], "ever solved by", "p"),
+        yield from table(
+            ("task", *one["columns"], "ever solved by", "p"),
             (
                 [
                     row["task"],
@@ -269,7 +291,7 @@ def _episodes(study: Study) -> Iterator[str]:
                     row["solved_by"],
                     row["p"],
                 ]
-                for row in table["tasks"]
+                for row in one["tasks"]
             ),
         )
 
@@ -287,7 +309,7 @@ def _unstable(study: Study) -> Iterator[str]:
         yield ""
         head = ("axis", "value", "went wrong", "share", "95 % interval (Wilson)")
         rows = rate_rows(found.rates)
-        yield from _table(
+        yield from table(
             head,
             (
                 (r["axis"], r["value"], f"{r['count']} of {r['trials']}", r["share"], r["interval"])
@@ -311,7 +333,7 @@ def _rollouts(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator
         yield "\nQuestions that cells answer differently (mean reward):\n"
         names = [short_name(cell) for cell in study.ranking.cells if cell.name in cells]
         order = [cell.name for cell in study.ranking.cells if cell.name in cells]
-        yield from _table(
+        yield from table(
             ("question", *names),
             (
                 (

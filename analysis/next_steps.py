@@ -13,7 +13,10 @@ from sweeper.analysis.frames import PENDING, SweepData
 from sweeper.analysis.nextgrid import NextGrid, ends_to_extend
 from sweeper.analysis.power import lead_text, smallest_lead
 
-__all__ = ["failures", "how_to_part", "next_steps"]
+__all__ = ["NOTHING_NEXT", "failures", "how_to_part", "next_steps"]
+
+NOTHING_NEXT = "No follow-up suggested."
+"""What a report says instead of next steps."""
 
 
 def next_steps(

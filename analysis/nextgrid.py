@@ -52,7 +52,19 @@ class NextGrid:
     def placed(self, data: SweepData, path: str) -> "NextGrid":
         """The same after it was written to a path or an address."""
         command = launching(data, path, self.overrides)
-        return replace(self, command=command, note=elsewhere(data))
+        notes = [note for note in (self._keeping(data), elsewhere(data)) if note]
+        return replace(self, command=command, note=" ".join(notes))
+
+    def _keeping(self, data: SweepData) -> str:
+        """What to do with the file, which the next report replaces."""
+        if self.kind == "confirm":
+            return "The next report replaces next.yaml: copy it elsewhere to keep it."
+        own = data.plan.grid_path if data.plan is not None else None
+        return (
+            f"Then copy it over {own or 'your own grid file'}: it is the same sweep, and your "
+            "file would leave out the new runs when it is launched again. The next report "
+            "replaces next.yaml."
+        )
 
 
 def propose(
@@ -217,7 +229,7 @@ def _parsed(text: str, *, comments: bool) -> Any:
 
     reader: Any = YAML(typ="rt") if comments else YAML(typ="safe", pure=True)
     try:
-        found: Any = reader.load(text)
+        found: Any = reader.load(_untitled(text))
     except (YAMLError, ValueError, RecursionError):
         return "its text on record cannot be read"
     if not isinstance(found, Mapping):
@@ -227,8 +239,19 @@ def _parsed(text: str, *, comments: bool) -> Any:
     return cast(Any, found)
 
 
+_TITLE = "# next.yaml: "
+
+
 def _written(grid: Any, title: str) -> str:
-    return f"# {title}\n{_dumped(grid)}"
+    return f"{_TITLE}{title}\n{_dumped(grid)}"
+
+
+def _untitled(text: str) -> str:
+    """The text of a grid without the titles of earlier next grids."""
+    lines = text.splitlines(keepends=True)
+    while lines and lines[0].startswith(_TITLE):
+        lines = lines[1:]
+    return "".join(lines)
 
 
 def _dumped(grid: Any) -> str:
@@ -290,7 +313,7 @@ def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> N
     _named(grid, data.name)
     changed = labels.listed(done)
     why = f"{changed} one value further; finished runs are kept."
-    title = f"{data.name} with {changed} extended: launch it and what is done stays done."
+    title = f"{data.name} with {changed} extended. Finished runs are kept."
     runs = round(len(data.runs) * more) - len(data.runs)
     return NextGrid("extend", why, _written(grid, title), _kept(data, done), runs)
 

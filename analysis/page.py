@@ -37,6 +37,7 @@ from sweeper.analysis.findings import method, noise_text, short_name
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.gallery import PARALLEL, Panel, telling, undrawn
 from sweeper.analysis.itemtables import held_rows, item_tables, task_rows
+from sweeper.analysis.next_steps import NOTHING_NEXT
 from sweeper.analysis.regression import DEALS
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
@@ -46,6 +47,7 @@ from sweeper.analysis.tables import (
     common,
     details,
     heat,
+    paired_about,
     paired_rows,
     rate_rows,
     run_rows,
@@ -125,6 +127,7 @@ def _study(study: Study) -> dict[str, object]:
         "best": ranking.best,
         "findings": study.findings,
         "verdict": study.verdict,
+        "nothing_next": NOTHING_NEXT,
         "method": method(ranking.scale, ranking.noise),
         "noise": noise_text(ranking.noise),
         "judged_by": value_text("last" if data.metric is None else data.metric.at),
@@ -164,6 +167,7 @@ def _tables(study: Study) -> dict[str, object]:
         "rows": run_rows(study),
         "common": common(study),
         "paired": paired_rows(study),
+        "paired_about": paired_about(study),
         "item_tables": item_tables(study),
         "held_rows": held_rows(study),
         "task_rows": task_rows(study),

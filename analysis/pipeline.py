@@ -5,7 +5,7 @@ of its own, which this page links to."""
 import functools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,18 +175,77 @@ def _document(found: Pipeline) -> dict[str, Any]:
     }
 
 
-def write(found: Pipeline, sweep: Sweep, out: str | None = None) -> str:
-    """Writes `report.html` and `report.json` to the folder `out`, by default the sweep's
-    `report/`. Returns the path of the page. Raises the same errors as `analyze`."""
-    told = json.dumps(_document(found), indent=1, allow_nan=False) + "\n"
+def write(found: Pipeline, sweep: Sweep, out: str | None = None, *, markdown: bool = True) -> str:
+    """Writes `report.html`, `report.json` and `report.md` to the folder `out`, by default the
+    sweep's `report/`. Returns the path of the page. Raises the same errors as `analyze`."""
     files = {
-        "report.json": told.encode("utf-8", "replace"),
-        "report.html": _page(found).encode("utf-8", "replace"),
+        "report.json": json.dumps(_document(found), indent=1, allow_nan=False) + "\n",
+        **({"report.md": "\n".join(_lines(found)) + "\n"} if markdown else {}),
+        "report.html": _page(found),
     }
     place = ""
-    for name, data in files.items():
+    for name, text in files.items():
+        data = text.encode("utf-8", "replace")
         place = sweep.write_report(name, data) if out is None else write_file(out, name, data)
     return place
+
+
+def _lines(found: Pipeline) -> Iterator[str]:
+    """The page as Markdown."""
+    from sweeper.analysis.markdown import escape, table
+
+    yield f"# {escape(found.name)}: {labels.plural(len(found.stages), 'stage')}\n"
+    if found.used:
+        yield f"The runs {escape(found.used)}.\n"
+    head = ("stage", "runs", "verdict", "best cell", "metric", "tokens", "$")
+    yield from table(head, (_stage_texts(stage) for stage in found.stages))
+    yield ""
+    for stage in found.stages:
+        if stage.report is not None:
+            address = stage.report.removesuffix(".html")
+            yield f"- [Report of {escape(stage.name)}]({address}.md)"
+    yield f"\n## Chains\n\n{CHAINS_ARE}\n"
+    head = ("chain, with the value of each run", "tokens", "$")
+    yield from table(head, (_chain_texts(chain) for chain in found.chains[:CHAINS]))
+    if len(found.chains) > CHAINS:
+        yield f"\nThe first {CHAINS} of {len(found.chains)} chains; report.json has all."
+
+
+CHAINS_ARE = (
+    "Each line is a run that no other continues from, with the runs before it. Tokens and dollars "
+    "are those of the whole chain."
+)
+
+
+def _stage_texts(stage: StageFound) -> list[str]:
+    states = [f"{count} {state}" for state, count in stage.states.items()]
+    states += [f"{stage.to_come} to come"] if stage.to_come else []
+    verdict = ", ".join(text for text in (stage.verdict, stage.against) if text)
+    return [
+        f"{stage.name} ({stage.what})",
+        ", ".join(states) or labels.NONE,
+        verdict or labels.NONE,
+        stage.best or labels.NONE,
+        stage.metric or labels.NONE,
+        *_spent(stage.tokens, stage.usd),
+    ]
+
+
+def _chain_texts(chain: Chain) -> list[str]:
+    links = [f"{link.stage} {link.run} ({_outcome(link)})" for link in chain.links]
+    return [", then ".join(links), *_spent(chain.tokens, chain.usd)]
+
+
+def _outcome(link: Link) -> str:
+    ended = link.state == State.SUCCEEDED.value and link.value is not None
+    return labels.number(link.value) if ended else link.state
+
+
+def _spent(tokens: int, usd: float | None) -> tuple[str, str]:
+    return (
+        labels.amount(tokens) if tokens else labels.NONE,
+        labels.NONE if usd is None else money(usd),
+    )
 
 
 def _page(found: Pipeline) -> str:
@@ -206,4 +265,5 @@ def _page(found: Pipeline) -> str:
         priced=any(stage.usd is not None for stage in found.stages),
         labels=labels,
         money=money,
+        chains_are=CHAINS_ARE,
     )

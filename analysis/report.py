@@ -104,9 +104,9 @@ def analyze(
     count as finished, since nothing tells which are. `metric` and `goal` ("minimize" or
     "maximize") default to the sweep's own. The name of another metric implies its goal where
     possible. Sweeps that lend their noise are looked up in the registry. The files are written to
-    the folder `out`, by default `report/` in the folder of the (first) sweep. `Options` has the
-    rest. The same records in the same place give the same bytes; commands in the report name that
-    place.
+    the folder `out`, by default `report/` in the folder of the sweep, for several sweeps
+    `report/with-OTHERS/` in that of the first. `Options` has the rest. The same records in the
+    same place give the same bytes; commands in the report name that place.
 
     Raises `NotFound` if there is no such sweep, `TypeError` for an unknown option, `UsageError`
     for a metric of unknown goal, for prices that cannot be read, and for an `out` that is not a

@@ -1,7 +1,9 @@
 """Finds the runs of a report: in sweeps, or in any folder with runs."""
 
+import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +41,8 @@ class Placed:
 @dataclass(frozen=True)
 class Source:
     """A sweep, a `stage` of one, or a folder that counts as a sweep. `retired` counts runs that
-    its grid no longer contains."""
+    its grid no longer contains. `others` names the sources that the report compares it with; a
+    report of several has a folder of its own."""
 
     name: str
     registry: Registry
@@ -50,6 +53,7 @@ class Source:
     retired: int
     sweep: Sweep | None
     stage: str | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def root(self) -> str:
@@ -71,21 +75,34 @@ class Source:
         return f"{self.path.rstrip('/')}/report/{self._below(name)}"
 
     def _below(self, name: str) -> str:
-        return name if self.stage is None else f"{self.stage}/{name}"
+        together = f"with-{_file_name('+'.join(self.others))}" if self.others else None
+        return "/".join(part for part in (self.stage, together, name) if part)
 
     def write(self, name: str, content: bytes) -> str:
         """Writes a file of the report beside the sweep, and returns its path."""
         if self.sweep is not None:
             return self.sweep.write_report(self._below(name), content)
         if "://" in self.path:
-            open_store(self.path).replace(f"report/{name}", content)
+            open_store(self.path).replace(f"report/{self._below(name)}", content)
             return self.place(name)
         folder = os.path.join(self.path, "report")
         if os.path.islink(folder):  # whose folder it is may have laid it to anywhere
             raise UsageError(
                 f"{folder}: is a symbolic link; say by --out where the report is to be"
             )
-        return write_file(folder, name, content)
+        below, _, last = self._below(name).rpartition("/")
+        return write_file(os.path.join(folder, below), last, content)
+
+
+_LONGEST = 80
+
+
+def _file_name(text: str) -> str:
+    """The text as a part of a path: short, and without characters that a path gives a meaning."""
+    plain = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
+    if plain == text and len(plain) <= _LONGEST:
+        return plain
+    return f"{plain[:_LONGEST]}~{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:6]}"
 
 
 def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
@@ -93,10 +110,11 @@ def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
     of one name are called by their paths. Raises `NotFound`."""
     found = [_find(registry, name) for name in names]
     counts = Counter(source.name for source in found)
-    return [
+    first, *rest = [
         replace(source, name=source.place_of_runs) if counts[source.name] > 1 else source
         for source in found
     ]
+    return [replace(first, others=tuple(source.name for source in rest)), *rest]
 
 
 def _find(registry: Registry, name: str) -> Source:

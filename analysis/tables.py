@@ -13,8 +13,9 @@ from sweeper.analysis.checkpoints import choose_checkpoint
 from sweeper.analysis.commands import run_to_log
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.figures import row_tones
-from sweeper.analysis.findings import short_name
+from sweeper.analysis.findings import names_of, short_name
 from sweeper.analysis.frames import RunData
+from sweeper.analysis.inference import CONFIDENCE
 from sweeper.analysis.stability import Rate
 from sweeper.analysis.study import Study
 from sweeper.analysis.surface import Surface
@@ -27,6 +28,7 @@ __all__ = [
     "common",
     "details",
     "heat",
+    "paired_about",
     "paired_rows",
     "rate_rows",
     "run_rows",
@@ -236,6 +238,33 @@ def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
         }
         for rate in rates
     ]
+
+
+def paired_about(study: Study) -> str:
+    """What the table of differences over shared seeds shows, and why it may look less certain than
+    the verdict."""
+    cells = [cell for cell in study.ranking.others if cell.name in study.paired]
+    text = (
+        "The mean difference over the seeds that both cells have, with the 95 % interval of a "
+        "paired t test. Intervals and p pay for all the pairs of cells among which the best was "
+        "picked (Bonferroni). Each row uses the runs of its two cells only."
+    )
+    unsure = [
+        cell
+        for cell in cells
+        if (compared := study.ranking.comparisons.get(cell.name)) is not None
+        and compared.told_apart
+        and (found := study.paired[cell.name]).p is not None
+        and found.p > 1 - CONFIDENCE
+    ]
+    if unsure:
+        text += (
+            f" For {labels.listed(names_of(unsure), 3)} this table is less certain than the "
+            "verdict. That is no contradiction: the verdict estimates the noise from all cells, "
+            "which a few shared seeds cannot. The verdict counts; this table is a check that does "
+            "not need the cells to be equally noisy."
+        )
+    return text
 
 
 def paired_rows(study: Study) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--by",
         metavar="SETTING",
+        action=_Once,
         help="judge each value of a setting by itself, as each model (default: the grid's, or one "
         "on which the best value of another is told to depend)",
     )
@@ -67,6 +68,25 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
 
 
+class _Once(Action):
+    """An option that takes one value: a second one is an error, and never replaces the first."""
+
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        first = getattr(namespace, self.dest)
+        if first is not None:
+            parser.error(
+                f"{option_string} takes one setting, not both {first} and {values}: write one "
+                "report for each, with --out"
+            )
+        setattr(namespace, self.dest, values)
+
+
 def run(arguments: Namespace) -> int:
     """Write the report, print the verdict."""
     wanted = arguments.sweeps or [newest(open_registry(arguments))]
@@ -81,7 +101,7 @@ def run(arguments: Namespace) -> int:
         for name, out in ((stage, arguments.out) for stage in stages)
     }
     kept = {name: _keep(arguments, registry, report) for name, report in found.items()}
-    page = _of_all(registry, names[0], found, arguments.out)
+    page = _of_all(arguments, registry, names[0], found)
     if arguments.json:
         print_json({"schema": 1, "stages": [report.document for report in found.values()]})
     else:
@@ -92,13 +112,16 @@ def run(arguments: Namespace) -> int:
     return tell_problems(registry.problems)
 
 
-def _of_all(registry: "Registry", name: str, reports: "dict[str, Report]", out: str | None) -> str:
+def _of_all(
+    arguments: Namespace, registry: "Registry", name: str, reports: "dict[str, Report]"
+) -> str:
     """Write the page over all stages. Returns its path."""
     from sweeper.analysis.pipeline import pipeline, write
 
     sweep = registry.sweep(name)
     by_stage = {name.partition("/")[2]: report for name, report in reports.items()}
-    return write(pipeline(sweep, by_stage), sweep, out)
+    found = pipeline(sweep, by_stage)
+    return write(found, sweep, arguments.out, markdown=not arguments.no_pictures)
 
 
 def _stages(registry: "Registry", names: Sequence[str]) -> list[str]:

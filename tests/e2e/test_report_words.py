@@ -1,0 +1,110 @@
+"""The report says the same in all its files, and says what to do with them."""
+
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeper import analysis
+from sweeper.cli import main
+
+pytestmark = pytest.mark.e2e
+
+
+def texts(report: Any) -> tuple[str, str]:
+    """The page and the Markdown, as plain text."""
+    page = re.sub(
+        r"<script.*?</script>|<[^>]+>", "", Path(report.html_path).read_text(), flags=re.S
+    )
+    return page, re.sub(r"\\(.)", r"\1", Path(report.files["report.md"]).read_text())
+
+
+def test_both_files_say_the_same_of_shared_seeds_and_why_they_are_less_certain(
+    tmp_path: Path, written: ModuleType
+):
+    cells = [({"lr": lr}, [lr + d for d in (-0.1, 0.0, 0.1)]) for lr in (1, 2, 3, 4, 5)]
+    unlike = ({"lr": 0.4}, [0.5, 0.3, 0.4])  # its seeds are in another order of luck
+    written.measured(tmp_path, [unlike, *cells])
+    report = analysis.analyze(str(tmp_path), "demo")
+    assert report.document["verdict"]["kind"] == "clear"
+    (second,) = [row for row in report.document["cells"] if row["cell"] == "lr=1"]
+    assert second["told_apart"] and second["paired"]["p"] > 0.05
+    for text in texts(report):
+        assert "Intervals and p pay for all the pairs of cells" in text
+        assert "this table is less certain than the verdict." in text
+        assert "each interval for itself" not in text
+
+
+def test_a_report_of_two_sweeps_leaves_the_reports_of_each_alone(
+    tmp_path: Path, written: ModuleType
+):
+    for name in ("one", "two"):
+        written.measured(tmp_path, [({"lr": 1}, [0.5, 0.6]), ({"lr": 2}, [0.9, 1.0])], name=name)
+    own = Path(analysis.analyze(str(tmp_path), "one", pictures=False).json_path)
+    joint = Path(analysis.analyze(str(tmp_path), ["one", "two"], pictures=False).json_path)
+    assert json.loads(own.read_text())["sweep"] == "one"
+    assert json.loads(joint.read_text())["sweep"] == "one + two"
+    assert joint == own.parent / "with-two" / "report.json"
+
+
+def test_a_joint_report_of_folders_has_its_own_place_too(tmp_path: Path):
+    for name in ("a", "b/c"):
+        for lr in (1, 2):
+            folder = tmp_path / name / f"lr{lr}"
+            folder.mkdir(parents=True)
+            (folder / "config.json").write_text(json.dumps({"lr": lr}))
+            (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": lr}) + "\n")
+    names = [str(tmp_path / "a"), str(tmp_path / "b/c")]
+    report = analysis.analyze(str(tmp_path), names, "loss", pictures=False)
+    assert Path(report.html_path).parent.parent == tmp_path / "a" / "report"
+
+
+def test_the_next_grid_says_what_to_do_with_it_and_has_one_title(
+    tmp_path: Path, written: ModuleType
+):
+    grid = "recipe: sft\ngrid: {lr: [1, 2, 4]} # my note\nseeds: 2\n"
+    cells = [({"lr": lr}, [1.0 / lr, 1.01 / lr]) for lr in (1, 2, 4)]
+    written.measured(tmp_path, cells, grid=grid)
+    first = analysis.analyze(str(tmp_path), "demo")
+    text = Path(first.files["next.yaml"]).read_text()
+    assert "copy it over grids/demo.yaml" in first.verdict
+    for shown in texts(first):
+        assert "copy it over grids/demo.yaml" in shown
+    written.measured(tmp_path / "again", cells, grid=text)
+    second = analysis.analyze(str(tmp_path / "again"), "demo", pictures=False)
+    again = Path(second.files["next.yaml"]).read_text()
+    assert again.count("# next.yaml") == text.count("# next.yaml") == 1
+    assert "# my note" in again
+
+
+def test_where_nothing_is_to_be_done_both_files_say_so(tmp_path: Path, written: ModuleType):
+    cells = [({"lr": lr}, [abs(lr - 3) + d for d in (1.0, 1.1, 1.2)]) for lr in range(1, 6)]
+    written.measured(tmp_path, cells)
+    report = analysis.analyze(str(tmp_path), "demo")
+    if not report.document["verdict"]["next"]:
+        for text in texts(report):
+            assert "No follow-up suggested." in text
+    else:
+        pytest.fail(f"steps: {report.document['verdict']['next']}")
+
+
+def test_by_takes_one_setting_and_never_silently_the_last(
+    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    written.grid_of_means(tmp_path, {(1e-4, 8): 0.9, (1e-3, 16): 0.2})
+    words = ["analyze", "demo", "--root", str(tmp_path), "--by", "lora_rank"]
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, "--by", "learning_rate"])
+    assert stopped.value.code == 2
+    assert "--by takes one setting, not both lora_rank and learning_rate" in capsys.readouterr().err
+
+
+def test_values_of_blocks_keep_their_types_in_json(tmp_path: Path, written: ModuleType):
+    means = {(1e-4, 8): 0.9, (1e-3, 8): 0.5, (1e-4, 16): 0.7, (1e-3, 16): 0.2, (1e-2, 16): 0.1}
+    written.grid_of_means(tmp_path, means | {(1e-2, 32): 0.3})
+    report = analysis.analyze(str(tmp_path), "demo", by="lora_rank", pictures=False)
+    rows = report.document["blocks"]["rows"]
+    assert sorted(row["value"] for row in rows) == [8, 16, 32]
