@@ -114,20 +114,31 @@ def range_quantile(share: float, means: int, df: float) -> float:
 
 
 def _where(tail: Callable[[float], float], share: float) -> float:
-    """The point at which a decreasing tail function reaches `share`."""
+    """The point at which a decreasing tail function reaches `share`, by false position on its
+    logarithm (Illinois)."""
+
+    def above(place: float) -> float:
+        return math.log(max(tail(place), 1e-300) / share)
+
     low, high = 0.0, 4.0
-    while tail(high) > share:
-        low, high = high, 2 * high
+    one, two = above(low), above(high)
+    while two > 0:
+        low, high, one = high, 2 * high, two
         if high > 1e12:
             return math.inf
-    for _ in range(60):
-        middle = (low + high) / 2
-        if tail(middle) > share:
-            low = middle
+        two = above(high)
+    side = 0
+    for _ in range(100):
+        middle = (low * two - high * one) / (two - one)
+        found = above(middle)
+        if abs(found) < 1e-11 or high - low < 1e-12 * high:
+            return middle
+        if found > 0:
+            two = two / 2 if side > 0 else two
+            low, one, side = middle, found, 1
         else:
-            high = middle
-        if high - low < 1e-10 * high:
-            break
+            one = one / 2 if side < 0 else one
+            high, two, side = middle, found, -1
     return (low + high) / 2
 
 

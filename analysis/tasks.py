@@ -26,6 +26,7 @@ __all__ = [
     "by_tasks",
     "improvement",
     "interquartile_mean",
+    "interval",
     "profile",
 ]
 
@@ -87,7 +88,7 @@ def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
 
 
 def _cell(cell: str, table: Floats, best: Floats) -> TasksCell:
-    low, high = _interval(table) if len(table) >= _ENOUGH else (None, None)
+    low, high = interval(table) if len(table) >= _ENOUGH else (None, None)
     return TasksCell(
         cell,
         len(table),
@@ -113,10 +114,13 @@ def _trimmed(ordered: Floats) -> Floats:
     return ordered[..., cut : count - cut].mean(axis=-1)
 
 
-def _interval(scores: Floats) -> tuple[float, float]:
+def interval(scores: Floats) -> tuple[float, float]:
     """The bootstrap interval. The same scores always give the same interval."""
     rng = np.random.default_rng(20211)
     runs, tasks = scores.shape
+    # Of few runs, drawn again from themselves, the variance is that of the runs times (n - 1) / n.
+    middle = scores.mean(axis=0)
+    scores = middle + (scores - middle) * (runs / (runs - 1)) ** 0.5
     drawn = rng.integers(0, runs, (_DRAWS, runs, tasks))
     found = _trimmed(np.sort(scores[drawn, np.arange(tasks)].reshape(_DRAWS, -1), axis=1))
     low, high = np.percentile(found, [2.5, 97.5])
