@@ -12,6 +12,7 @@ from sweeper.analysis.distributions import (
     student_quantile,
     student_tail,
 )
+from sweeper.results.cells import unit_of
 
 __all__ = [
     "CONFIDENCE",
@@ -52,23 +53,29 @@ def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Est
     differ: the degrees of freedom are Welch and Satterthwaite's (Biometrics Bulletin 2(6), 1946,
     110-114). For weights 1 and -1 it is Welch's t test. Groups of one value, or with all values
     the same, tell no noise: with one of them (at a weight other than 0) there is no interval."""
-    used = [(np.asarray(g, dtype=float), w) for g, w in zip(groups, weights, strict=True) if w]
-    with np.errstate(over="ignore", invalid="ignore"):
-        value = float(np.sum([w * float(g.mean()) for g, w in used]))
-        if not used or any(len(g) < 2 or g.min() == g.max() for g, _ in used):
-            return Estimate(value)
-        parts = np.array([w**2 * float(g.var(ddof=1)) / len(g) for g, w in used])
-        variance = float(parts.sum())
-        below = float(np.sum(parts**2 / np.array([len(g) - 1 for g, _ in used])))
-    if not (math.isfinite(variance) and below > 0):
+    used = [(g, w) for g, w in zip(groups, weights, strict=True) if w]
+    if not used:
+        return Estimate(0.0)
+    # In this unit no square of a huge value is too large for a float.
+    unit = unit_of(value for g, _ in used for value in g)
+    scaled = [(np.asarray(g, dtype=float) / unit, w) for g, w in used]
+    value = float(np.sum([w * float(g.mean()) for g, w in scaled])) * unit
+    if any(len(g) < 2 or min(g) == max(g) for g, _ in used):
         return Estimate(value)
-    return student(value, math.sqrt(variance), variance**2 / below)
+    parts = np.array([w**2 * float(g.var(ddof=1)) / len(g) for g, w in scaled])
+    variance = float(parts.sum())
+    below = float(np.sum(parts**2 / np.array([len(g) - 1 for g, _ in scaled])))
+    if not below > 0:
+        return Estimate(value)
+    return student(value, math.sqrt(variance) * unit, variance**2 / below)
 
 
 def student(value: float, error: float, df: float) -> Estimate:
     """Student's interval and p value for a difference with its standard error and degrees of
-    freedom."""
+    freedom. There is no interval if the error or the interval is out of the range of floats."""
     reach = student_quantile((1 + CONFIDENCE) / 2, df) * error
+    if not error > 0 or not math.isfinite(reach):
+        return Estimate(value)
     return Estimate(
         value, error, df, value - reach, value + reach, float(student_tail(value / error, df))
     )
@@ -87,22 +94,27 @@ def paired_with(
     """The same for each of several cells that share a seed with `other`. Intervals and p are
     corrected for this many `tests` (Bonferroni)."""
     found: dict[str, Estimate] = {}
-    alike: dict[tuple[int, ...], list[str]] = {}
+    alike: dict[tuple[int, ...], dict[str, tuple[float, list[float]]]] = {}
     for name, own in cells.items():
         shared = tuple(sorted(own.keys() & other.keys()))
-        differences = [own[seed] - other[seed] for seed in shared]
-        if shared:
-            found[name] = Estimate(math.fsum(each / len(shared) for each in differences))
-            if min(differences) != max(differences):  # so there are two or more
-                alike.setdefault(shared, []).append(name)
-    for shared, names in alike.items():
-        table = np.array([[cells[name][seed] - other[seed] for seed in shared] for name in names])
+        if not shared:
+            continue
+        # In this unit, neither a difference of huge values nor its square is too large for a float.
+        unit = unit_of(values[seed] for seed in shared for values in (own, other))
+        gaps = [own[seed] / unit - other[seed] / unit for seed in shared]
+        found[name] = Estimate(math.fsum(gaps) / len(gaps) * unit)
+        if min(gaps) != max(gaps):  # so there are two or more
+            alike.setdefault(shared, {})[name] = unit, gaps
+    for shared, rows_of in alike.items():
+        units = np.array([unit for unit, _ in rows_of.values()])
+        table = np.array([gaps for _, gaps in rows_of.values()])
         n, means = len(shared), np.mean(table, axis=1)
         errors = np.std(table, axis=1, ddof=1) / n**0.5
         reach = student_quantile(1 - (1 - CONFIDENCE) / 2 / tests, n - 1) * errors
         chances = np.minimum(tests * student_tail(means / errors, n - 1), 1.0)
-        rows = (errors, means - reach, means + reach, chances)
-        for name, row in zip(names, np.transpose(rows).tolist(), strict=True):
+        with np.errstate(over="ignore"):  # an end may lie beyond the largest float
+            rows = (errors * units, (means - reach) * units, (means + reach) * units, chances)
+        for name, row in zip(rows_of, np.transpose(rows).tolist(), strict=True):
             error, low, high, p = row
             found[name] = Estimate(found[name].value, error, n - 1.0, low, high, p)
     return found

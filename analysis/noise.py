@@ -157,6 +157,8 @@ class Noise:
         parts = [(w * s.sd / unit) ** 2 / len(v) for (_, v, w), s in zip(used, found, strict=True)]
         variance = math.fsum(parts)
         below = math.fsum(part**2 / s.df for part, s in zip(parts, found, strict=True))
+        if not below > 0:  # the noise is so small that no float holds its square
+            return Estimate(value)
         df = min(variance**2 / below, self.total if self.shared else math.inf)
         if self.kind == "moderated":
             both = zip(parts, found, strict=True)

@@ -33,7 +33,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 def linear_ticks(low: float, high: float, most: int = 7) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten between two values, at most so many."""
     span = high - low
-    if not (0 < span < math.inf):
+    if not (0 < span / most < math.inf):
         return [low] if math.isfinite(low) else []
     power = math.floor(math.log10(span / most))
     steps = (float(f"{digit}e{power + more}") for more in (0, 1) for digit in (1, 2, 5))

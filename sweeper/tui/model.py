@@ -88,6 +88,14 @@ class RunView(NamedTuple):
         return "stalled" if self.stalled else self.state
 
     @property
+    def done_steps(self) -> float | None:
+        """The last step. Of a run that succeeded at its last step it is the number of steps,
+        whether the program counts from 0 or from 1."""
+        if self.step is None or self.total is None or self.state != "succeeded":
+            return self.step
+        return float(self.total) if self.step + 1 == self.total else self.step
+
+    @property
     def counts(self) -> bool:
         """Whether the run takes part in means and ranks."""
         return counts_so_far(self.state, self.wants, self.value, self.diverged)

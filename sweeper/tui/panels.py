@@ -64,7 +64,7 @@ def page_head(view: SweepView, run: RunView, data: PageData) -> list[Line]:
         told.append(f"attempt {run.attempt}")
     if run.step is not None:
         total = "" if run.total is None else f"/{run.total}"
-        told.append(f"step {value(run.step)}{total}")
+        told.append(f"step {value(run.done_steps)}{total}")
     if run.eta is not None:
         told.append(f"ETA {short(run.eta)}")
     if run.beat is not None and run.beat >= 15.0:

@@ -245,8 +245,8 @@ def _state(run: RunView) -> Span:
 def _steps(run: RunView) -> Span:
     if run.step is None:
         return "", ""
-    over = run.total is None or run.state == "succeeded"
-    return (value(run.step) if over else f"{value(run.step)}/{run.total}"), ""
+    total = "" if run.total is None else f"/{run.total}"
+    return f"{value(run.done_steps)}{total}", ""
 
 
 def _done(fraction: float, glyphs: Glyphs) -> Span:

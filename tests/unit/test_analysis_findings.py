@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sweeper import analysis
 from sweeper.analysis.all_findings import find
 from sweeper.analysis.cells import Ranking, rank
 from sweeper.analysis.checkpoints import choose_checkpoint
@@ -613,3 +614,30 @@ def test_metrics_that_are_no_numbers_are_said_with_what_they_are(
     [finding] = [f for f in findings if f.kind == "metric_missing"]
     assert 'It is "0.5".' in finding.text
     assert "eval (an object with nll, acc) and list (a list)" in finding.text
+
+
+@pytest.mark.parametrize("at", ["auto", "last", "best"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        lambda rng, lr: np.exp(500 + 30 * rng.normal(size=12)) if lr else 5 + rng.normal(size=12),
+        lambda rng, lr: 1e300 * (1 + 0.1 * lr + 0.01 * rng.normal(size=12)),
+        lambda rng, lr: rng.choice([1.79e308, -1.79e308, 1e308], 12),
+    ],
+)
+def test_huge_values_are_analyzed_and_compared(
+    tmp_path: Path, written: ModuleType, at: str, values: Any
+):
+    """A perplexity of a diverged run, for example: its square is no float."""
+    rng = np.random.default_rng(1)
+    sweep = written.Written(tmp_path, "demo", {"lr": [0, 1, 2]})
+    for lr in (0, 1, 2):
+        for seed in range(3):
+            rows = [{"step": n, "test/nll": float(v)} for n, v in enumerate(values(rng, lr))]
+            sweep.run({"lr": lr}, seed, rows)
+    sweep.save()
+    report = analysis.analyze(str(tmp_path), "demo", at=at, pictures=False)
+    assert report.verdict
+    registry = Registry(str(tmp_path))
+    assert versus(registry, "demo/lr=0", "demo/lr=1", at=at).text
+    assert analysis.compare(registry.runs("demo")).best is not None

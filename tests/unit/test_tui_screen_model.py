@@ -72,6 +72,7 @@ def test_the_list_tells_states_steps_values_and_ranks() -> None:
     assert lines[0].startswith(">▾ lr=1e-3") and "2 succeeded" in lines[0] and "0.45" in lines[0]
     running = next(line for line in lines if "4/10" in line)
     assert running.split()[:3] == ["seed=0", "running", "1"]
+    assert sum("10/10" in line for line in lines) == 2  # they have ended at step 9, the tenth
     assert "2m" in running and "0.3" in running and running.endswith("1  now")
     assert any("waiting" in line and "seed=0" in line for line in lines)
 
