@@ -51,6 +51,8 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
 def odd_steps(attempts: Sequence[Columns]) -> list[str]:
     """Say where the steps of the attempts' files, oldest first, go back, and which are no numbers.
     A resumed attempt may begin before the end of the rows that it has copies of."""
+    if len(attempts) == 1 and _is_plain(attempts[0]):
+        return []
     notes: list[str] = []
     back: list[tuple[float, float]] = []
     before: list[Floats] = []
