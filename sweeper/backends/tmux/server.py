@@ -10,11 +10,16 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
+
+import libtmux
+from libtmux.common import tmux_cmd
+from libtmux.exc import LibTmuxException, TmuxCommandNotFound
 
 from sweeper.errors import EnvironmentFailure, NoRoom, Unreachable
 from sweeper.limits import lacking
@@ -97,47 +102,56 @@ class TmuxServer:
 
     def __init__(self) -> None:
         self._socket = socket_name()
+        self._server = libtmux.Server(socket_name=self._socket, config_file=_CONFIGURATION)
         self._looked = -_REVIVAL_SECONDS
+        self._unanswered: threading.Thread | None = None
 
     def _run(self, *arguments: str) -> list[str]:
-        result = self._call(*arguments)
+        result = self._answer(*map(_whole, arguments))
         if result.returncode:
-            message = " ".join(result.stderr.split()) or f"exit code {result.returncode}"
+            message = " ".join(result.stderr) or f"exit code {result.returncode}"
             if _NO_SOCKET in message and self._revive(message):
                 return self._run(*arguments)
             if _NO_FORK in message:
                 raise NoRoom(f"tmux: {message}: the next job is started when there is room")
             raise Refusal(message)
         self._looked = -_REVIVAL_SECONDS  # it answers, so look at once at the next failure
-        return result.stdout.rstrip("\n").split("\n") if result.stdout.strip("\n") else []
+        return result.stdout
 
-    def _call(
-        self, *arguments: str, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Call tmux. libtmux would wait for ever for a server that was stopped (SIGSTOP)."""
-        command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, *map(_whole, arguments)]
-        try:
-            return subprocess.run(
-                command,
-                env=environment,
-                capture_output=True,
-                encoding="utf-8",
-                errors="backslashreplace",
-                timeout=_ANSWER_SECONDS,
-                check=False,
-            )
-        except FileNotFoundError as error:
-            raise EnvironmentFailure(
-                "there is no tmux on this machine: install it (Debian: `apt-get install tmux`, "
-                "macOS: `brew install tmux`) or use `--backend local`"
-            ) from error
-        except subprocess.TimeoutExpired as error:
+    def _answer(self, *arguments: str) -> tmux_cmd:
+        """Call tmux in a thread, because libtmux waits without a limit for a server that was
+        stopped (SIGSTOP). There is at most one such thread."""
+        answer: list[tmux_cmd | Exception] = []
+
+        def call() -> None:
+            try:
+                answer.append(self._server.cmd(*arguments))
+            except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
+                answer.append(error)
+
+        thread = self._unanswered
+        if thread is not None:
+            thread.join(_ANSWER_SECONDS)
+        if thread is None or not thread.is_alive():
+            thread = threading.Thread(target=call, daemon=True)
+            thread.start()
+            thread.join(_ANSWER_SECONDS)
+        self._unanswered = thread if thread.is_alive() else None
+        if not answer:
             raise Unreachable(
                 f"tmux: its server has not answered for {_ANSWER_SECONDS:g} s; if it was stopped, "
                 "continue it (SIGCONT)"
-            ) from error
-        except OSError as error:
-            raise _unreachable(error) from error
+            )
+        if isinstance(answer[0], TmuxCommandNotFound):
+            raise EnvironmentFailure(
+                "there is no tmux on this machine: install it (Debian: `apt-get install tmux`, "
+                "macOS: `brew install tmux`) or use `--backend local`"
+            ) from answer[0]
+        if isinstance(answer[0], LibTmuxException | OSError):
+            raise _unreachable(answer[0]) from answer[0]
+        if isinstance(answer[0], Exception):
+            raise answer[0]
+        return answer[0]
 
     def _revive(self, message: str) -> bool:
         """Lets a live server recreate its socket if something (a cleaner of /tmp, say) has removed
@@ -247,10 +261,22 @@ class TmuxServer:
             name = f"{name}-{_mark(folder)[:4]}"
         form = ("-x", "200", "-y", "50", "-P", "-F", "#{session_id}")
         named = ("-s", as_shown(name), "-n", as_shown(title))
+        command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, "new-session", "-d"]
+        command += [*named, *form, *map(_whole, argv)]
         # The server keeps the environment of the client that starts it and shows it to anyone who
         # asks. So it gets only what programs need to run at all. Runs get theirs from a file.
         environment = {k: v for k, v in os.environ.items() if k in _INHERITED}
-        result = self._call("new-session", "-d", *named, *form, *argv, environment=environment)
+        try:
+            result = subprocess.run(
+                command,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_ANSWER_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _unreachable(error) from error
         if result.returncode:
             raise Refusal(result.stderr.strip())
         made = result.stdout.strip()
