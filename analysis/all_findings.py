@@ -47,9 +47,10 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
             continue
         end = f"{edge.axis} {labels.brief(edge.value)} is the {edge.side} value tried"
         inner = labels.brief(edge.inner)
-        evidence = {**asdict(edge), "gain": edge.gain and edge.gain._asdict()}
+        gain = edge.gain and edge.gain._asdict()
+        evidence = {**asdict(edge), "gain": gain, "doubt": edge.doubt}
         if edge.values < 3:
-            how = ", better beyond the noise" if edge.told else "; noise can explain that"
+            how = _HOW[edge.doubt]
             text = (
                 f"{edge.axis} was tried at {inner} and {labels.brief(edge.value)} only. The best "
                 f"cell has {labels.brief(edge.value)}{how}. Nothing further out was tried."
@@ -62,6 +63,14 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
             )
             found.append(Finding("edge", "warning", text, (best.name,), evidence))
         else:
-            text = f"{end}; that it is better than {inner} cannot be told from the noise."
+            text = f"{end}{_HOW[edge.doubt]}. The value before it is {inner}."
             found.append(Finding("at_end", "note", text, (best.name,), evidence))
     return found
+
+
+_HOW = {
+    "": ", better beyond the noise",
+    "within the noise": "; noise can explain that",
+    "noise not known": "; whether by luck is not known, because nothing shows the noise",
+}
+"""What is said of an end, by the doubt about it."""

@@ -40,6 +40,14 @@ class Edge:
     told: bool = False
     stopped: bool = False
 
+    @property
+    def doubt(self) -> str:
+        """Why the end is not called better than the value before it; "" if it is."""
+        if self.told:
+            return ""
+        known = self.gain is not None and self.gain.p is not None
+        return "within the noise" if known else "noise not known"
+
 
 def find_edges(
     best: Mapping[str, Any],

@@ -175,7 +175,7 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
         best = block.best
         ends = [
             f"{e.axis} ({e.side}{', further out it diverged' if e.stopped else ''}"
-            f"{'' if e.told else ', within the noise'})"
+            f"{f', {e.doubt}' if e.doubt else ''})"
             for e in block.edges
         ]
         rows.append(

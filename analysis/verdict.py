@@ -291,7 +291,8 @@ def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
     ends = [f.evidence or {} for f in findings if f.kind == "at_end"]
     if ends:
         axes = labels.listed([str(end["axis"]) for end in ends], 2)
-        why = "two values tried" if all(end["values"] < 3 for end in ends) else "within the noise"
+        doubts = dict.fromkeys(str(end["doubt"]) for end in ends)
+        why = "two values tried" if all(end["values"] < 3 for end in ends) else " or ".join(doubts)
         return Check("Inside the grid?", f"at the end of {axes}, {why}", None)
     best = ranking.best
     keys: list[str] = [] if best is None else list(best.settings)

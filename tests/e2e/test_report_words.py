@@ -108,3 +108,23 @@ def test_values_of_blocks_keep_their_types_in_json(tmp_path: Path, written: Modu
     report = analysis.analyze(str(tmp_path), "demo", by="lora_rank", pictures=False)
     rows = report.document["blocks"]["rows"]
     assert sorted(row["value"] for row in rows) == [8, 16, 32]
+
+
+def test_an_end_is_doubted_for_one_reason_on_the_whole_page(tmp_path: Path, written: ModuleType):
+    """With one run of each cell nobody knows the noise, so nothing is within it."""
+    written.measured(tmp_path, [({"lr": lr}, [1.0 / lr]) for lr in (1, 2, 3)])
+    report = analysis.analyze(str(tmp_path), "demo")
+    for text in texts(report):
+        assert "Inside the grid?" in text and "noise not known" in text
+        assert "within the noise" not in text and "beyond the noise:" not in text
+
+
+def test_a_better_end_of_two_values_is_advice_with_a_grid(tmp_path: Path, written: ModuleType):
+    grid = "recipe: sft\ngrid: {width: [32, 128]}\nseeds: 3\n"
+    cells = [({"width": width}, [64 / width + d for d in (0.0, 0.01, 0.02)]) for width in (32, 128)]
+    written.measured(tmp_path, cells, axes=("width",), grid=grid)
+    report = analysis.analyze(str(tmp_path), "demo")
+    assert "width: [32, 128, 512]" in Path(report.files["next.yaml"]).read_text()
+    for text in texts(report):
+        assert "Extend width beyond 128" in text
+        assert "within the noise" not in text and "No follow-up" not in text
