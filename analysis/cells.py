@@ -281,7 +281,7 @@ def _cells(
     for run in data.runs:
         grouped.setdefault(run.cell, []).append(run)
     configs = {name: runs[0].config for name, runs in grouped.items()}
-    keys, found = settings(configs, list(data.axes), data.seed_field)
+    keys, found = settings(configs, list(data.axes), data.seed_field, data.derived)
     empty = summarise([])
     bare = [
         Cell(name, found[name], _unset(found[name], keys, found), tuple(runs), empty)

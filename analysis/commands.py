@@ -103,6 +103,10 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
             words += [flag, asked] if asked != usual else []
         if metric.by is not None and metric.by != (None if rules is None else rules.by):
             words += ["--by", metric.by]
+    for key in data.own_keys.ignored:
+        words += ["--ignore", key]
+    for key in data.own_keys.named:
+        words += ["--seed", key]
     if prices:
         words += ["--prices", ",".join(f"{k}={v:g}" for k, v in sorted(prices.items()))]
     return shlex.join(words)

@@ -21,10 +21,12 @@ from sweeper.analysis.costs import (
 from sweeper.analysis.history import Histories, History
 from sweeper.analysis.keys import candidates, choose, goal_of, train_candidates
 from sweeper.analysis.rollouts import BUDGET, Rollout, read_rollouts
+from sweeper.analysis.run_keys import NO_KEYS, OwnKeys
 from sweeper.analysis.series import Ends, Floats, Series, best, judged, last
 from sweeper.analysis.sources import Placed, Source, find_sources
 from sweeper.analysis.splits import counterparts, family
-from sweeper.errors import UsageError
+from sweeper.errors import GridError, UsageError
+from sweeper.grid.extends import in_one
 from sweeper.model.event import Outcome
 from sweeper.model.metric import is_at, value_text
 from sweeper.model.plan import Plan
@@ -36,6 +38,7 @@ from sweeper.results.origins import Origin
 from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.status import stands_still
 from sweeper.results.sweeps import SweepRun
+from sweeper.storage.documents import dotted
 
 __all__ = [
     "PENDING",
@@ -166,7 +169,8 @@ class SweepData:
     `borrowed` the cells of other sweeps. `used` is what the runs used of their service. `places`
     says where they ran, if there are several places. `root` is the root of the first sweep ("" for
     a folder), and `paths` are the folders of all. `noted` are people's notes. `stands_still` says
-    why the open runs are not started, if they are not."""
+    why the open runs are not started, if they are not. `own_keys` are configuration keys of runs in
+    folders that are no settings."""
 
     name: str
     plan: Plan | None
@@ -193,6 +197,7 @@ class SweepData:
     used: str | None = None
     places: tuple[AtPlace, ...] = ()
     stands_still: str | None = None
+    own_keys: OwnKeys = NO_KEYS
 
     @property
     def own_runs(self) -> tuple[RunData, ...]:
@@ -220,6 +225,19 @@ class SweepData:
     def seed_field(self) -> str:
         """The configuration key that distinguishes the replicates of a cell."""
         return (self.plan and self.plan.recipe.seed_field) or "seed"
+
+    @functools.cached_property
+    def derived(self) -> frozenset[str]:
+        """The keys that the grid's `base` makes of other keys: `title: ${lr} at ${rank}`."""
+        if self.plan is None or "${" not in f"{self.plan.grid_text}{self.plan.overrides}":
+            return frozenset()
+        try:
+            base = in_one(self.plan.grid_text, self.plan.extends).get("base")
+        except GridError:
+            return frozenset()
+        given = [override.partition("=")[::2] for override in self.plan.overrides]
+        pairs = [*dotted(base if isinstance(base, Mapping) else {}), *given]  # pyright: ignore[reportUnknownArgumentType]
+        return frozenset(str(key) for key, value in pairs if "${" in str(value))
 
     @property
     def drawn(self) -> list[str]:
@@ -326,7 +344,14 @@ def read(
         used=priced.told(found),
         places=priced.by_place(found),
         stands_still=_stands_still(found),
+        own_keys=_own_keys(found),
     )
+
+
+def _own_keys(sources: Sequence[Source]) -> OwnKeys:
+    """The keys of all sources that are no settings."""
+    parts = zip(*(source.own for source in sources), strict=True)
+    return OwnKeys(*(tuple(dict.fromkeys(key for own in part for key in own)) for part in parts))
 
 
 def _stands_still(sources: Sequence[Source]) -> str | None:

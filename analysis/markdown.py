@@ -25,7 +25,7 @@ __all__ = ["escape", "table", "write"]
 
 _ROWS = 60
 _CURVES, _FIGURES = 3, 10
-_LATER = ("waiting", "undeclared", "retired", "unreadable")
+_LATER = ("waiting", "undeclared", "retired", "unreadable", "own_keys")
 
 
 def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:

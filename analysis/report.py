@@ -18,6 +18,7 @@ from sweeper.analysis.frames import SweepData, lend, read
 from sweeper.analysis.gallery import Panel, gallery
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.page import render
+from sweeper.analysis.run_keys import OwnKeys
 from sweeper.analysis.sources import find_sources, write_file
 from sweeper.analysis.study import Study, study
 from sweeper.analysis.transcripts import read_transcripts
@@ -83,6 +84,10 @@ class Options(TypedDict, total=False):
     """What a failed run counts as: "bound", "worst" or "drop"."""
     by: str | None
     """A setting. Each of its values is judged separately."""
+    ignore: Sequence[str]
+    """Configuration keys of runs in plain folders that are no settings."""
+    seed: Sequence[str]
+    """The configuration keys that hold the seed of runs in plain folders."""
     prices: str | None
     """Dollars per million tokens, such as `train=0.4,sample=0.8`."""
     pictures: bool
@@ -118,7 +123,8 @@ def analyze(
         raise TypeError(f"analyze() has no option {min(unknown)!r}")
     priced = parse_prices(options.get("prices"))
     names = [sweep] if isinstance(sweep, str) else list(dict.fromkeys(sweep))
-    sources = find_sources(registry, names)
+    keys = OwnKeys(ignored=tuple(options.get("ignore", ())), named=tuple(options.get("seed", ())))
+    sources = find_sources(registry, names, keys)
     # Of recorded values some are near the ends of all floats.
     with np.errstate(all="ignore"), _uncollected():
         (data,) = settle(read(sources, metric, goal, options.get("at")))

@@ -251,6 +251,30 @@ def _split(ranking: Ranking) -> list[Finding]:
     return [Finding("split_noise", "warning", text, (), split._asdict())]
 
 
+def _own_keys(data: SweepData) -> list[Finding]:
+    """Which configuration keys of runs in folders were taken for a run's own, or may be."""
+    own, found = data.own_keys, list[Finding]()
+    seeds = [key for key in own.seeds if key != "seed"]
+    left_out = [key for key in own.left_out if key not in ("log_path", *own.ignored)]
+    if seeds or left_out:
+        parts = [f"{labels.listed(left_out, 6)}: each run has its own"] if left_out else []
+        parts += [f"{labels.listed(seeds, 4)}: the seed"] if seeds else []
+        text = (
+            f"Left out of the settings: {'; '.join(parts)}. --ignore KEY leaves out another key, "
+            "--seed KEY names the seed."
+        )
+        evidence = {"left_out": list(own.left_out), "seeds": list(own.seeds)}
+        found.append(Finding("own_keys", "note", text, (), evidence))
+    if own.doubtful:
+        names = labels.listed(own.doubtful, 4)
+        text = (
+            f"Each run has a text of its own in {names}, so each is a cell of its own. If that is "
+            f"no setting, leave it out: --ignore {own.doubtful[0]}."
+        )
+        found.append(Finding("doubtful_keys", "note", text, (), {"keys": list(own.doubtful)}))
+    return found
+
+
 def _is_odd(run: RunData) -> bool:
     """Whether more is odd about a run's metrics.jsonl than a few skipped lines."""
     return any(not note.endswith("skipped") for note in run.notes)
@@ -283,6 +307,7 @@ def _records(data: SweepData) -> list[Finding]:
             "are taken for finished."
         )
         found.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
+    found += _own_keys(data)
     if data.retired:
         text = f"{labels.plural(data.retired, 'run')} of an earlier version of the grid left out."
         found.append(Finding("retired", "note", text, (), {"runs": data.retired}))

@@ -6,10 +6,11 @@ sets several.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis import labels
+from sweeper.analysis.run_keys import is_label, is_place
 from sweeper.metrics import as_float
 from sweeper.storage.documents import dotted
 
@@ -17,11 +18,16 @@ __all__ = ["level", "ordered", "settings"]
 
 
 def settings(
-    configs: Mapping[str, Mapping[str, Any]], axes: Sequence[str], seed_field: str
+    configs: Mapping[str, Mapping[str, Any]],
+    axes: Sequence[str],
+    seed_field: str,
+    derived: Collection[str] = (),
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
     """The keys that differ between cells (name -> configuration), without the seed's: those of
     the declared `axes` first, in their order. Also the values of each cell. A key that a cell
-    does not set is missing there, which differs from null. A lone cell keeps its axes."""
+    does not set is missing there, which differs from null. A lone cell keeps its axes. Keys that no
+    axis declares are left out if others tell the cells apart without them: names of runs, copies of
+    another key, and `derived` ones, which the grid makes of other keys."""
     flats = {cell: dict(dotted(config)) for cell, config in configs.items()}
     keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
     places = {key: _place(key, axes) for key in keys}
@@ -30,10 +36,33 @@ def settings(
     else:
         chosen = [key for key in keys if places[key] < len(axes)]
     chosen.sort(key=places.__getitem__)
+    chosen = _without_names(chosen, [k for k in chosen if places[k] == len(axes)], flats, derived)
     return tuple(chosen), {
         cell: {key: config[key] for key in chosen if key in config}
         for cell, config in flats.items()
     }
+
+
+def _without_names(
+    chosen: Sequence[str],
+    undeclared: Sequence[str],
+    flats: Mapping[str, Mapping[str, Any]],
+    derived: Collection[str],
+) -> list[str]:
+    """The chosen keys without names, copies and derived ones, if they still tell cells apart."""
+    columns = {key: str([_same(flat.get(key)) for flat in flats.values()]) for key in chosen}
+    first = {columns[key]: key for key in reversed(chosen)}
+    out = {
+        key
+        for key in undeclared
+        if is_label(key) or is_place(key) or key in derived or first[columns[key]] != key
+    }
+    kept = [key for key in chosen if key not in out]
+    rows = {str([(key in flat, _same(flat.get(key))) for key in kept]) for flat in flats.values()}
+    whole = {
+        str([(key in flat, _same(flat.get(key))) for key in chosen]) for flat in flats.values()
+    }
+    return kept if len(rows) == len(whole) else list(chosen)
 
 
 def level(config: Mapping[str, Any], key: str) -> str:

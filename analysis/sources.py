@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sweeper.analysis import labels
+from sweeper.analysis.run_keys import NO_KEYS, OwnKeys, is_place, own_keys
 from sweeper.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.model.plan import Plan
@@ -20,9 +22,6 @@ from sweeper.storage.documents import dotted
 from sweeper.storage.opening import open_store
 
 __all__ = ["Placed", "Source", "find_sources", "write_file"]
-
-_OWN = frozenset({"log_path", "seed", "wandb_name", "behavior_if_log_dir_exists"})
-"""Configuration keys that differ from run to run and do not separate cells."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,8 @@ class Placed:
 class Source:
     """A sweep, a `stage` of one, or a folder that counts as a sweep. `retired` counts runs that
     its grid no longer contains. `others` names the sources that the report compares it with; a
-    report of several has a folder of its own."""
+    report of several has a folder of its own. `own` are the keys of a folder's runs that are no
+    settings."""
 
     name: str
     registry: Registry
@@ -54,6 +54,7 @@ class Source:
     sweep: Sweep | None
     stage: str | None = None
     others: tuple[str, ...] = ()
+    own: OwnKeys = NO_KEYS
 
     @property
     def root(self) -> str:
@@ -102,13 +103,19 @@ def _file_name(text: str) -> str:
     plain = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
     if plain == text and len(plain) <= _LONGEST:
         return plain
-    return f"{plain[:_LONGEST]}~{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:6]}"
+    return f"{plain[:_LONGEST]}~{_digest(text)}"
 
 
-def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:6]
+
+
+def find_sources(registry: Registry, names: Sequence[str], keys: OwnKeys = NO_KEYS) -> list[Source]:
     """Finds each source: a sweep of the registry by its name, else a folder by its path. Sources
-    of one name are called by their paths. Raises `NotFound`."""
-    found = [_find(registry, name) for name in names]
+    of one name are called by their paths. `keys` are those that the user names as ignored or as
+    seeds, for folders. Raises `NotFound`, and `UsageError` for such keys of a sweep."""
+    found = [_find(registry, name, keys) for name in names]
+    _check_keys(found, keys)
     counts = Counter(source.name for source in found)
     first, *rest = [
         replace(source, name=source.place_of_runs) if counts[source.name] > 1 else source
@@ -117,7 +124,21 @@ def find_sources(registry: Registry, names: Sequence[str]) -> list[Source]:
     return [replace(first, others=tuple(source.name for source in rest)), *rest]
 
 
-def _find(registry: Registry, name: str) -> Source:
+def _check_keys(sources: Sequence[Source], keys: OwnKeys) -> None:
+    for option, asked in (("--ignore", keys.ignored), ("--seed", keys.named)):
+        planned = [source.name for source in sources if source.plan is not None]
+        if asked and planned:
+            raise UsageError(
+                f"{option}: for folders of runs; {planned[0]} has the cells of its grid"
+            )
+        held = {key for one in sources for p in one.runs for key, _ in dotted(p.run.config)}
+        lacking = [key for key in asked if key not in held]
+        if lacking:
+            known = ", ".join(sorted(held)[:12]) or "none"
+            raise UsageError(f"{option} {lacking[0]}: no configuration has this key; keys: {known}")
+
+
+def _find(registry: Registry, name: str, keys: OwnKeys) -> Source:
     above, stage = registry.split(name)
     staged = _with_stages(registry, above) if stage and "/" not in stage else None
     if staged is not None:
@@ -126,7 +147,7 @@ def _find(registry: Registry, name: str) -> Source:
         return _of_sweep(registry, registry.sweep(name))
     except (NotFound, StoreError) as error:  # StoreError: a path, which is no sweep's name
         for path in _folders(registry, name):
-            found = _of_folder(path)
+            found = _of_folder(path, keys)
             if found is not None:
                 return found
         if os.path.isdir(name) or os.sep in name:
@@ -192,33 +213,69 @@ def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
     return tuple(placed), len(runs) - len(kept)
 
 
-def _of_folder(path: str) -> Source | None:
-    """The runs below a folder. Runs with the same configuration, without seed and names, are a
-    cell, which is named after its first run."""
+def _of_folder(path: str, keys: OwnKeys) -> Source | None:
+    """The runs below a folder. Runs with the same configuration, without keys that are a run's
+    own, are a cell. Cells of several runs are named by their settings."""
     registry = Registry(path)
-    names: dict[str, str] = {}
-    runs: list[Placed] = []
-    for run in registry.handles():
-        own = {key: value for key, value in dotted(run.config) if key not in _OWN}
-        name = run.name if run.sweep == "." else f"{run.sweep}/{run.name}"
-        same = json.dumps(own, sort_keys=True, default=str) if own else name
-        seed = run.config.get("seed")
-        known = run.state.value != "unknown"
-        runs.append(
-            Placed(
-                run,
-                names.setdefault(same, name),
-                seed if isinstance(seed, int) and not isinstance(seed, bool) else None,
-                run.state.value if known else "succeeded",
-                own,
-                assumed=not known,
-            )
-        )
+    runs = registry.handles()
     if not runs:
         return None
-    return Source(
-        path.rstrip("/").rpartition("/")[2], registry, None, None, {}, tuple(runs), 0, None
-    )
+    configs = [dict(dotted(run.config)) for run in runs]
+    own = own_keys(configs, keys.ignored, keys.named)
+    out = {
+        *own.seeds,
+        *own.left_out,
+        *(key for config in configs for key in config if is_place(key)),
+    }
+    out |= set(own.ignored)
+    kept = [{key: value for key, value in config.items() if key not in out} for config in configs]
+    names = [run.name if run.sweep == "." else f"{run.sweep}/{run.name}" for run in runs]
+    cells = _cell_names(names, kept)
+    placed: list[Placed] = []
+    for run, cell, config, whole in zip(runs, cells, kept, configs, strict=True):
+        known = run.state.value != "unknown"
+        state = run.state.value if known else "succeeded"
+        placed.append(Placed(run, cell, _seed(whole, own.seeds), state, config, assumed=not known))
+    name = path.rstrip("/").rpartition("/")[2]
+    return Source(name, registry, None, None, {}, tuple(placed), 0, None, own=own)
+
+
+def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The name of each run's cell: the run's own name if no two runs have the same configuration,
+    else the settings that differ."""
+    same = [
+        json.dumps(config, sort_keys=True, default=str) if config else name
+        for name, config in zip(names, configs, strict=True)
+    ]
+    if len(set(same)) == len(same):
+        return list(names)
+    keys = dict.fromkeys(key for config in configs for key in config)
+    varied = [
+        key
+        for key in keys
+        if len({json.dumps(config.get(key), sort_keys=True, default=str) for config in configs}) > 1
+    ]
+    texts = [
+        ",".join(f"{key}={labels.setting(config[key])}" for key in varied if key in config)
+        for config in configs
+    ]
+    taken: dict[str, set[str]] = {}
+    for text, one in zip(texts, same, strict=True):
+        taken.setdefault(text[:_LONGEST], set()).add(one)
+    return [
+        text
+        if len(taken[text[:_LONGEST]]) == 1 and len(text) <= _LONGEST
+        # Long names, and those of settings that look alike.
+        else f"{text[:_LONGEST]}~{_digest(one)}"
+        for text, one in zip(texts, same, strict=True)
+    ]
+
+
+def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
+    """The seed of a run; None if it has several that differ."""
+    values = {config[key] for key in keys if key in config}
+    value = values.pop() if len(values) == 1 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def write_file(folder: str, name: str, content: bytes) -> str:

@@ -37,7 +37,7 @@ __all__ = [
     "wholly_stable",
 ]
 
-LATER = ("retired", "unreadable", "undeclared", "waiting", *KINDS)
+LATER = ("retired", "unreadable", "own_keys", "undeclared", "waiting", *KINDS)
 """Findings that the report shows further down."""
 
 

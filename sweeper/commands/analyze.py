@@ -55,6 +55,20 @@ def add_arguments(verb: ArgumentParser) -> None:
         "on which the best value of another is told to depend)",
     )
     verb.add_argument(
+        "--ignore",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="a configuration key that is no setting, for runs in plain folders (repeatable)",
+    )
+    verb.add_argument(
+        "--seed",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="the configuration key that holds the seed, for runs in plain folders (repeatable)",
+    )
+    verb.add_argument(
         "--notes",
         metavar="FOLDER",
         help="write SWEEP.md there with what is known, for you to write on, and judge the "
@@ -152,6 +166,8 @@ def _report(
         noise=arguments.noise,
         failed=arguments.failed,
         by=arguments.by,
+        ignore=arguments.ignore,
+        seed=arguments.seed,
         out=out,
         prices=arguments.prices,
         pictures=not arguments.no_pictures,
