@@ -56,10 +56,21 @@ class Finding:
 
 
 def noise_text(noise: Noise) -> str | None:
-    """Describes in a sentence the noise that intervals and comparisons use; None if no cell was
-    repeated."""
+    """Describes the noise that intervals and comparisons use; None if no cell was repeated."""
     if noise.kind == "none":
         return None
+    parts = [_whose(noise)]
+    if noise.trend:
+        parts.append(f"It changes along {noise.trend}, and each cell has that of its place there.")
+    if noise.shares:
+        parts.append("The noise of a share follows from its mean, as for counts of answers.")
+    if noise.between is not None:
+        parts.append("All ran the same seeds: what a seed adds to all cells alike does not count.")
+    return " ".join(parts)
+
+
+def _whose(noise: Noise) -> str:
+    """Describes which cells share their noise."""
     cells = labels.plural(noise.repeated, "repeated cell")
     lent = f"{labels.plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
     behind = f"{cells} and {lent}" if noise.repeated else lent

@@ -214,11 +214,12 @@ def _print_power(report: "Report") -> None:
     from sweeper.analysis.labels import number
     from sweeper.terminal import print_table
 
-    rows = report.document["power"]
+    verdict = report.document["verdict"]
+    rows = verdict["power"]
     if not rows:
         print("The noise between seeds is not known, so no number of seeds can be judged.\n")
         return
-    log = report.document["scale"] == "log"
+    log = verdict["scale"] == "log"
     print("In 4 of 5 sweeps of as many cells, with this noise, the best cell is named alone if")
 
     def shown(lead: float) -> str:

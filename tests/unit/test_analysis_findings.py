@@ -641,3 +641,18 @@ def test_huge_values_are_analyzed_and_compared(
     registry = Registry(str(tmp_path))
     assert versus(registry, "demo/lr=0", "demo/lr=1", at=at).text
     assert analysis.compare(registry.runs("demo")).best is not None
+
+
+def test_noise_that_is_modelled_is_said_to_be(judge: Any):
+    """Seeds that move all cells alike do not count in differences, and the report says so."""
+    seeds = (0.0, 0.3, -0.2, 0.5, -0.4)
+    wiggle = ((0.01, -0.02, 0.015, 0.0, -0.01), (-0.01, 0.01, 0.0, 0.02, -0.02))
+    cells = [
+        ({"lr": lr}, [1 + lr / 50 + a + b for a, b in zip(seeds, wiggle[lr % 2], strict=True)])
+        for lr in range(1, 7)
+    ]
+    ranking, _, _ = judge(*cells)
+    text = noise_text(ranking.noise)
+    assert text is not None and "All ran the same seeds" in text
+    assert ranking.noise.between is not None
+    assert ranking.noise.between.spreads["lr=1"].sd < 0.05 < ranking.noise.spreads["lr=1"].sd
