@@ -14,7 +14,7 @@ from sweeper.analysis.findings import method
 from sweeper.analysis.frames import RunData
 from sweeper.analysis.heldout import HeldOut
 from sweeper.analysis.inference import Estimate
-from sweeper.analysis.power import power_table
+from sweeper.analysis.power import lead_text, power_table
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.results.objective import SMOOTH
@@ -90,7 +90,10 @@ def _verdict(study: Study) -> dict[str, object]:
         "checkpoint": None if verdict.checkpoint is None else asdict(verdict.checkpoint),
         "checks": [check._asdict() for check in verdict.checks],
         "seeds_to_part": study.needed,
-        "power": [found._asdict() for found in power_table(ranking)],
+        "power": [
+            {**found._asdict(), "text": lead_text(ranking, found.lead)}
+            for found in power_table(ranking)
+        ],
         "next": list(verdict.steps),
     }
 

@@ -1,6 +1,5 @@
 """`sweeper analyze`: writes the report of a sweep and prints the verdict."""
 
-import math
 import os
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from sweeper.commands.selection import newest, open_named, open_registry
 from sweeper.errors import NotFound, StoreError
 from sweeper.model.metric import FAILED
 from sweeper.results.problems import tell_problems
-from sweeper.terminal import print_json, say, warn
+from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:
     from sweeper.analysis.notebook import Kept
@@ -211,21 +210,12 @@ def _cost(registry: "Registry", report: "Report") -> str | None:
 
 def _print_power(report: "Report") -> None:
     """Print which leads more or fewer seeds of the same cells would find."""
-    from sweeper.analysis.labels import number
-    from sweeper.terminal import print_table
-
-    verdict = report.document["verdict"]
-    rows = verdict["power"]
+    rows = report.document["verdict"]["power"]
     if not rows:
         print("The noise between seeds is not known, so no number of seeds can be judged.\n")
         return
-    log = verdict["scale"] == "log"
     print("In 4 of 5 sweeps of as many cells, with this noise, the best cell is named alone if")
-
-    def shown(lead: float) -> str:
-        return f"{100 * math.expm1(lead):.3g} %" if log else number(lead, 3)
-
-    print_table(["seeds", "it leads by"], [[row["seeds"], shown(row["lead"])] for row in rows])
+    print_table(["seeds", "it leads by"], [[row["seeds"], row["text"]] for row in rows])
     print()
 
 

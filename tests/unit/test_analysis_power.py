@@ -12,6 +12,7 @@ from sweeper.analysis.noise import fit_noise
 from sweeper.analysis.power import before_launch, lead_found, power_table, seeds_for
 from sweeper.analysis.statistics import against_best
 from sweeper.analysis.study import Study, study
+from sweeper.cli import main
 from sweeper.grid import parse_grid
 from sweeper.results.registry import Registry
 
@@ -82,3 +83,14 @@ def test_the_relevant_difference_is_read_from_the_grid():
     text = GRID.replace("goal: minimize", "goal: minimize, relevant: 0.01")
     metric = parse_grid(text, "g.yaml").metric
     assert metric is not None and metric.relevant == 0.01
+
+
+def test_analyze_prints_the_leads_that_seeds_find(
+    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    _tied(tmp_path, written, "demo")
+    words = ["analyze", "demo", "--root", str(tmp_path), "--no-pictures", "--power"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "the best cell is named alone if" in out
+    assert any(line.split()[:1] == ["3"] for line in out.splitlines()) and "it leads by" in out
