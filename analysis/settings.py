@@ -50,19 +50,25 @@ def _without_names(
     derived: Collection[str],
 ) -> list[str]:
     """The chosen keys without names, copies and derived ones, if they still tell cells apart."""
-    columns = {key: str([_same(flat.get(key)) for flat in flats.values()]) for key in chosen}
+    configs = list(flats.values())
+    columns = {key: tuple(_same(config.get(key)) for config in configs) for key in chosen}
     first = {columns[key]: key for key in reversed(chosen)}
     out = {
         key
         for key in undeclared
-        if is_label(key) or is_place(key) or key in derived or first[columns[key]] != key
+        if is_label(key)
+        or is_place(key)
+        or key in derived
+        # An equal number may be another thing; an equal text is a copy.
+        or (first[columns[key]] != key and all(isinstance(c.get(key), str) for c in configs))
     }
     kept = [key for key in chosen if key not in out]
-    rows = {str([(key in flat, _same(flat.get(key))) for key in kept]) for flat in flats.values()}
-    whole = {
-        str([(key in flat, _same(flat.get(key))) for key in chosen]) for flat in flats.values()
-    }
-    return kept if len(rows) == len(whole) else list(chosen)
+    return kept if _count(kept, configs) == _count(chosen, configs) else list(chosen)
+
+
+def _count(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> int:
+    """How many of the configurations differ in these keys."""
+    return len({str([(key in one, _same(one.get(key))) for key in keys]) for one in configs})
 
 
 def level(config: Mapping[str, Any], key: str) -> str:
