@@ -6,6 +6,7 @@ from sweeper.analysis import labels
 from sweeper.analysis.best_findings import standing
 from sweeper.analysis.blocks import Blocks
 from sweeper.analysis.cells import Ranking
+from sweeper.analysis.comparability import tell_unlike
 from sweeper.analysis.contrasts import parts
 from sweeper.analysis.edges import judge_edges
 from sweeper.analysis.findings import Finding
@@ -21,6 +22,7 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
     first = standing(data, ranking, blocks)
     told = {finding.kind for finding in first}
     return [
+        *tell_unlike(data, ranking),
         *first,
         *tell_runs(data, ranking, diverged="all_diverged" not in told),
         *_edges(data, ranking, "" if blocks is None else blocks.by),

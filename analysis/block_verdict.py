@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from sweeper.analysis import labels
 from sweeper.analysis.blocks import Block, Blocks
 from sweeper.analysis.cells import Ranking
+from sweeper.analysis.comparability import unlike
 from sweeper.analysis.findings import Finding, cell_text
 from sweeper.analysis.frames import SweepData
 from sweeper.analysis.next_steps import failures
@@ -27,10 +28,10 @@ def decide_by_blocks(
 ) -> Verdict:
     """The verdict over all blocks. It names no best cell of all, and takes no mean over blocks."""
     judged = [block for block in blocks.blocks if block.best is not None]
-    count = labels.plural(len(judged), "best cell")
+    count, reason = labels.plural(len(judged), "best cell"), unlike(findings)
     return Verdict(
         kind="blocks",
-        label=f"judged by {blocks.by}",
+        label=f"judged by {blocks.by}" + (f", but runs of {reason}" if reason else ""),
         headline=f"{count}, one for each {blocks.by}",
         measure=f"{measure(data)}; each {blocks.by} by itself",
         number=None,

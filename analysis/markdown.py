@@ -18,7 +18,7 @@ from sweeper.analysis.page import provenance
 from sweeper.analysis.pictures import cells_picture, picture
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
-from sweeper.analysis.tables import block_rows, paired_about, paired_rows, rate_rows
+from sweeper.analysis.tables import block_rows, executed, paired_about, paired_rows, rate_rows
 from sweeper.sanitize import sanitize, sanitize_lines
 
 __all__ = ["escape", "table", "write"]
@@ -216,7 +216,18 @@ def _address(link: str) -> str:
 
 def _results(study: Study) -> Iterator[str]:
     rows = cell_table(study.ranking)["rows"]
-    head = ("#", "cell", "mean", "95 % interval", "range", "against the best", "n", "time")
+    executes = [each.title for each in study.unlike]
+    head = (
+        "#",
+        "cell",
+        "mean",
+        "95 % interval",
+        "range",
+        *executes,
+        "against the best",
+        "n",
+        "time",
+    )
     yield from table(
         head,
         (
@@ -226,6 +237,7 @@ def _results(study: Study) -> Iterator[str]:
                 row["mean"],
                 row["interval"],
                 row["range"],
+                *executed(study, row["cell"]),
                 ", ".join(part for part in row["standing"][1:] if part),
                 f"{row['cell'].summary.n} of {len(row['cell'].runs)}",
                 labels.duration(row["cell"].wall_s),

@@ -46,6 +46,7 @@ from sweeper.analysis.tables import (
     block_rows,
     common,
     details,
+    executed,
     heat,
     paired_about,
     paired_rows,
@@ -92,6 +93,7 @@ def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] 
             deals=DEALS,
             rule=RULE,
             short_name=short_name,
+            executed=functools.partial(executed, study),
             labels=labels,
         )
     )

@@ -13,7 +13,6 @@ from sweeper.analysis.noise import LEVEL
 from sweeper.analysis.variances import split_noise
 from sweeper.model.metric import value_text
 from sweeper.results.cells import center
-from sweeper.results.origins import differences, sentences
 
 __all__ = ["tell_records", "tell_runs"]
 
@@ -25,7 +24,6 @@ def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> It
         yield from _diverged(data, ranking)
     yield from _missing_end(data)
     yield from _failed(data, ranking)
-    yield from _otherwise(data)
     yield from _repeated(data)
     yield from _noisy_ends(data)
 
@@ -107,20 +105,6 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
         "better": [cell.name for cell in ranking.held_back],
     }
     return [Finding("failed", level, text, tuple(cell.name for cell in cells), evidence)]
-
-
-def _otherwise(data: SweepData) -> list[Finding]:
-    """The finding that the runs that count did not all execute the same program, packages, service
-    or data."""
-    found = differences(run for run in data.runs if run.counts)
-    if not found:
-        return []
-    text = f"The runs differ in more than their settings: {'; '.join(sentences(found))}."
-    evidence = {
-        each.kind: {label: [run.name for run in runs] for label, runs in each.groups}
-        for each in found
-    }
-    return [Finding("executed", "warning", text, (), evidence)]
 
 
 def _repeated(data: SweepData) -> list[Finding]:

@@ -38,6 +38,7 @@ from sweeper.analysis.surface import Surface, find_surface, varying
 from sweeper.analysis.tasks import Tasks, by_tasks
 from sweeper.analysis.tradeoffs import Tradeoff, find_tradeoffs
 from sweeper.analysis.verdict import Lead, Verdict, decide
+from sweeper.results.origins import Difference, differences
 
 __all__ = ["Study", "study"]
 
@@ -48,7 +49,8 @@ class Study:
     grid. `blocks` are the parts that are judged separately. `paired` are the differences from the
     best over shared seeds, by cell, on the scale of the comparison. `needed` is the number of
     seeds per cell that finds the smallest relevant difference. `no_next` says why a next grid
-    cannot be written although the findings ask for one. `prices` are dollars per million tokens.
+    cannot be written although the findings ask for one. `prices` are dollars per million tokens,
+    and `unlike` is what the runs executed that is not the same for all.
     """
 
     data: SweepData
@@ -74,6 +76,7 @@ class Study:
     held_out: HeldOut | None = None
     tasks: Tasks | None = None
     episodes: tuple[Episodes, ...] = ()
+    unlike: tuple[Difference, ...] = ()
 
     @property
     def priced(self) -> bool:
@@ -136,6 +139,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
         held_out=held,
         tasks=by_tasks(data, ranking),
         episodes=tuple(by_episodes(data, ranking)),
+        unlike=tuple(differences(data.runs)),
     )
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "block_rows",
     "common",
     "details",
+    "executed",
     "heat",
     "paired_about",
     "paired_rows",
@@ -65,6 +66,7 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
             "run": run,
             "settings": [setting_text(cells[run.cell], key) for key in study.ranking.keys],
             "pairs": filter_pairs(run.name, {**cells[run.cell].settings, "seed": run.seed}),
+            "executed": [each.label(run) or labels.NONE for each in study.unlike],
             "rank": positions[run.cell] + 1,
             "cell": positions[run.cell],
             "tone": colours[run.cell],
@@ -79,6 +81,15 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
         }
         for run in runs
     ]
+
+
+def executed(study: Study, cell: Cell) -> list[str]:
+    """What the runs of a cell executed, one text for each difference between runs."""
+    found: list[str] = []
+    for each in study.unlike:
+        names = dict.fromkeys(each.label(run) for run in cell.runs)
+        found.append(", ".join(name for name in names if name) or labels.NONE)
+    return found
 
 
 def details(study: Study) -> dict[str, dict[str, Any]]:

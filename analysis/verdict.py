@@ -13,6 +13,7 @@ from sweeper.analysis import labels
 from sweeper.analysis.axis_findings import KINDS
 from sweeper.analysis.cells import Cell, Ranking
 from sweeper.analysis.checkpoints import Checkpoint, choose_checkpoint
+from sweeper.analysis.comparability import unlike
 from sweeper.analysis.costs import dollars
 from sweeper.analysis.distributions import maximum_quantile
 from sweeper.analysis.findings import Finding, behind, cell_text, short_name
@@ -175,6 +176,14 @@ def decide(
 
 
 def _label(data: SweepData, kind: str, findings: Sequence[Finding]) -> str:
+    label, reason = _standing_label(data, kind, findings), unlike(findings)
+    if not reason or kind in ("alone", "none"):
+        return label
+    # What runs do not have in common may be the whole lead.
+    return f"{'ahead' if kind == 'ahead' else label}, but runs of {reason}"
+
+
+def _standing_label(data: SweepData, kind: str, findings: Sequence[Finding]) -> str:
     few = next((finding.evidence for finding in findings if finding.kind == "few_runs"), None)
     if kind == "ahead" and few is not None:
         return f"ahead, by {labels.plural(few['runs'][0], 'run')}"
@@ -363,6 +372,7 @@ def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str
         # What is left of a cell that lost a run was compared with nothing.
         whole = not any(cell.diverged for cell in ranking.measured)
         whole = whole and not kinds & {"unmeasured", "few_runs", "missing_end"}
+        whole = whole and not unlike(findings)
         return "clear" if complete and whole else "ahead"
     return "alone" if "alone" in kinds else "none"
 
