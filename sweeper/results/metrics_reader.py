@@ -100,9 +100,10 @@ class Tabulator:
         """The merged history of one run. Raises `StoreError` if it cannot be read."""
         attempts = self._attempts(run, keys)
         merged = merge_columns(attempts)
-        notes = [*_skipped(merged), *odd_steps(attempts)]
+        notes = _skipped(merged)
         if merged.malformed > merged.rows:
-            notes.append(_unlike(run))
+            notes = [f"{note}: {_unlike(run)}" for note in notes]
+        notes += odd_steps(attempts)
         for note in notes:
             self._problems.tell(f"{run.sweep}/{run.name}: metrics.jsonl: {note}")
         return Part(run.key, merged.with_any(keys), tuple(notes))

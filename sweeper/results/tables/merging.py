@@ -64,8 +64,9 @@ def odd_steps(attempts: Sequence[Columns]) -> list[str]:
         found = [step for step in columns.odd.get("step", {}).values() if as_float(step) is None]
         found = [step for step in found if step is not None]
         if found:
-            which = plural(len(found), "row has a step", "rows have steps")
-            notes.append(f"{which} that are no numbers (the first: {describe(found[0])})")
+            one, several = "row has a step that is no number", "rows have steps that are no numbers"
+            which = plural(len(found), one, several)
+            notes.append(f"{which} (the first: {describe(found[0])})")
     if back:
         high, low = back[0]
         times = plural(len(back), "time")
