@@ -15,6 +15,7 @@ from sweeper.analysis.document import document, flat_row
 from sweeper.analysis.frames import load
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.study import study
+from sweeper.analysis.verdict_line import executed_differently
 from sweeper.errors import NotFound, UsageError
 from sweeper.model.metric import value_text
 from sweeper.results.registry import Registry
@@ -30,7 +31,8 @@ class Best:
     """The cells of a sweep, best first, as in `report.json`: each has `cell settings n mean low
     high` (a 95 % interval) and, compared with the best, `told_apart`. `label` is the verdict's,
     and `judged_by` says which value of a run counts. `leaders` are the best cells of the blocks
-    that are judged separately, if there are any; then no cell is the best of all."""
+    that are judged separately, if there are any; then no cell is the best of all. `differences`
+    says where the runs executed different code, packages or data."""
 
     sweep: str
     metric: str
@@ -39,6 +41,7 @@ class Best:
     label: str
     leaders: tuple[str, ...]
     cells: tuple[Mapping[str, Any], ...]
+    differences: tuple[str, ...] = ()
 
     @property
     def judged_by(self) -> str:
@@ -82,4 +85,5 @@ def best(
         label=found.verdict.label,
         leaders=tuple(dict.fromkeys(found.ranking.leaders.values())),
         cells=tuple(rows),
+        differences=executed_differently(data),
     )

@@ -217,7 +217,7 @@ def _not_compared(data: SweepData, ranking: Ranking, best: Cell) -> Finding:
             "luckier seed."
         )
     elif best.summary.identical:
-        text = "The runs of the best cell are identical: nothing here tells noise from effect."
+        text = "The runs of the best cell are identical: they tell nothing of its noise."
     else:
         text = "The other cells have one run each, or identical ones: their noise is not known."
     return Finding("not_compared", "warning", text, cells, evidence)

@@ -152,7 +152,8 @@ def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
         return []
     text = f"Which value of a run counts decides the winner: it would be {told}."
     cells = tuple(dict.fromkeys(others.values()))
-    return [Finding("judged_otherwise", "note", text, cells, {"winners": winners})]
+    evidence = {"winners": winners, "others": others}
+    return [Finding("judged_otherwise", "note", text, cells, evidence)]
 
 
 def _undeclared(data: SweepData, ranking: Ranking) -> list[Finding]:

@@ -159,7 +159,8 @@ def decide(
         kind=kind,
         label=_label(data, kind, findings)
         + (", at the edge of the grid" if at_edge else "")
-        + (", may have diverged" if best is not None and _is_doubtful(best, findings) else ""),
+        + (", may have diverged" if best is not None and _is_doubtful(best, findings) else "")
+        + (", but not by the last value" if _is_only_by_mean(data, findings) else ""),
         at_edge=at_edge,
         headline=_headline(best),
         measure=measure(data),
@@ -195,6 +196,16 @@ def _standing_label(data: SweepData, kind: str, findings: Sequence[Finding]) -> 
 def _is_doubtful(best: Cell, findings: Sequence[Finding]) -> bool:
     """Whether the metric of a run of the best cell is missing at its end."""
     return any(f.kind == "missing_end" and best.name in f.cells for f in findings)
+
+
+def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
+    """Whether nobody asked for the mean of the last values, and the last alone name another cell:
+    one value far out near the end can do that."""
+    if data.ends is None:
+        return False
+    return any(
+        f.kind == "judged_otherwise" and "last" in (f.evidence or {})["others"] for f in findings
+    )
 
 
 def _up_here(finding: Finding) -> bool:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sweeper.analysis.baselines import with_baseline
-from sweeper.analysis.frames import load
+from sweeper.analysis.frames import SweepData, load
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.study import study
 from sweeper.errors import SweeperError
@@ -11,7 +11,7 @@ from sweeper.results.origins import differences, sentences
 from sweeper.results.registry import Registry
 from sweeper.sanitize import sanitize
 
-__all__ = ["verdict_line"]
+__all__ = ["executed_differently", "verdict_line"]
 
 
 def verdict_line(registry: Registry, sweep: str) -> str | None:
@@ -28,11 +28,16 @@ def verdict_line(registry: Registry, sweep: str) -> str | None:
             verdict = study(with_baseline(data, registry)).verdict
     except SweeperError:
         return None
-    told = sentences(differences(run for run in data.runs if run.counts))
-    caution = f"; but the runs executed {'; '.join(told)}" if told else ""
+    different = executed_differently(data)
+    caution = f"; but the runs executed {'; '.join(different)}" if different else ""
     if verdict.number is None:
         return sanitize(f"{verdict.headline} [{verdict.label}]{caution}")
     spread = f" ({verdict.spread})" if verdict.spread else ""
     line = f"{verdict.headline}: {verdict.number}{spread} [{verdict.label}]"
     against = f"; {verdict.against}" if verdict.against else ""
     return sanitize(f"{line}{against}{caution}")
+
+
+def executed_differently(data: SweepData) -> tuple[str, ...]:
+    """Where the runs that count executed different code, packages or data; empty if nowhere."""
+    return tuple(sentences(differences(run for run in data.runs if run.counts)))

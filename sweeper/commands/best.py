@@ -36,8 +36,9 @@ def run(arguments: Namespace) -> int:
     cells = found.cells[: arguments.limit or None]
     if arguments.json:
         facts = {"metric": found.metric, "goal": found.goal, "at": found.at, "label": found.label}
-        document = {"schema": 1, "sweep": found.sweep, **facts, "leaders": found.leaders}
-        return print_json_answer(document | {"cells": cells}, registry.problems)
+        facts |= {"leaders": found.leaders, "differences": found.differences}
+        document = {"schema": 1, "sweep": found.sweep, **facts, "cells": cells}
+        return print_json_answer(document, registry.problems)
     rows = [(row["cell"], row["mean"], _interval(row), row["n"], _place(row, found.leaders))
             for row in cells]  # fmt: skip
     print_table(("cell", found.metric, "95 % interval", "runs", ""), rows)
@@ -45,6 +46,8 @@ def run(arguments: Namespace) -> int:
     better = "lower" if found.goal == "minimize" else "higher"
     print()
     say(f"{found.judged_by} ({better} is better){more}: {found.label}")
+    for difference in found.differences:
+        say(f"the runs executed {difference}")
     return tell_problems(registry.problems)
 
 

@@ -131,3 +131,23 @@ def test_a_grid_that_does_not_say_leaves_it_open():
     grid = "recipe: sft\ngrid: {lr: [1, 2]}\nmetric: {name: x, goal: minimize}\n"
     metric = parse_grid(grid, "g.yaml").metric
     assert metric is not None and metric.at == "auto"
+
+
+def test_identical_runs_do_not_differ_by_a_rounding_error(swept: Any):
+    """The mean of three equal numbers may be off in its last bit."""
+    values = [0.1 * (-1) ** step + 2 / 37 for step in range(40)]
+    (found,) = settle(swept(lambda rng, lr, seed: [value + lr / 3 for value in values]))
+    assert found.ends is not None and found.ends.noisy and found.ends.between == 0
+
+
+def test_a_winner_by_a_mean_alone_is_called_so(swept: Any, tmp_path: Path):
+    """Three spikes near the end of the better cell turn the means around, and not the ends."""
+
+    def spiked(rng: np.random.Generator, lr: int, seed: int) -> Any:
+        values = 1 + 0.1 * lr + rng.normal(0, 0.002, 40)
+        values[37] += 3 * (1 - lr)
+        return values
+
+    swept(spiked)
+    verdict = analysis.analyze(str(tmp_path), "demo", pictures=False).document["verdict"]
+    assert verdict["best"] == "lr=1" and verdict["label"].endswith(", but not by the last value")

@@ -131,6 +131,7 @@ def test_sql_tells_nothing_from_nan_and_keeps_what_is_no_number(root: Path):
         "explain select 1",
         "",
         "selekt 1",
+        "select '\udcff'",
         "select nothing from runs",
     ],
 )

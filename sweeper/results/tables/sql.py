@@ -65,6 +65,8 @@ def ask(
     matches rows. Raises `UsageError` for a query that is none."""
     import duckdb
 
+    if any("\ud800" <= letter <= "\udfff" for letter in query):
+        raise UsageError("sql: the query is not UTF-8")
     current_folder()  # without one, DuckDB aborts the process
     with duckdb.connect(":memory:", config=_LOCKED) as connection:
         try:
