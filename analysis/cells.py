@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.keys import bounds_of
 from sweeper.analysis.looks import price
-from sweeper.analysis.noise import UNKNOWN, Noise, fit_noise, paired, with_failed
+from sweeper.analysis.noise import TOWARD, UNKNOWN, Noise, fit_noise, paired, with_failed
 from sweeper.analysis.settings import ordered, settings
 from sweeper.analysis.statistics import (
     Chosen,
@@ -361,6 +361,12 @@ def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str
         values = ordered(key, [cell.settings for cell in cells])
         if len(values) > 2 and all(key in cell.settings for cell in cells):
             found[key] = {c.name: float(values.index(c.settings[key])) for c in cells}
+            levels: dict[float, list[bool]] = {}
+            for cell in cells:
+                levels.setdefault(cell.settings[key], []).append(cell.diverged > 0)
+            wild = {value for value, own in levels.items() if 2 * sum(own) >= len(own)}
+            if wild and len(wild) < len(levels):
+                found[key + TOWARD] = {c.name: float(c.settings[key] in wild) for c in cells}
     return found
 
 

@@ -201,18 +201,19 @@ def test_a_block_of_single_runs_gets_fresh_seeds_of_its_first_two(
 def test_repeated_cells_lend_their_noise_and_margins_within_it_are_ties(judged: Study):
     noise = judged.ranking.noise
     assert (noise.kind, noise.repeated, noise.total) == ("pooled", 66, 66.0)
-    # Three cells next to divergence have 98 % of all squares; the trend leaves the rest its own.
-    assert noise.trend == "learning_rate"
+    # Three cells at rates where most others diverged have 98 % of all squares.
+    assert noise.trend == "learning_rate toward divergence"
     sds = {c.settings["learning_rate"]: noise.spreads[c.name].sd for c in judged.ranking.measured}
-    assert sds[4e-5] == pytest.approx(0.00012, rel=0.1) and sds[3e-3] > 0.002
+    assert sds[4e-5] == pytest.approx(0.00013, rel=0.1) and sds[3e-3] > 0.002
     assert judged.blocks is not None
     by = {block.value: block for block in judged.blocks.blocks}
-    near = {cell.settings["lora_rank"] for cell in by["Qwen/Qwen3.5-9B"].tied}
-    assert by["Qwen/Qwen3.5-9B"].compared == 15 and 128 in near
+    assert by["Qwen/Qwen3.5-9B"].compared == 15
+    assert sum(block.ahead for block in by.values()) == 30
     assert not by["meta-llama/Llama-3.2-1B"].tied  # ahead by four standard deviations
     for block in by.values():
-        reach = [c.summary.mean - block.best.summary.mean for c in block.tied]  # type: ignore[union-attr, operator]
-        assert max(reach, default=0.0) < 0.006
+        calm = [c for c in block.tied if c.settings["learning_rate"] <= 1e-3]
+        reach = [c.summary.mean - block.best.summary.mean for c in calm]  # type: ignore[union-attr, operator]
+        assert max(reach, default=0.0) < 0.001
 
 
 def _two_models(seeds: int) -> list[tuple[dict[str, Any], list[float]]]:

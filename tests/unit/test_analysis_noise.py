@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize, special, stats
 
 from sweeper.analysis.inference import contrast
-from sweeper.analysis.noise import FEW, MANY, fit_noise, paired
+from sweeper.analysis.noise import FEW, MANY, TOWARD, fit_noise, paired
 from sweeper.analysis.variances import bartlett, squeeze
 
 VARIANCES = np.array([0.8, 0.2, 3.1, 9.7, 0.05, 1.4, 0.6, 2.2, 0.01, 5.0, 0.3, 1.1])
@@ -210,3 +210,15 @@ def test_the_noise_of_shares_follows_from_their_mean():
     assert noise.shares and noise.shared
     assert noise.spreads["9"].sd == pytest.approx((0.2 * 0.8 / 50) ** 0.5, rel=0.5)
     assert noise.spreads["9"].sd > 2 * noise.spreads["0"].sd > noise.spreads["none"].sd > 0
+
+
+def test_cells_beside_divergence_do_not_make_the_others_noisy():
+    """Three cells at a rate where most others diverged would have nearly all of the noise."""
+    groups = cells(30, 2, seed=6)
+    wild = {f"w{i}": [0.0, 40.0 + i] for i in range(3)}
+    at = {**dict.fromkeys(groups, 0.0), **dict.fromkeys(wild, 1.0)}
+    rates = {**{name: float(i % 3) for i, name in enumerate(groups)}, **dict.fromkeys(wild, 3.0)}
+    axes = {"lr": rates, "lr" + TOWARD: at}
+    noise = fit_noise(groups | wild, "pooled", axes=axes)
+    assert noise.trend == "lr" + TOWARD
+    assert 0.7 < noise.spreads["0"].sd < 1.4 and noise.spreads["w0"].sd > 10
