@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from sweeper.labels import plural
+
 if TYPE_CHECKING:
     import tarfile
 
@@ -165,9 +167,9 @@ class Tree:
             found.setdefault(name, _UNTRACKED_BYTES)
         self._untracked += len(files)
         if len(files) > room:
-            left = f"... and {len(files) - room} other untracked files"
+            left = f"... and {plural(len(files) - room, 'other untracked file')}"
             self.linked.append(left)
-            self.live.append(f"{len(files) - room} untracked files, as {files[room]}")
+            self.live.append(f"{plural(len(files) - room, 'untracked file')}, as {files[room]}")
         return {name: most for name, most in found.items() if name not in nested}, nested
 
     def _leave(self, folder: str, why: str) -> None:
