@@ -47,6 +47,6 @@ def _of(source: Source) -> list[tuple[str, Marks]]:
     if source.sweep is None:
         return []
     names = {placed.run.id: placed.run.name for placed in source.runs}
-    known = marked(source.sweep.store, source.sweep.name, source.sweep.unreadable)
+    known = marked(source.sweep.folder, source.sweep.unreadable)
     runs = [(names[run], marks) for run, marks in known.runs.items() if run in names]
     return [("", known.sweep), *runs]

@@ -500,7 +500,7 @@ def _link(run: RecordedRun) -> str | None:
 def _alarms(source: Source) -> dict[str, list[Alarm]]:
     found: dict[str, list[Alarm]] = {}
     if source.sweep is not None:
-        for alarm in alarms(source.sweep.store, source.sweep.name):
+        for alarm in alarms(source.sweep.folder):
             found.setdefault(alarm.run, []).append(alarm)
     return found
 

@@ -12,11 +12,11 @@ from sweeper.labels import plural
 from sweeper.model.mark import Kind, Marks, fold, is_tag
 from sweeper.model.states import fold as fold_events
 from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder, find_sweeps
 from sweeper.storage.hint import hint
 from sweeper.storage.lock import holding_sweep, is_of_lock
 from sweeper.storage.marks import put_mark, read_marks
 from sweeper.storage.opening import default_root, open_store
-from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
 
 __all__ = [
     "MOST_CHARACTERS",
@@ -93,15 +93,16 @@ def mark(target: str, noted: Noted, *, root: str | None = None, by: str = "") ->
     """Do the same as `note`, in the name of `by` (default: this user)."""
     _check(noted.text, [*noted.tag, *noted.untag])
     store, sweep, run, _ = find_subject(target, root)
+    folder = SweepFolder(store, sweep)
     if noted.text is not None:
-        put_mark(store, sweep, Kind.NOTE, run, noted.text.strip(), by)
+        put_mark(folder, Kind.NOTE, run, noted.text.strip(), by)
     for one in noted.tag:
-        put_mark(store, sweep, Kind.TAG, run, one, by)
+        put_mark(folder, Kind.TAG, run, one, by)
     for one in noted.untag:
-        put_mark(store, sweep, Kind.UNTAG, run, one, by)
+        put_mark(folder, Kind.UNTAG, run, one, by)
     if noted.star is not None:
-        put_mark(store, sweep, Kind.STAR if noted.star else Kind.UNSTAR, run, by=by)
-    return fold(one for one in read_marks(store, sweep) if one.run == run)
+        put_mark(folder, Kind.STAR if noted.star else Kind.UNSTAR, run, by=by)
+    return fold(one for one in read_marks(folder) if one.run == run)
 
 
 def _check(text: str | None, tags: Sequence[str]) -> None:
@@ -121,10 +122,10 @@ def _check(text: str | None, tags: Sequence[str]) -> None:
 def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
     """Archive a sweep: it is left out wherever no sweep is named. `on=False` restores it. Returns
     whether that changed anything. Raises `NotFound`, `StoreError`."""
-    store = _store(sweep, root)
-    if fold(mark for mark in read_marks(store, sweep) if mark.run is None).archived == on:
+    folder = _existing(sweep, root)
+    if fold(mark for mark in read_marks(folder) if mark.run is None).archived == on:
         return False
-    put_mark(store, sweep, Kind.ARCHIVE if on else Kind.UNARCHIVE)
+    put_mark(folder, Kind.ARCHIVE if on else Kind.UNARCHIVE)
     return True
 
 
@@ -134,7 +135,8 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
     `EnvironmentFailure` if something is at work or the store cannot move folders."""
     from sweeper.model.names import is_sweep_name
 
-    store = _store(sweep, root)
+    folder = _existing(sweep, root)
+    store = folder.store
     if not is_sweep_name(name):
         raise UsageError(f"{name[:80]!r} is no name: letters, digits, '.', '_', '-', at most 100")
     top, to = store.local_path(sweep), store.local_path(name)
@@ -143,8 +145,8 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
             f"{store.root} moves no folders: launch the grid under the new name instead, and "
             f"`{hint('archive', sweep, root=store.root)}`"
         )
-    with holding_sweep(store, sweep, existing=True):
-        _require_rest(store, sweep)
+    with holding_sweep(folder, existing=True):
+        _require_rest(folder)
         try:
             os.mkdir(to)  # only one of two processes gets the name; `rename` replaces the folder
         except FileExistsError:
@@ -161,53 +163,54 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
 def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
     """The number of runs of a sweep that have begun, and its size in bytes. Raises `NotFound`,
     `StoreError`."""
-    store = _store(sweep, root)
-    return len(read_events(store, sweep)), sum(entry.size for entry in store.list(sweep))
+    folder = _existing(sweep, root)
+    return len(folder.read_events()), sum(entry.size for entry in folder.store.list(sweep))
 
 
 def delete(sweep: str, *, root: str | None = None) -> None:
     """Delete a sweep that has no launcher and no jobs at work, with everything that its runs
     recorded. Checkpoints at a service stay there. If the process is killed, the deletion can be
     repeated. Raises `NotFound`, `EnvironmentFailure`."""
-    store = _store(sweep, root)
-    with holding_sweep(store, sweep, existing=True):
-        _require_rest(store, sweep)
-        clear(store, sweep)
-        _forget_environment(f"{store.root}/{sweep}")
+    folder = _existing(sweep, root)
+    with holding_sweep(folder, existing=True):
+        _require_rest(folder)
+        clear(folder)
+        _forget_environment(folder.address)
 
 
-def clear(store: Store, sweep: str) -> None:
+def clear(folder: SweepFolder) -> None:
     """Remove the files of a sweep, and its folders. The files of its lock stay: whoever holds it
     removes them when it lets go. Raises `StoreError`."""
     last: dict[str, list[str]] = {name: [] for name in _LAST}
     first: list[str] = []
-    for path in store.names(sweep):
-        below = path.removeprefix(f"{sweep}/").partition("/")[0]
-        if not is_of_lock(store, path):
+    for path in folder.store.names(folder.name):
+        below = path.removeprefix(f"{folder.name}/").partition("/")[0]
+        if not is_of_lock(folder.store, path):
             last.get(below, first).append(path)
     for paths in (first, *last.values()):
-        store.remove(paths)
-    top = store.local_path(sweep)
+        folder.store.remove(paths)
+    top = folder.store.local_path(folder.name)
     if top is not None:
         _remove_folders(top)
 
 
-def _store(sweep: str, root: str | None) -> Store:
-    """The store of an existing sweep. Raises `NotFound`."""
+def _existing(sweep: str, root: str | None) -> SweepFolder:
+    """The folder of an existing sweep. Raises `NotFound`."""
     store = open_store(root or default_root())
+    folder = SweepFolder(store, sweep)
     if sweep not in find_sweeps(store):
-        read_plan(store, sweep)  # its error lists the existing sweeps
+        folder.read_plan()  # its error lists the existing sweeps
         raise NotFound(f"no sweep {sweep!r} in {store.root}")
-    return store
+    return folder
 
 
-def _require_rest(store: Store, sweep: str) -> None:
+def _require_rest(folder: SweepFolder) -> None:
     """Raise `EnvironmentFailure` while jobs of a sweep may be at work."""
-    at_work = sum(fold_events(events).at_work for events in read_events(store, sweep).values())
+    at_work = sum(fold_events(events).at_work for events in folder.read_events().values())
     if at_work:
         raise EnvironmentFailure(
-            f"{plural(at_work, 'run')} of {sweep!r} at work: "
-            f"`{hint('cancel', sweep, root=store.root)}` stops them"
+            f"{plural(at_work, 'run')} of {folder.name!r} at work: "
+            f"`{hint('cancel', folder.name, root=folder.store.root)}` stops them"
         )
 
 

@@ -25,7 +25,7 @@ from sweeper.model.states import State, fold, is_finished
 from sweeper.pausing import Steered, parallel, pause, resume, stop
 from sweeper.results.selectors import pick
 from sweeper.results.waiting import find_sweep, status, wait, wait_async
-from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.hint import hint
 from sweeper.storage.requests import (
     Happened,
@@ -35,7 +35,6 @@ from sweeper.storage.requests import (
     request_retry,
 )
 from sweeper.storage.sweep_requests import ask_cancel, forget
-from sweeper.storage.sweeps import read_events, read_observations, read_plan, service_of
 
 if TYPE_CHECKING:
     from sweeper.launcher.launching import Ready
@@ -92,7 +91,7 @@ def cancel(
     found = find_sweep(sweep, root)
     ids = [run.id for run in pick(found.runs, runs, state, where)]
     whole = not (runs or state or where)
-    return cancel_runs(found.store, found.name, ids, whole=whole, tell=tell)
+    return cancel_runs(found.folder, ids, whole=whole, tell=tell)
 
 
 def retry(
@@ -116,8 +115,7 @@ def retry(
 
 
 def cancel_runs(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     runs: Sequence[str],
     *,
     whole: bool = False,
@@ -129,47 +127,47 @@ def cancel_runs(
     on record."""
     from sweeper.storage.lock import holding_sweep, is_held
 
-    plan = read_plan(store, sweep)
-    _tell_damaged(store, sweep, tell)
+    plan = folder.read_plan()
+    _tell_damaged(folder, tell)
     retries = _retries(plan)
     if whole and plan.stages:
-        ask_cancel(store, sweep)
-        plan = read_plan(store, sweep)
+        ask_cancel(folder)
+        plan = folder.read_plan()
         retries = _retries(plan)
         now = (run.id for run in plan.runs if not run.retired)
         runs = list(dict.fromkeys([*runs, *now]))  # add runs that are new since they were listed
-    events = read_events(store, sweep)
+    events = folder.read_events()
     requests = {
-        run: request_cancel(store, sweep, run, events.get(run, set()), retries[run]) for run in runs
+        run: request_cancel(folder, run, events.get(run, set()), retries[run]) for run in runs
     }
     seconds = max(part.launch.grace_s for part in plan.parts) + _STOP_SECONDS
     deadline = time.monotonic() + seconds
     last_count = 0
-    while left := _at_work(store, sweep, requests, retries):
+    while left := _at_work(folder, requests, retries):
         if len(left) != last_count:
             tell(f"waiting for {plural(len(left), 'run')} to stop")
             last_count = len(left)
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
-                f"{len(left)} runs of {sweep!r} are still at work after {seconds:g} s; they are "
-                "asked to stop: see "
-                f"`{hint('status', sweep, root=store.root)}`"
+                f"{len(left)} runs of {folder.name!r} are still at work after {seconds:g} s; they "
+                "are asked to stop: see "
+                f"`{hint('status', folder.name, root=folder.store.root)}`"
             )
-        if not is_held(store, sweep):
-            with suppress(AnotherLauncher), holding_sweep(store, sweep, existing=True):
-                _stop(store, sweep, requests, retries, deadline, tell)
+        if not is_held(folder):
+            with suppress(AnotherLauncher), holding_sweep(folder, existing=True):
+                _stop(folder, requests, retries, deadline, tell)
         time.sleep(_POLL_SECONDS)
-    if not is_held(store, sweep):
-        with suppress(AnotherLauncher), holding_sweep(store, sweep, existing=True):
-            _forget_environment(store, sweep)
-    events = read_events(store, sweep)
+    if not is_held(folder):
+        with suppress(AnotherLauncher), holding_sweep(folder, existing=True):
+            _forget_environment(folder)
+    events = folder.read_events()
     return [_outcome(request, events.get(run, set())) for run, request in requests.items()]
 
 
-def _tell_damaged(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
+def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
     """Report a damaged record of the last launch, which is not needed to stop runs."""
     try:
-        service_of(store, sweep)
+        folder.read_service()
     except Damaged as error:
         tell(f"{error}; runs are stopped without it, and their environment is left to `sweeper gc`")
     except (NotFound, StoreError):
@@ -182,8 +180,7 @@ def _retries(plan: Plan) -> dict[str, int]:
 
 
 def _stop(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     runs: Collection[str],
     retries: Mapping[str, int],
     deadline: float,
@@ -195,20 +192,20 @@ def _stop(
     from sweeper.scheduler.context import Context
     from sweeper.scheduler.loop import Scheduler
 
-    folder, plan = f"{store.root}/{sweep}", read_plan(store, sweep)
-    _refuse_addresses(plan, folder)
-    backends = open_places(plan.launch, sweep, folder, some=True)
-    moved = moved_from(store, sweep, plan, located(backends))
+    plan = folder.read_plan()
+    _refuse_addresses(plan, folder.address)
+    backends = open_places(plan.launch, folder.name, folder.address, some=True)
+    moved = moved_from(folder, plan, located(backends))
     if moved is not None:
         tell(f"the jobs are at {moved}, out of reach from here: each ends once its worker sees it")
-    scheduler = Scheduler(Context(store, sweep, backends), starting=False)
+    scheduler = Scheduler(Context(folder, backends), starting=False)
     last_unreachable: str | None = None
     while time.monotonic() < deadline:
         summary = scheduler.step()
         if summary.unreachable is not None and summary.unreachable != last_unreachable:
             tell(f"waiting: {summary.unreachable}")
         last_unreachable = summary.unreachable
-        if not _at_work(store, sweep, runs, retries):
+        if not _at_work(folder, runs, retries):
             return
         time.sleep(_POLL_SECONDS)
 
@@ -228,33 +225,31 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
         )
 
 
-def _forget_environment(store: Store, sweep: str) -> None:
+def _forget_environment(folder: SweepFolder) -> None:
     """Remove the environment of runs if none needs it any more: no run is at work, and no launcher
     will start one, including a launcher that is just starting."""
     from sweeper.scheduler import environment
 
-    events = read_events(store, sweep)
-    plan = read_plan(store, sweep)
+    events = folder.read_events()
+    plan = folder.read_plan()
     for run in plan.runs:
         happened, retries = events.get(run.id, set()), plan.retries_of(run.stage)
         if fold(happened).at_work or not is_finished(happened, retries, retired=run.retired):
             return
-    if environment.is_needed_later(store, sweep):
+    if environment.is_needed_later(folder):
         return
     with suppress(NotFound, StoreError):  # `gc` removes it
-        environment.forget(service_of(store, sweep).env_file, f"{store.root}/{sweep}")
+        environment.forget(folder.read_service().env_file, folder.address)
 
 
-def _at_work(
-    store: Store, sweep: str, runs: Iterable[str], retries: Mapping[str, int]
-) -> list[str]:
+def _at_work(folder: SweepFolder, runs: Iterable[str], retries: Mapping[str, int]) -> list[str]:
     """Those of `runs` that may be at work. Repeats the cancel requests, since a launcher may have
     granted another attempt just when the request was made."""
-    events = read_events(store, sweep)
+    events = folder.read_events()
     left: list[str] = []
     for run in runs:
         happened = events.get(run, set())
-        request_cancel(store, sweep, run, happened, retries[run])
+        request_cancel(folder, run, happened, retries[run])
         if fold(happened).at_work:
             left.append(run)
     return left
@@ -305,7 +300,7 @@ def retry_runs(
 
     asked = request_retries(sweep, runs, succeeded=succeeded)
     if asked.again and not take_up(sweep, tell):
-        resume(sweep.store, sweep.name, wait=False, known=asked.ready, tell=tell)
+        resume(sweep.folder, wait=False, known=asked.ready, tell=tell)
     return asked.done
 
 
@@ -335,18 +330,18 @@ def request_retries(
     from sweeper.launcher.trust import refuse
     from sweeper.storage.lock import is_held
 
-    store, events = sweep.store, read_events(sweep.store, sweep.name)
+    folder = sweep.folder
+    events = folder.read_events()
     happened = {run: events.get(run, set()) for run in runs}
     asked = (asked_again(run, found, succeeded=succeeded) for run, found in happened.items())
     wanted = any(request.asked for request in asked)
     checked: Ready | None = None
     if wanted:
-        forget(store, sweep.name, "cancel")  # first, so that readers of the retry find it gone
-    if wanted and not is_held(store, sweep.name):
-        checked = ready(store, sweep.name, agree or refuse)
+        forget(folder, "cancel")  # first, so that readers of the retry find it gone
+    if wanted and not is_held(folder):
+        checked = ready(folder, agree or refuse)
     done = [
-        request_retry(store, sweep.name, run, found, succeeded=succeeded)
-        for run, found in happened.items()
+        request_retry(folder, run, found, succeeded=succeeded) for run, found in happened.items()
     ]
     return RetryRequests(done, checked)
 
@@ -356,7 +351,7 @@ def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> boo
     one. Reports to `tell` if the code has changed, and what it waits for. Raises
     `EnvironmentFailure` for a launcher that stays held back."""
     _tell_code(sweep, tell)
-    return _taken_up(sweep.store, sweep.name, tell)
+    return _taken_up(sweep.folder, tell)
 
 
 def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
@@ -372,7 +367,7 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     if not kept or not is_ours(sweep.plan.recorded):
         return
     values = hidden_values(secret_names(sweep.plan.secrets, sweep.plan.service))
-    if has_changed(sweep.store, sweep.plan, values):
+    if has_changed(sweep.folder, sweep.plan, values):
         tell(
             "the code has changed since the launch, and what is retried runs it as it was then; "
             "`sweeper launch` of the grid takes the new"
@@ -381,7 +376,7 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
         snapshot.relink(kept)
 
 
-def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: None) -> bool:
+def _taken_up(folder: SweepFolder, tell: Callable[[str], None] = lambda _: None) -> bool:
     """Whether a launcher is at work that will see the recorded requests. A launcher that is about
     to end may have looked before them. With a remote store the launcher may also be dead while its
     lease lasts, so only a heartbeat shows that it is at work. Waits for a launcher that starts
@@ -389,10 +384,10 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
     from sweeper.storage.lock import is_alive, is_held
 
     began, is_told = time.monotonic(), False
-    while is_held(store, sweep):
+    while is_held(folder):
         waited = time.monotonic() - began
-        if waited > _TAKE_OVER_SECONDS and is_alive(store, sweep, began):
-            observed = read_observations(store, sweep)
+        if waited > _TAKE_OVER_SECONDS and is_alive(folder, began):
+            observed = folder.read_observations()
             if not observed.starting:
                 if not is_told:
                     tell("waiting for a `sweeper cancel` that is at work on the sweep")
@@ -401,11 +396,11 @@ def _taken_up(store: Store, sweep: str, tell: Callable[[str], None] = lambda _: 
                 return True  # the user who paused it can resume it
             elif waited > _HELD_SECONDS:
                 raise EnvironmentFailure(
-                    f"the launcher at work on {sweep!r} starts nothing ({held_of(observed)}): "
-                    "type it again when that launcher has ended"
+                    f"the launcher at work on {folder.name!r} starts nothing "
+                    f"({held_of(observed)}): type it again when that launcher has ended"
                 )
         elif waited > _TAKE_OVER_SECONDS and not is_told:
             tell("waiting for a launcher that gives no sign of life: its lease is about to run out")
             is_told = True
-        time.sleep(0.1 if not store.is_remote else _POLL_SECONDS)
+        time.sleep(0.1 if not folder.store.is_remote else _POLL_SECONDS)
     return False

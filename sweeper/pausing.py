@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
 from sweeper.model.states import fold, is_finished
 from sweeper.storage import sweep_requests
-from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.hint import hint
 from sweeper.storage.opening import default_root, open_store
-from sweeper.storage.sweeps import read_events, read_plan
 
 if TYPE_CHECKING:
     from sweeper.launcher.trust import Agree
@@ -44,15 +43,15 @@ def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered
     asked to stop, with a checkpoint if they can, and continue from it later. A pause outlives its
     launcher. With `runs`, a launcher is started if none is at work to stop them. Raises `NotFound`,
     `StoreError`, and, if it starts a launcher, as `launch` does."""
-    store = _store(sweep, root)
-    before = sweep_requests.asked_pause(store, sweep)
-    sweep_requests.ask_pause(store, sweep, on=True, runs=runs)
+    folder = _existing(sweep, root)
+    before = sweep_requests.asked_pause(folder)
+    sweep_requests.ask_pause(folder, on=True, runs=runs)
     changed = before is None or before.runs != runs
-    at_work = any(fold(events).at_work for events in read_events(store, sweep).values())
-    if runs and at_work and not _has_launcher(store, sweep):
+    at_work = any(fold(events).at_work for events in folder.read_events().values())
+    if runs and at_work and not _has_launcher(folder):
         with suppress(AnotherLauncher):  # another process was faster
-            return _start_launcher(store, sweep)._replace(changed=changed)
-    return Steered(sweep, _has_launcher(store, sweep), changed=changed)
+            return _start_launcher(folder)._replace(changed=changed)
+    return Steered(sweep, _has_launcher(folder), changed=changed)
 
 
 def resume(
@@ -65,16 +64,16 @@ def resume(
     """Continue a sweep that was paused, or whose launcher has ended. If no launcher is at work and
     anything is left to do, starts a detached one. `tell` is informed if the record of the last
     launch is damaged. Raises as `launch` does."""
-    store = _store(sweep, root)
-    was_paused = sweep_requests.asked_pause(store, sweep) is not None
-    if not _has_launcher(store, sweep):
-        if _is_over(store, sweep):
-            sweep_requests.forget(store, sweep, "pause")
+    folder = _existing(sweep, root)
+    was_paused = sweep_requests.asked_pause(folder) is not None
+    if not _has_launcher(folder):
+        if _is_over(folder):
+            sweep_requests.forget(folder, "pause")
             return Steered(sweep, False, changed=False)
         with suppress(AnotherLauncher):  # another process was faster
-            return _start_launcher(store, sweep, agree, tell, goes_on=True)
+            return _start_launcher(folder, agree, tell, goes_on=True)
     if was_paused:
-        sweep_requests.ask_pause(store, sweep, on=False)
+        sweep_requests.ask_pause(folder, on=False)
     return Steered(sweep, True, changed=was_paused)
 
 
@@ -84,11 +83,11 @@ def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
     `StoreError`."""
     if not 1 <= jobs <= _MOST:
         raise UsageError(f"{jobs} jobs at once: write a number from 1 to {_MOST}")
-    store = _store(sweep, root)
-    before = sweep_requests.asked_parallel(store, sweep)
-    sweep_requests.ask_parallel(store, sweep, jobs)
-    changed = jobs != (before or read_plan(store, sweep).launch.max_parallel)
-    return Steered(sweep, _has_launcher(store, sweep), changed=changed)
+    folder = _existing(sweep, root)
+    before = sweep_requests.asked_parallel(folder)
+    sweep_requests.ask_parallel(folder, jobs)
+    changed = jobs != (before or folder.read_plan().launch.max_parallel)
+    return Steered(sweep, _has_launcher(folder), changed=changed)
 
 
 def stop(
@@ -97,42 +96,42 @@ def stop(
     """Stop the launcher of a sweep, and wait until it has ended. Running runs continue, and no new
     ones start until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure` if
     the launcher does not end."""
-    store = _store(sweep, root)
-    if not _has_launcher(store, sweep):
+    folder = _existing(sweep, root)
+    if not _has_launcher(folder):
         return Steered(sweep, False, changed=False)
-    sweep_requests.ask_stop(store, sweep)
+    sweep_requests.ask_stop(folder)
     now = time.monotonic()
     deadline, tell_at = now + _STOP_SECONDS, now + 2.0
-    while _has_launcher(store, sweep):
+    while _has_launcher(folder):
         if time.monotonic() > deadline:
             raise EnvironmentFailure(
                 f"the launcher of {sweep!r} has not ended after {_STOP_SECONDS:g} s; it is asked "
-                f"to: see `{hint('status', sweep, root=store.root)}`"
+                f"to: see `{hint('status', sweep, root=folder.store.root)}`"
             )
         if tell_at < time.monotonic():
             tell("waiting for the launcher to end")
             tell_at = deadline  # report only once
-        time.sleep(_REMOTE_POLL_SECONDS if store.is_remote else _POLL_SECONDS)
-    sweep_requests.forget(store, sweep, "stop")
+        time.sleep(_REMOTE_POLL_SECONDS if folder.store.is_remote else _POLL_SECONDS)
+    sweep_requests.forget(folder, "stop")
     return Steered(sweep, False)
 
 
-def _store(sweep: str, root: str | None) -> Store:
-    """The store of an existing sweep. Raises `NotFound`."""
-    store = open_store(root or default_root())
-    read_plan(store, sweep)
-    return store
+def _existing(sweep: str, root: str | None) -> SweepFolder:
+    """The folder of an existing sweep. Raises `NotFound`."""
+    folder = SweepFolder(open_store(root or default_root()), sweep)
+    folder.read_plan()
+    return folder
 
 
-def _has_launcher(store: Store, sweep: str) -> bool:
+def _has_launcher(folder: SweepFolder) -> bool:
     from sweeper.storage.lock import is_held
 
-    return is_held(store, sweep)
+    return is_held(folder)
 
 
-def _is_over(store: Store, sweep: str) -> bool:
+def _is_over(folder: SweepFolder) -> bool:
     """Whether no run of a sweep is at work or left to start."""
-    plan, events = read_plan(store, sweep), read_events(store, sweep)
+    plan, events = folder.read_plan(), folder.read_events()
     return all(
         is_finished(events.get(run.id, set()), plan.retries_of(run.stage), retired=run.retired)
         for run in plan.runs
@@ -140,8 +139,7 @@ def _is_over(store: Store, sweep: str) -> bool:
 
 
 def _start_launcher(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     agree: "Agree | None" = None,
     tell: Callable[[str], None] = lambda _: None,
     *,
@@ -151,8 +149,8 @@ def _start_launcher(
     from sweeper.launcher import launching
     from sweeper.launcher.trust import refuse
 
-    ready = launching.ready(store, sweep, agree or refuse)
+    ready = launching.ready(folder, agree or refuse)
     if goes_on:
-        sweep_requests.ask_pause(store, sweep, on=False)
-    launching.resume(store, sweep, wait=False, known=ready, tell=tell)
-    return Steered(sweep, True, started=True)
+        sweep_requests.ask_pause(folder, on=False)
+    launching.resume(folder, wait=False, known=ready, tell=tell)
+    return Steered(folder.name, True, started=True)

@@ -30,17 +30,10 @@ from sweeper.recipe.reference import RunProcess, find_python, inspect
 from sweeper.scheduler.outcomes import last_words
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout, token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.opening import open_store
 from sweeper.storage.requests import request_cancel
 from sweeper.storage.sweep_requests import ask_stop
-from sweeper.storage.sweeps import (
-    read_events,
-    read_observations,
-    read_outcome,
-    read_plan,
-    read_states,
-)
 
 __all__ = ["Step", "TrialRequest", "try_out"]
 
@@ -169,7 +162,7 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
             if not root:  # it has just begun
                 continue
             try:
-                _remove(open_store(root), name)
+                _remove(SweepFolder(open_store(root), name))
             except SweeperError as error:
                 tell(Step("left", None, f"{name} in {root}, of an earlier try: {error}"))
             else:
@@ -177,7 +170,7 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
                 tell(Step("removed", None, f"{name} from {root}, which an earlier try left"))
 
 
-def _remove(store: Store, name: str) -> None:
+def _remove(folder: SweepFolder) -> None:
     """Stop a trial's job, and remove its sweep and the backend's records of it. Raises
     `EnvironmentFailure` if the job cannot be stopped."""
     from sweeper.annotations import clear, delete
@@ -185,21 +178,20 @@ def _remove(store: Store, name: str) -> None:
     from sweeper.scheduler.environment import env_file, forget
     from sweeper.storage.lock import holding_sweep
 
-    folder = f"{store.root}/{name}"
     try:
-        plan = read_plan(store, name)
+        plan = folder.read_plan()
     except NotFound:  # nothing was submitted
-        with holding_sweep(store, name):
-            clear(store, name)
-        forget(env_file(folder), folder)
+        with holding_sweep(folder):
+            clear(folder)
+        forget(env_file(folder.address), folder.address)
         return
     run = plan.runs[0].id
-    cancel_runs(store, name, [run])
-    attempts = max(1, read_states(store, name)[run].opened)
-    place = open_places(plan.launch, name, folder)[plan.launch.backend]
+    cancel_runs(folder, [run])
+    attempts = max(1, folder.read_states()[run].opened)
+    place = open_places(plan.launch, folder.name, folder.address)[plan.launch.backend]
     with suppress(EnvironmentFailure):  # the backend forgets it later by itself
         place.forget([token(run, number + 1) for number in range(attempts)])
-    delete(name, root=store.root)
+    delete(folder.name, root=folder.store.root)
 
 
 def _plan(request: TrialRequest) -> Plan:
@@ -238,7 +230,8 @@ class _Trial:
     def __init__(
         self, store: Store, plan: Plan, timeout: float, tell: Callable[[Step], None]
     ) -> None:
-        self._store, self._plan, self._timeout, self._tell = store, plan, timeout, tell
+        self._folder = SweepFolder(store, plan.name)
+        self._plan, self._timeout, self._tell = plan, timeout, tell
         self._run, self._place = plan.runs[0].id, plan.launch.backend
         self._seen: dict[State, float] = {}
         self._begun, self._attempt = 0.0, 1
@@ -255,7 +248,7 @@ class _Trial:
             os.makedirs(paths.trials(), mode=0o700, exist_ok=True)
             self._note = open(path, "x", encoding="utf-8")  # noqa: SIM115 - until it is removed
             fcntl.flock(self._note, fcntl.LOCK_EX)
-            self._note.write(self._store.root)
+            self._note.write(self._folder.store.root)
             self._note.flush()
         except OSError as error:
             raise EnvironmentFailure(f"{path}: {error.strerror}") from error
@@ -268,13 +261,14 @@ class _Trial:
         limit.start()
         try:
             told = User(notify=self._notify)
-            launch_plan(LaunchRequest(self._plan, self._store.root), told)
+            launch_plan(LaunchRequest(self._plan, self._folder.store.root), told)
         finally:
             self._over.set()
             limit.join()
         ended = time.monotonic()
-        state = read_states(self._store, self._plan.name)[self._run]
-        outcome = read_outcome(self._store, self._plan.name, self._run, state)
+        folder = self._folder
+        state = folder.read_states()[self._run]
+        outcome = folder.read_outcome(self._run, state)
         self._attempt = max(1, state.opened)
         ran = outcome.wall_s or 0.0
         submitted = self._seen.get(State.SUBMITTED, self._begun)
@@ -293,18 +287,18 @@ class _Trial:
     def check(self) -> None:
         """Check the job's report. Raises `EnvironmentFailure` if the report is missing, or if code
         or a secret did not reach the job."""
-        layout = Layout(self._plan.name)
-        path = f"{layout.log_path(self._run, self._attempt)}/{_FILE}"
+        folder, store = self._folder, self._folder.store
+        path = f"{folder.log_path(self._run, self._attempt)}/{_FILE}"
         try:
-            told: _Told = json.loads(self._store.read(path))
+            told: _Told = json.loads(store.read(path))
         except (NotFound, ValueError) as error:
             raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
         self._tell(Step("store", None, f"has what the job wrote, by Python {told['version']}"))
-        kept = read_plan(self._store, self._plan.name).snapshot
+        kept = folder.read_plan().snapshot
         if kept is None:
             self._tell(Step("code", None, "no git checkout here: no copy travels"))
         else:
-            lacks = _names(self._store.read(kept.archive), kept.cwd) - set(told["there"])
+            lacks = _names(store.read(kept.archive), kept.cwd) - set(told["there"])
             if lacks:
                 some = ", ".join(sorted(lacks)[:3])
                 raise EnvironmentFailure(f"{self._place}: of the code the job lacks {some}")
@@ -318,14 +312,15 @@ class _Trial:
     def remove(self) -> None:
         """Remove the trial's sweep and note file. Raises `EnvironmentFailure` if it cannot."""
         begun = time.monotonic()
-        made = self._store.exists(Layout(self._plan.name).plan)
+        folder = self._folder
+        made = folder.store.exists(folder.plan)
         with self._note or nullcontext():  # if removal fails, the next trial tries again
-            _remove(self._store, self._plan.name)
+            _remove(folder)
             if self._note is not None:
                 with suppress(OSError):
                     os.unlink(self._note.name)
         if made:
-            found = f"{self._plan.name} from {self._store.root}"
+            found = f"{self._plan.name} from {folder.store.root}"
             self._tell(Step("removed", time.monotonic() - begun, found))
 
     def _notify(self, summary: Summary) -> None:
@@ -342,34 +337,33 @@ class _Trial:
         without it."""
         if self._over.wait(self._timeout):
             return
-        store, name = self._store, self._plan.name
         what = "has not ended" if State.RUNNING in self._seen else "has not begun"
         self._late = f"{self._place}: the job {what} after {self._timeout:g} s{self._waits_for()}"
         deadline = time.monotonic() + _STOP_SECONDS
+        folder = self._folder
         while not self._over.wait(1.0):
             with suppress(NotFound, StoreError):
-                read_plan(store, name)  # until then there is nothing that could be cancelled
-                happened = read_events(store, name).get(self._run, set())
-                request_cancel(store, name, self._run, happened, 0)
+                folder.read_plan()  # until then there is nothing that could be cancelled
+                happened = folder.read_events().get(self._run, set())
+                request_cancel(folder, self._run, happened, 0)
                 if time.monotonic() > deadline:
-                    ask_stop(store, name)
+                    ask_stop(folder)
 
     def _waits_for(self) -> str:
         """The reason why the job waits, if the launcher knows one."""
         why = self._unreachable
         with suppress(NotFound, StoreError):
-            seen = read_observations(self._store, self._plan.name).observed.get(self._run)
+            seen = self._folder.read_observations().observed.get(self._run)
             why = why or (seen and seen.reason)
         return f": {why}" if why else ""
 
     def _last_line(self) -> str:
         """The last line that the job printed; empty if there is none."""
-        layout = Layout(self._plan.name)
+        folder = self._folder
         with suppress(NotFound, StoreError):
-            return last_line(self._store.read(layout.log(self._run, self._attempt)))
+            return last_line(folder.store.read(folder.log(self._run, self._attempt)))
         with suppress(EnvironmentFailure):
-            name = self._plan.name
-            opened = open_places(self._plan.launch, name, f"{self._store.root}/{name}")
+            opened = open_places(self._plan.launch, folder.name, folder.address)
             return last_words(opened[self._place], token(self._run, self._attempt))
         return ""
 

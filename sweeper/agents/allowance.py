@@ -19,9 +19,8 @@ from sweeper.errors import NotFound, UsageError
 from sweeper.model.document_reader import SCHEMA, Part
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as, timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.sweep_requests import user
-from sweeper.storage.sweeps import identity
 
 __all__ = [
     "LIMITS",
@@ -101,8 +100,7 @@ def read_limits(text: str | None) -> Limits:
 
 
 def reserve(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     runs: Sequence[str],
     budget: Mapping[str, float],
     life: str | None = None,
@@ -110,8 +108,8 @@ def reserve(
     """Record a launch before it starts. `life` is the sweep's identity, if there is a sweep yet.
     Raises `StoreError`."""
     path = f"{_FOLDER}/{time.time_ns():019}-{os.urandom(4).hex()}.json"
-    entry = Entry(path, sweep, tuple(runs), budget, life or path)
-    store.create(path, _encoded(entry))
+    entry = Entry(path, folder.name, tuple(runs), budget, life or path)
+    folder.store.create(path, _encoded(entry))
     return entry
 
 
@@ -156,10 +154,11 @@ def entries(store: Store) -> list[Entry]:
 def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]:
     """Return the launches of the sweep that has this name now, and not of removed ones that had it;
     empty if there is none. Raises `StoreError`."""
-    if not store.exists(Layout(sweep).plan):
+    folder = SweepFolder(store, sweep)
+    if not store.exists(folder.plan):
         return []
     mine = [entry for entry in recorded if entry.sweep == sweep]
-    now = identity(store, sweep)
+    now = folder.read_identity()
     if now is not None and any(entry.life == now for entry in mine):
         return [entry for entry in mine if entry.life == now]
     # The server was killed before it could confirm its last launch.
@@ -179,13 +178,15 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
         for mine in filter(None, (now, *gone.values())):
             runs += len({run for entry in mine for run in entry.runs})
             caps = {key: max(entry.budget.get(key, 0.0) for entry in mine) for key in sums}
-            spent, over = _spent(store, sweep) if mine is now else (dict.fromkeys(sums, 0.0), False)
+            spent, over = dict.fromkeys(sums, 0.0), False
+            if mine is now:
+                spent, over = _spent(SweepFolder(store, sweep))
             for key in sums:
                 sums[key] += spent[key] if over else max(spent[key], caps[key])
     return Used(runs, **sums)
 
 
-def _spent(store: Store, sweep: str) -> tuple[dict[str, float], bool]:
+def _spent(folder: SweepFolder) -> tuple[dict[str, float], bool]:
     """Return what a sweep has used, and whether it is finished."""
     from sweeper import prices
     from sweeper.results.costs import spent, together
@@ -193,7 +194,7 @@ def _spent(store: Store, sweep: str) -> tuple[dict[str, float], bool]:
     from sweeper.results.sweeps import Sweep
 
     try:
-        found = Sweep(store, sweep)
+        found = Sweep(folder)
     except NotFound:
         return {"tokens": 0.0, "usd": 0.0, "hours": 0.0}, False
     table = prices.load()

@@ -10,7 +10,7 @@ from sweeper.grid.extends import MAX_EXTENDS, read_text
 from sweeper.model.plan import Plan
 from sweeper.model.states import State
 from sweeper.storage.base import Store
-from sweeper.storage.sweeps import find_sweeps, read_plan, read_states
+from sweeper.storage.folder import SweepFolder, find_sweeps
 
 __all__ = ["Recorded", "find_below", "find_grid", "grid_names", "planned_for", "recorded_elsewhere"]
 
@@ -96,9 +96,10 @@ def recorded_elsewhere(store: Store, plan: Plan) -> dict[str, Recorded]:
     for sweep in find_sweeps(store):
         if sweep == plan.name or not wanted.keys() - found.keys():
             continue
-        states = read_states(store, sweep)
+        folder = SweepFolder(store, sweep)
+        states = folder.read_states()
         done = {run for run, state in states.items() if state.state is State.SUCCEEDED}
-        for run in read_plan(store, sweep).runs if done & wanted.keys() else ():
+        for run in folder.read_plan().runs if done & wanted.keys() else ():
             if run.id in done and run.id in wanted:
                 found.setdefault(run.id, Recorded(run.id, sweep, run.name))
     return found

@@ -208,7 +208,7 @@ def _mark_of(sweep: Sweep) -> str:
     from sweeper.monitor import names
 
     happened = sorted((run, sorted(map(str, events))) for run, events in sweep.events.items())
-    told = repr((happened, len(names(sweep.store, sweep.layout)), len(sweep.runs)))
+    told = repr((happened, len(names(sweep.folder)), len(sweep.runs)))
     return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
 
 

@@ -171,7 +171,7 @@ def _notes(workspace: Workspace, sweep: str) -> str:
     names = {run.id: run.name for run in found.runs}
     lines = [
         f"{note.time} {note.by}{f' on {run}' if run else ''}: {note.text}"
-        for run, note in marked(found.store, sweep, found.told).notes(names)
+        for run, note in marked(found.folder, found.told).notes(names)
     ]
     return f"{NOTICE}\n\n{Marker().mark(chr(10).join(lines), _LONGEST)}"
 

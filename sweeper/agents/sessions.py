@@ -28,7 +28,7 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.storage.documents import encode, read_json, timestamp
-from sweeper.storage.sweeps import read_plan
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["FILES", "Grading", "Kind", "Service", "Session", "Sessions", "Spec"]
 
@@ -145,7 +145,7 @@ class Sessions:
 
     def _recorded(self, sweep: str) -> Plan | None:
         try:
-            found = read_plan(self._store, sweep)
+            found = SweepFolder(self._store, sweep).read_plan()
         except NotFound:
             return None
         self._workspace.require_ours(sweep)
@@ -203,7 +203,7 @@ class Sessions:
         """Find a session by the name of its run. Raises `NotFound`, and `UsageError` for a run
         that is no session."""
         run = self._workspace.registry.run(reference)
-        plan = read_plan(self._store, run.sweep)
+        plan = SweepFolder(self._store, run.sweep).read_plan()
         kinds: dict[str | None, Kind] = {_RECIPES["sft"]: "sft", _RECIPES["grpo"]: "grpo"}
         kind = kinds.get(plan.recipe.module)
         if kind is None or not isinstance(run, SweepRun):
@@ -227,18 +227,19 @@ class Sessions:
                 "alike, with the tokens, usd or hours that it may use more; it does then what was "
                 "ordered"
             )
-        if not read_status(Sweep(self._store, now.run.sweep)).launcher:
+        folder = SweepFolder(self._store, now.run.sweep)
+        if not read_status(Sweep(folder)).launcher:
             from sweeper.launcher.launching import resume
 
             with suppress(AnotherLauncher):
-                resume(self._store, now.run.sweep, wait=False)
+                resume(folder, wait=False)
         return now
 
     def _held_reason(self, session: Session) -> str | None:
         """Return why the last launcher ended although the session is not over, or None."""
         if session.run.is_finished:
             return None
-        found = read_status(Sweep(self._store, session.run.sweep))
+        found = read_status(Sweep(session.run.sweep_folder))
         return None if found.launcher else found.held
 
     def last(self, session: Session) -> int:

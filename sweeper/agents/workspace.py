@@ -12,10 +12,10 @@ from sweeper.errors import NotFound, SweeperError, UsageError
 from sweeper.launcher.launch_preview import LaunchPreview, survey
 from sweeper.model.plan import Budget, Plan, Run
 from sweeper.results.registry import Registry
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
 from sweeper.storage.requests import Requested
 from sweeper.storage.sweep_requests import user
-from sweeper.storage.sweeps import ensure_identity, read_plan, read_states
 
 __all__ = ["GridPreview", "Workspace"]
 
@@ -74,7 +74,7 @@ class Workspace:
 
     def _recorded(self, sweep: str) -> set[str]:
         try:
-            return {run.id for run in read_plan(self.store, sweep).runs}
+            return {run.id for run in SweepFolder(self.store, sweep).read_plan().runs}
         except NotFound:
             return set()
 
@@ -90,6 +90,7 @@ class Workspace:
                 "nothing may be launched: whoever starts this server sets how much, by --budget "
                 "(runs, tokens, usd, hours)"
             )
+        folder = SweepFolder(self.store, plan.name)
         with self._lock:
             recorded = allowance.entries(self.store)
             if self._recorded(plan.name):
@@ -102,14 +103,14 @@ class Workspace:
             caps = self._caps(preview, asked, left, len(new))
             budget = self._budget(plan, caps, mine)
             life = self._life(plan.name, mine)
-            entry = allowance.reserve(self.store, plan.name, new, budget, life)
+            entry = allowance.reserve(folder, new, budget, life)
             try:
                 self._recheck()
                 limits = Budget(budget.get("usd"), budget.get("tokens"), budget.get("hours"))
                 bounded = plan._replace(budget=limits) if caps else plan
                 launch_plan(LaunchRequest(bounded, self.root, wait=False), User())
                 if life is None:
-                    allowance.confirm(self.store, entry, ensure_identity(self.store, plan.name))
+                    allowance.confirm(self.store, entry, folder.ensure_identity())
             except SweeperError:
                 if not self._has_started(plan.name):
                     allowance.retract(self.store, entry)
@@ -121,7 +122,7 @@ class Workspace:
         that do not have it yet; None if there is no such sweep."""
         if not mine:
             return None
-        life = ensure_identity(self.store, sweep)
+        life = SweepFolder(self.store, sweep).ensure_identity()
         for entry in mine:
             if entry.life != life:
                 allowance.confirm(self.store, entry, life)
@@ -145,7 +146,8 @@ class Workspace:
             again = [f"{run} again {secrets.token_hex(4)}" for run in chosen]
             mine = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
             life = self._life(sweep, mine)
-            entry = allowance.reserve(self.store, sweep, again, {}, life) if again else None
+            folder = SweepFolder(self.store, sweep)
+            entry = allowance.reserve(folder, again, {}, life) if again else None
             try:
                 self._recheck()
                 return retry_runs(found, chosen)
@@ -226,7 +228,7 @@ class Workspace:
 
     def _has_started(self, sweep: str) -> bool:
         try:
-            return bool(read_states(self.store, sweep))
+            return bool(SweepFolder(self.store, sweep).read_states())
         except NotFound:
             return False
 

@@ -2,10 +2,8 @@
 and the folder alone does not distinguish them from jobs of the next sweep launched there."""
 
 import hashlib
-import os
 
-from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import ensure_identity, identity
+from sweeper.storage.folder import open_sweep
 
 __all__ = ["NOT_YET", "Identity"]
 
@@ -19,13 +17,12 @@ class Identity:
 
     def __init__(self, folder: str) -> None:
         self.mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
-        root, self._sweep = os.path.split(folder)
-        self._store = open_store(root)
+        self._folder = open_sweep(folder)
         self._known = ""
 
     def current(self) -> str:
         """Returns the identity; empty if nothing of the sweep was submitted yet."""
-        self._known = self._known or identity(self._store, self._sweep) or ""
+        self._known = self._known or self._folder.read_identity() or ""
         return self._known
 
     def preview(self) -> None:
@@ -35,5 +32,5 @@ class Identity:
 
     def ensure(self) -> str:
         """Returns the identity, and makes one if there is none."""
-        self._known = self._known or ensure_identity(self._store, self._sweep)
+        self._known = self._known or self._folder.ensure_identity()
         return self._known

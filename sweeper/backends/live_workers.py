@@ -16,7 +16,7 @@ import psutil
 from sweeper.errors import NoRoom, Unreachable
 from sweeper.limits import lacking
 from sweeper.storage import worker_lock
-from sweeper.storage.layout import Layout, attempt_of
+from sweeper.storage.folder import attempt_of, open_sweep
 
 __all__ = ["Workers"]
 
@@ -48,8 +48,8 @@ class Workers:
         return held | self.find(wanted - held).keys()
 
     def _job(self, token: str) -> str:
-        root, _, sweep = self._folder.rpartition("/")
-        return os.path.join(root, Layout(sweep).job(*attempt_of(token)))
+        folder = open_sweep(self._folder)
+        return os.path.join(folder.store.root, folder.job(*attempt_of(token)))
 
     def _look(self, wanted: set[str]) -> dict[str, psutil.Process]:
         """Searches the process table."""

@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
     sweep = registry.sweep(name or newest(registry))
     runs = pick(sweep.runs, names, arguments.state, arguments.where)
     attempts = {run.id: run.attempts for run in runs}
-    recorded = read(sweep.store, sweep.layout, told=sweep.unreadable)
+    recorded = read(sweep.folder, told=sweep.unreadable)
     found = [alarm for alarm in recorded if alarm.run in attempts]
     done = {alarm: _done(sweep, alarm) for alarm in found if alarm.actions}
     if arguments.json:
@@ -59,7 +59,7 @@ def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, objec
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:
     """Return the outcome of an alarm's actions; None while it is unknown."""
     try:
-        outcome = read_action(sweep.store, sweep.layout, alarm).outcome
+        outcome = read_action(sweep.folder, alarm).outcome
     except NotFound:
         return None
     except StoreError as error:

@@ -9,7 +9,6 @@ from sweeper.control import cancel_runs
 from sweeper.model.states import fold
 from sweeper.results.selectors import pick
 from sweeper.storage.documents import SCHEMA
-from sweeper.storage.sweeps import read_events
 from sweeper.terminal import print_json, say, warn
 
 __all__ = ["add_arguments", "run"]
@@ -30,8 +29,8 @@ def run(arguments: Namespace) -> int:
     names = {run.id: run.name for run in sweep.runs}
     whole = not (arguments.runs or arguments.state or arguments.where)
     ids = [run.id for run in runs]
-    done = cancel_runs(sweep.store, sweep.name, ids, whole=whole, tell=warn)
-    states = {run: fold(events) for run, events in read_events(sweep.store, sweep.name).items()}
+    done = cancel_runs(sweep.folder, ids, whole=whole, tell=warn)
+    states = {run: fold(events) for run, events in sweep.folder.read_events().items()}
     if arguments.json:
         found = [
             {

@@ -14,6 +14,7 @@ from argcomplete.shell_integration import shellcode
 
 from sweeper.errors import SweeperError
 from sweeper.sanitize import sanitize
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import default_root, open_store
 
 __all__ = ["Offers", "complete", "shell_code"]
@@ -71,7 +72,7 @@ def _keys(prefix: str, given: Namespace) -> Iterable[str]:
 
 
 def _sweeps(prefix: str, given: Namespace) -> Iterable[str]:
-    from sweeper.storage.sweeps import find_sweeps
+    from sweeper.storage.folder import find_sweeps
 
     del prefix
     return find_sweeps(open_store(given.root or default_root()))
@@ -79,24 +80,26 @@ def _sweeps(prefix: str, given: Namespace) -> Iterable[str]:
 
 def _runs(prefix: str, given: Namespace) -> Iterable[str]:
     """Return `sweep/`, and after the slash the names of its runs."""
-    from sweeper.storage.sweeps import read_plan
 
     sweep, slash, _ = prefix.partition("/")
     if not slash:
         return (f"{name}/" for name in _sweeps(prefix, given))
     store = open_store(given.root or default_root())
-    return (f"{sweep}/{run.name}" for run in read_plan(store, sweep).runs if not run.retired)
+    return (
+        f"{sweep}/{run.name}"
+        for run in SweepFolder(store, sweep).read_plan().runs
+        if not run.retired
+    )
 
 
 def _names(prefix: str, given: Namespace) -> Iterable[str]:
     """Return run names as `_runs` does, but without the sweep if one was typed before them."""
-    from sweeper.storage.sweeps import read_plan
 
     sweep: str | None = getattr(given, "sweep", None)
     if sweep is None:
         return _runs(prefix, given)
     store = open_store(given.root or default_root())
-    return (run.name for run in read_plan(store, sweep).runs if not run.retired)
+    return (run.name for run in SweepFolder(store, sweep).read_plan().runs if not run.retired)
 
 
 def _recipes(prefix: str, given: Namespace) -> Iterable[str]:
@@ -141,7 +144,9 @@ def _tags(prefix: str, given: Namespace) -> Iterable[str]:
     from sweeper.storage.marks import read_marks
 
     store = open_store(given.root or default_root())
-    marks = (mark for sweep in _sweeps(prefix, given) for mark in read_marks(store, sweep))
+    marks = (
+        mark for sweep in _sweeps(prefix, given) for mark in read_marks(SweepFolder(store, sweep))
+    )
     return sorted({mark.text for mark in marks if mark.kind == "tag"})
 
 

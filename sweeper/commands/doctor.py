@@ -24,6 +24,7 @@ from sweeper.fields.nodes import Problems
 from sweeper.grid import load_grid
 from sweeper.grid.notify import configured, require_variables
 from sweeper.model.launch import Launch
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.writable import probe
 from sweeper.terminal import print_json, print_table, say, warn
@@ -143,7 +144,7 @@ def _store(root: str) -> str:
     if store.is_remote:
         from sweeper.launcher.remote_recovery import check
 
-        check(store, ".doctor")
+        check(SweepFolder(store, ".doctor"))
         return f"{root}, creates exclusively, lists and reads"
     folder = nearest_folder(store.local_path("") or root)
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as place:

@@ -44,11 +44,11 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.rollouts import summary_files
 from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder, find_sweeps
 from sweeper.storage.hint import hint
 from sweeper.storage.local import refuse_links
 from sweeper.storage.lock import is_held
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import find_sweeps
 from sweeper.storage.worker_lock import is_held as is_used
 from sweeper.terminal import print_table, warn
 
@@ -223,8 +223,8 @@ def _logs_in_use(registry: Registry) -> set[str]:
     from sweeper.launcher.remote_recovery import launcher_log
 
     stores = [open_store(root) for root in registry.roots if "://" in root]
-    sweeps = [(store, name) for store in stores for name in find_sweeps(store)]
-    return {launcher_log(store, name) for store, name in sweeps if is_held(store, name)}
+    sweeps = [SweepFolder(store, name) for store in stores for name in find_sweeps(store)]
+    return {launcher_log(folder) for folder in sweeps if is_held(folder)}
 
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
@@ -293,7 +293,7 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
     well: set[str] = set()
     for run in runs:
         if isinstance(run, SweepRun) and run.state in _OVER:
-            folder = f"{run.store.root}/{run.sweep}"
+            folder = run.sweep_folder.address
             over.setdefault(folder, set()).add(run.id)
             stores[folder] = run.store
             if run.state is State.SUCCEEDED:
@@ -342,7 +342,7 @@ def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
     for root, spool, sweeps in spools(paths.home()):
         for sweep in sweeps:
             folder = os.path.join(spool.root, sweep)
-            living, dead = abandoned(spool, sweep)
+            living, dead = abandoned(SweepFolder(spool, sweep))
             if dead:
                 unsynced.append({"path": folder, "root": root, "sweep": sweep, "attempts": dead})
             elif not living and _touched(folder) < min(before, time.time() - _HOUR):

@@ -8,6 +8,7 @@ from sweeper.commands.output import with_status
 from sweeper.errors import NotFound, SweeperError
 from sweeper.labels import plural
 from sweeper.model.states import State, fold, is_finished
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.hint import hint
 from sweeper.storage.opening import default_root, open_store
 from sweeper.terminal import say, shortened, warn
@@ -49,11 +50,10 @@ def _run(arguments: Namespace) -> int:
     from sweeper.launcher.launch_preview import later_warnings
     from sweeper.launcher.launching import LaunchRequest, User
     from sweeper.launcher.plan_arguments import planned_by
-    from sweeper.storage.sweeps import with_chosen
 
     planned, store = planned_by(arguments), open_store(arguments.root or default_root())
     arguments.sweep = planned.name
-    planned = with_chosen(store, planned.name, planned)
+    planned = SweepFolder(store, planned.name).with_chosen(planned)
     service = [] if planned.service == "local" else service_warnings(planned)
     for warning in (*planned.warnings, *later_warnings(planned, store), *service):
         warn(f"warning: {warning}")
@@ -136,10 +136,9 @@ def _before(planned: "Plan", root: str) -> tuple[str, bool]:
 
 def _left_alone(root: str, planned: "Plan") -> int:
     """Count the runs that have failed and have no retry left."""
-    from sweeper.storage.sweeps import read_events
 
     try:
-        events = read_events(open_store(root), planned.name)
+        events = SweepFolder(open_store(root), planned.name).read_events()
     except NotFound:
         return 0  # never launched
     return sum(

@@ -25,6 +25,7 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.sources import Files
+from sweeper.storage.folder import SweepFolder
 from sweeper.terminal import warn
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ class _Reader:
         if any(run.state in OPEN for run in self._candidates):
             return True
         sweeps = {(run.root, run.sweep): run.store for run in self._candidates}
-        return any(is_held(store, sweep) for (_, sweep), store in sweeps.items())
+        return any(is_held(SweepFolder(store, sweep)) for (_, sweep), store in sweeps.items())
 
     def _warn_of_silence(self) -> None:
         runs = [tail.run for tail in self._tails.values()]
@@ -322,7 +323,7 @@ class _Backends:
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
         """Yield the lines that the backend has kept of an attempt."""
         from sweeper.backends import open_backend, options_of
-        from sweeper.storage.layout import token
+        from sweeper.storage.folder import token
 
         at = run.backend_of(attempt)
         place = (run.root, run.sweep, at)

@@ -4,7 +4,6 @@ import os
 
 from sweeper.errors import SweeperError
 from sweeper.results.runs import RecordedRun
-from sweeper.storage.sweeps import read_plan
 
 __all__ = ["BASIC", "MANY", "Colours", "assign"]
 
@@ -57,7 +56,7 @@ class Colours:
 
 def _ids(run: RecordedRun) -> list[str]:
     try:
-        ids = [planned.id for planned in read_plan(run.store, run.sweep).runs]
+        ids = [planned.id for planned in run.sweep_folder.read_plan().runs]
     except SweeperError:  # a folder that belongs to no sweep
         ids = []
     return ids if run.id in ids else [*ids, run.id]

@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
             f"nobody is to be told of {sweep.name}: `notify:` in its grid, or in your configuration"
         )
     # The settings name commands, servers and variables, and the folder may be anybody's too.
-    require(sweep.plan.recorded, f"{sweep.root}/{sweep.name}", agreeing(arguments))
+    require(sweep.plan.recorded, sweep.folder.address, agreeing(arguments))
     cwd = sweep.plan.recipe.cwd
     cwd = cwd if os.path.isdir(cwd or "") else None
     if arguments.test:
@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
         except Exception:  # noqa: BLE001 - the message goes out without it
             return None
 
-    sender = Sender(sweep.store, sweep.name, notify, dict(os.environ), verdict, cwd)
+    sender = Sender(sweep.folder, notify, dict(os.environ), verdict, cwd)
     found = deliver(sender, most=MOST_TRIES if arguments.quiet else 1)
     if arguments.quiet:
         return 0

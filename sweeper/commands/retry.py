@@ -69,9 +69,7 @@ def _run(arguments: Namespace) -> int:
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain or arguments.json) as notify:
             wait, known = arguments.wait, asked.ready
-            launched = resume(
-                sweep.store, sweep.name, wait=wait, notify=notify, known=known, tell=warn
-            )
+            launched = resume(sweep.folder, wait=wait, notify=notify, known=known, tell=warn)
     except KeyboardInterrupt:
         return tell_interrupted(sweep.name, sweep.root)
     if launched.summary is None:

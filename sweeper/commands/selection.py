@@ -83,7 +83,7 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
     choices = found
     if at_work and len(found) > 1:
         sweeps = [registry.sweep(name) for name in found]
-        choices = [one.name for one in sweeps if is_held(one.store, one.name)] or found
+        choices = [one.name for one in sweeps if is_held(one.folder)] or found
     if len(choices) > 1:
         named = ", ".join(choices[:_NAMED]) + (", ..." if len(choices) > _NAMED else "")
         raise UsageError(f"which sweep? There are {named}")

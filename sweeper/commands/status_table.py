@@ -187,5 +187,5 @@ def _seconds(sweep: "Sweep", run: "RecordedRun", record: RunRecord) -> float | N
 
     if record["state"] != "running":
         return record["wall_s"]
-    up = read_heartbeat(sweep.store, sweep.layout.heartbeat(run.id, run.attempts)).up_s
+    up = read_heartbeat(sweep.store, sweep.folder.heartbeat(run.id, run.attempts)).up_s
     return record["wall_s"] if up is None else (record["wall_s"] or 0.0) + up

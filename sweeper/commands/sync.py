@@ -6,7 +6,7 @@ from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure
 from sweeper.paths import home
 from sweeper.storage.documents import SCHEMA
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
 from sweeper.terminal import print_json, say, warn
 
@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
         if chosen and arguments.root in (None, root):
             store = open_store(root)
             for name in chosen:
-                count = spool.recover(store, found, Layout(name), tell=left.append)
+                count = spool.recover(store, SweepFolder(found, name), tell=left.append)
                 done.append({"root": root, "sweep": name, "attempts": count})
     for line in left:
         warn(line)

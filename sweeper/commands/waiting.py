@@ -62,10 +62,11 @@ def tell_failed(sweep: str, root: str, count: int) -> None:
 
 def tell_interrupted(sweep: str, root: str) -> int:
     """Say what the end of the launcher in this process leaves behind. Returns the exit code."""
-    from sweeper.storage.layout import Layout
+    from sweeper.storage.folder import SweepFolder
     from sweeper.storage.opening import open_store
 
-    if not open_store(root).exists(Layout(sweep).plan):
+    folder = SweepFolder(open_store(root), sweep)
+    if not folder.store.exists(folder.plan):
         warn("interrupted: nothing was launched")
         return 130
     again = hint("resume", sweep, root=root)

@@ -59,15 +59,19 @@ def missing() -> str | None:
         if shutil.which(program) is None:
             packages = {"bwrap": "bubblewrap", "nice": "coreutils"}
             return _not_there(program, packages.get(program, "util-linux"))
-    argv = [*_start(), *_NAMESPACES, *_file_system(Made()), "--", "sh", "-c", _SHOW_MISSING]
     tried = subprocess.run(
-        argv, capture_output=True, text=True, timeout=30, check=False, env={"PATH": _PATH}
+        trial(), capture_output=True, text=True, timeout=30, check=False, env={"PATH": _PATH}
     )
     if tried.returncode == 0:
         program = tried.stdout.strip()
         return _not_there(f"{program} in /usr", program) if program else None
     told = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
     return f"bwrap can make no namespaces here: {told}"
+
+
+def trial() -> list[str]:
+    """Return a command that tries an environment and prints what its /usr lacks."""
+    return [*_start(), *_NAMESPACES, *_file_system(Made()), "--", "sh", "-c", _SHOW_MISSING]
 
 
 def _not_there(program: str, package: str) -> str:

@@ -6,7 +6,6 @@ its first observations: they say that it holds the sweep, or why it gave up.
 """
 
 import fcntl
-import os
 import subprocess
 import sys
 import time
@@ -18,11 +17,9 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.launcher import remote_recovery
 from sweeper.scheduler import account, environment
 from sweeper.storage import lock
-from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.hint import hint
-from sweeper.storage.layout import Layout
 from sweeper.storage.local import refuse_links
-from sweeper.storage.sweeps import read_observations
 
 __all__ = ["start_detached"]
 
@@ -35,49 +32,48 @@ _ENDS = (0, 3, 4)
 """Exit codes of a launcher that did its work."""
 
 
-def start_detached(store: Store, sweep: str, places: Collection[str], smoke: bool = False) -> None:
+def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = False) -> None:
     """Start a launcher that outlives this process, and wait until it has taken over. Raises
     `EnvironmentFailure` if it failed or gave up, `StoreError` if it did not start."""
-    layout = Layout(sweep)
-    before = _published(store, layout)
-    command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", f"{store.root}/{sweep}"]
+    before = _published(folder)
+    command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", folder.address]
     command += ["--smoke"] if smoke else []
-    if store.is_remote:
-        command += ["--env", environment.env_file(f"{store.root}/{sweep}")]
+    if folder.store.is_remote:
+        command += ["--env", environment.env_file(folder.address)]
     if "tmux" in places:
-        where = f"its window: `{hint('attach', sweep, root=store.root)}`"
-        start_again_or_raise = _in_a_window(store, sweep, command)
+        where = f"its window: `{hint('attach', folder.name, root=folder.store.root)}`"
+        start_again_or_raise = _in_a_window(folder, command)
     else:
-        kept = store.local_path(layout.launcher_log)
+        kept = folder.store.local_path(folder.launcher_log)
         if kept is not None:
-            refuse_links(os.path.join(store.root, sweep), kept)
-        where = kept or remote_recovery.launcher_log(store, sweep)
+            refuse_links(folder.address, kept)
+        where = kept or remote_recovery.launcher_log(folder)
         start_again_or_raise = _on_its_own(command, where)
-    pause = 0.05 if not store.is_remote else 0.5
+    pause = 0.05 if not folder.store.is_remote else 0.5
     deadline, again = time.monotonic() + _START_SECONDS, time.monotonic() + 1
     held = False
     while time.monotonic() < deadline:
-        if _has_begun(store, layout, before):
+        if _has_begun(folder, before):
             return
-        if not held and lock.is_held(store, sweep):
+        if not held and lock.is_held(folder):
             held, deadline = True, time.monotonic() + _FIRST_SECONDS
         time.sleep(pause)
         if not held and time.monotonic() >= again:
             start_again_or_raise()
             again += 1
-    if not lock.is_held(store, sweep):
+    if not lock.is_held(folder):
         start_again_or_raise()
-        raise StoreError(f"the launcher of {sweep!r} did not start: see {where}")
+        raise StoreError(f"the launcher of {folder.name!r} did not start: see {where}")
 
 
-def _in_a_window(store: Store, sweep: str, command: Sequence[str]) -> Callable[[], object]:
+def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], object]:
     """Start the launcher in a tmux window. Returns a function that starts it again, since an
     earlier launcher that was about to exit may have been in the window."""
     from sweeper.backends.tmux.backend import TmuxServer, ensure_view
 
-    server, folder = TmuxServer(), f"{store.root}/{sweep}"
-    ensure_view(server, sweep, folder)
-    window = sweep, folder, "launcher", command
+    server = TmuxServer()
+    ensure_view(server, folder.name, folder.address)
+    window = folder.name, folder.address, "launcher", command
     start_again_or_raise = partial(server.ensure_window, *window, account.handed_on())
     start_again_or_raise()
     return start_again_or_raise
@@ -108,19 +104,19 @@ def _on_its_own(command: Sequence[str], where: str) -> Callable[[], object]:
     return start_again_or_raise
 
 
-def _published(store: Store, layout: Layout) -> object:
+def _published(folder: SweepFolder) -> object:
     """The last launcher's observations, which change when another launcher begins."""
     with suppress(NotFound):
-        return store.read(layout.observations)
+        return folder.store.read(folder.observations)
     return None
 
 
-def _has_begun(store: Store, layout: Layout, before: object) -> bool:
+def _has_begun(folder: SweepFolder, before: object) -> bool:
     """Whether the published observations differ from `before`. Raises `EnvironmentFailure` if they
     say why the launcher gave up."""
-    if _published(store, layout) == before:
+    if _published(folder) == before:
         return False
-    seen = read_observations(store, layout.sweep)
+    seen = folder.read_observations()
     if seen.gave_up:
         raise EnvironmentFailure(str(seen.held))
     return True

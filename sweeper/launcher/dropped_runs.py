@@ -9,7 +9,7 @@ from sweeper.launcher.trust import Agree
 from sweeper.model.plan import Plan, Run
 from sweeper.model.states import State
 from sweeper.storage.base import Store
-from sweeper.storage.sweeps import read_plan, read_states, with_chosen
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["dropped", "require_consent", "sentence"]
 
@@ -17,7 +17,7 @@ __all__ = ["dropped", "require_consent", "sentence"]
 def dropped(store: Store, old: Plan, kept: Container[str]) -> list[Run]:
     """Return the runs of a recorded plan that succeeded and are not among the ids `kept`."""
     left = [run for run in old.runs if not run.retired and run.id not in kept]
-    states = read_states(store, old.name) if left else {}
+    states = SweepFolder(store, old.name).read_states() if left else {}
     return [r for r in left if r.id in states and states[r.id].state is State.SUCCEEDED]
 
 
@@ -31,9 +31,10 @@ def sentence(count: int) -> str:
 
 def require_consent(store: Store, new: Plan, agree: Agree) -> None:
     """Ask before finished runs leave their sweep. Raises `UsageError` if the answer is no."""
+    folder = SweepFolder(store, new.name)
     with suppress(NotFound):  # at the first launch
-        old = read_plan(store, new.name)
-        kept = {run.id for run in with_chosen(store, new.name, new).runs}
+        old = folder.read_plan()
+        kept = {run.id for run in folder.with_chosen(new).runs}
         gone = dropped(store, old, kept)
         if gone and not agree([f"{new.name}: {sentence(len(gone))}"]):
             raise UsageError(

@@ -9,9 +9,7 @@ from sweeper.errors import NotFound, StoreError, Unreachable
 from sweeper.model.states import OPEN, fold
 from sweeper.scheduler import environment
 from sweeper.storage import lease
-from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout, token
-from sweeper.storage.sweeps import read_events
+from sweeper.storage.folder import SweepFolder, token
 
 __all__ = ["remove_unneeded_environment"]
 
@@ -23,8 +21,7 @@ _AT_WORK = (JobState.PENDING, JobState.RUNNING, JobState.STOPPING)
 
 
 def remove_unneeded_environment(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     backends: Iterable[Backend],
     mark: str | None,
     *,
@@ -35,16 +32,15 @@ def remove_unneeded_environment(
     here needs it: each has sent a heartbeat or has ended. The file stays if the new launcher is on
     this machine, since it may use the file, or if the file is no longer ours (`mark` identifies
     ours: see `environment.mark_of`)."""
-    folder = f"{store.root}/{sweep}"
-    path = environment.env_file(folder)
+    path = environment.env_file(folder.address)
     deadline = clock() + _WAIT_SECONDS
     while mark is not None and environment.mark_of(path) == mark:
         try:
-            if not lease.is_elsewhere(store, sweep):
+            if not lease.is_elsewhere(folder):
                 return
-            if not _is_needed(store, sweep, backends):
+            if not _is_needed(folder, backends):
                 if environment.mark_of(path) == mark:  # the check took some time
-                    environment.forget(path, folder)
+                    environment.forget(path, folder.address)
                 return
         except (NotFound, StoreError, Unreachable):
             pass  # unknown for now: try again
@@ -53,16 +49,16 @@ def remove_unneeded_environment(
         sleep(_LOOK_SECONDS)
 
 
-def _is_needed(store: Store, sweep: str, backends: Iterable[Backend]) -> bool:
+def _is_needed(folder: SweepFolder, backends: Iterable[Backend]) -> bool:
     """Whether a job that the backends here know has not sent a heartbeat yet. A worker reads its
     environment before its first heartbeat."""
-    layout, jobs = Layout(sweep), dict[str, str]()
-    for run, happened in read_events(store, sweep).items():
+    jobs = dict[str, str]()
+    for run, happened in folder.read_events().items():
         state = fold(happened)
         if state.state in OPEN:
-            jobs[token(run, state.attempt)] = layout.heartbeat(run, state.attempt)
+            jobs[token(run, state.attempt)] = folder.heartbeat(run, state.attempt)
         elif state.unacknowledged:
-            jobs[token(run, state.opened)] = layout.heartbeat(run, state.opened)
+            jobs[token(run, state.opened)] = folder.heartbeat(run, state.opened)
     statuses = [pair for backend in backends for pair in backend.poll(list(jobs)).items()]
     at_work = [job for job, status in statuses if status.state in _AT_WORK]
-    return not all(store.exists(jobs[job]) for job in at_work)
+    return not all(folder.store.exists(jobs[job]) for job in at_work)

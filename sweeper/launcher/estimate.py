@@ -12,7 +12,7 @@ from sweeper.model.states import State, fold
 from sweeper.model.usage import NO_USAGE, total
 from sweeper.results.forecast import Example, Guess, Guesses, Settings, not_known_yet, settings_of
 from sweeper.storage.base import Store
-from sweeper.storage.sweeps import read_events, read_outcome, read_plan
+from sweeper.storage.folder import SweepFolder
 from sweeper.terminal import duration
 
 if TYPE_CHECKING:
@@ -149,9 +149,10 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
     """Runs of the recipe in the newest sweeps that succeeded in their first attempt."""
     found = 0
     for sweep in newest_sweeps(store):
+        folder = SweepFolder(store, sweep)
         try:
-            old = read_plan(store, sweep)
-            events = read_events(store, sweep) if _same(old, plan) else {}
+            old = folder.read_plan()
+            events = folder.read_events() if _same(old, plan) else {}
         except (NotFound, StoreError):
             continue  # other verbs report it
         for run in old.runs:
@@ -162,7 +163,7 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
                 continue
             found += 1
             try:
-                outcome = read_outcome(store, sweep, run.id, state)
+                outcome = folder.read_outcome(run.id, state)
             except (NotFound, StoreError):
                 continue
             if outcome.usage == NO_USAGE or outcome.wall_s is None:

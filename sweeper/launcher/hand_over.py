@@ -20,12 +20,10 @@ from sweeper.model.plan import Plan
 from sweeper.planner.plan import repeats_by_default
 from sweeper.scheduler import environment
 from sweeper.storage import lock
-from sweeper.storage.base import Store
 from sweeper.storage.documents import encode
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.hint import hint
-from sweeper.storage.layout import Layout
 from sweeper.storage.sweep_requests import asked_plan, asked_stop, forget, propose_plan
-from sweeper.storage.sweeps import read_observations, read_plan, service_of, with_chosen
 
 __all__ = ["Offer", "offer", "take_up"]
 
@@ -48,46 +46,46 @@ class Offer(NamedTuple):
     live: bool = False
 
 
-def offer(store: Store, plan: Plan, found: Offer, tell: Callable[[str], None]) -> bool:
+def offer(folder: SweepFolder, plan: Plan, found: Offer, tell: Callable[[str], None]) -> bool:
     """Give a plan to the launcher at work, unless it has the same already, and wait until it takes
     the plan up. Returns False if the launcher ended instead, so that the sweep is free. Raises
     `AnotherLauncher` if the launcher cannot continue with the plan."""
     try:
-        before = read_plan(store, plan.name)
+        before = folder.read_plan()
     except NotFound as error:  # another launch is about to write it
-        raise AnotherLauncher.at_work(plan.name, store.root) from error
-    plan = with_chosen(store, plan.name, plan)
-    if asked_stop(store, plan.name) is not None:
+        raise AnotherLauncher.at_work(plan.name, folder.store.root) from error
+    plan = folder.with_chosen(plan)
+    if asked_stop(folder) is not None:
         return False  # it is about to end
-    if not read_observations(store, plan.name).starting:  # a `cancel` is at work
-        raise AnotherLauncher.at_work(plan.name, store.root)
-    is_same_grid = _essence(merged(store, before, plan)) == _essence(before)
+    if not folder.read_observations().starting:  # a `cancel` is at work
+        raise AnotherLauncher.at_work(plan.name, folder.store.root)
+    is_same_grid = _essence(merged(folder.store, before, plan)) == _essence(before)
     if not is_same_grid:
-        _refuse(store, plan, before, found)
-    now = with_code(store, plan, live=found.live, tell=tell)
+        _refuse(folder, plan, before, found)
+    now = with_code(folder, plan, live=found.live, tell=tell)
     if is_same_grid:
         if _code_of(now) == _code_of(before):
             return True
-        _refuse(store, plan, before, found)
-    keep_environment(store, plan, found.url, found.capabilities)
-    tell_changes(store, before, merged(store, before, now), tell)
+        _refuse(folder, plan, before, found)
+    keep_environment(folder, plan, found.url, found.capabilities)
+    tell_changes(folder.store, before, merged(folder.store, before, now), tell)
     for warning in repeats_by_default(plan, before):
         tell(warning)
-    propose_plan(store, plan.name, sealed(now.document()))
+    propose_plan(folder, sealed(now.document()))
     begun, is_told = time.monotonic(), False
-    while store.exists(Layout(plan.name).request("plan")):
+    while folder.store.exists(folder.request("plan")):
         waited = time.monotonic() - begun
-        if waited > _WAIT_SECONDS or not lock.is_held(store, plan.name):
-            forget(store, plan.name, "plan")
+        if waited > _WAIT_SECONDS or not lock.is_held(folder):
+            forget(folder, "plan")
             break
         if waited > _QUIET_SECONDS and not is_told:
             tell("waiting for the launcher at work to continue with this plan")
             is_told = True
-        time.sleep(_REMOTE_POLL_SECONDS if store.is_remote else _POLL_SECONDS)
-    if read_plan(store, plan.name).provenance == now.provenance:
+        time.sleep(_REMOTE_POLL_SECONDS if folder.store.is_remote else _POLL_SECONDS)
+    if folder.read_plan().provenance == now.provenance:
         return True
-    if lock.is_held(store, plan.name):
-        raise AnotherLauncher.at_work(plan.name, store.root)
+    if lock.is_held(folder):
+        raise AnotherLauncher.at_work(plan.name, folder.store.root)
     return False
 
 
@@ -100,41 +98,41 @@ def _essence(plan: Plan) -> dict[str, object]:
     return {key: value for key, value in plan.document().items() if key not in _OF_A_LAUNCH}
 
 
-def _refuse(store: Store, plan: Plan, before: Plan, found: Offer) -> None:
+def _refuse(folder: SweepFolder, plan: Plan, before: Plan, found: Offer) -> None:
     """Raise `AnotherLauncher` if the plan changes something that a launcher at work cannot
     change."""
-    folder = f"{store.root}/{plan.name}"
-    stop = hint("stop", plan.name, root=store.root)
+    stop = hint("stop", plan.name, root=folder.store.root)
     try:
-        service = service_of(store, plan.name)
+        service = folder.read_service()
     except Damaged as error:
         raise Damaged(
             f"{error}; end the launcher at work with `{stop}`: the next launch writes it anew"
         ) from error
     elsewhere = False
-    if store.is_remote:
+    if folder.store.is_remote:
         from sweeper.storage.lease import is_elsewhere
 
-        elsewhere = is_elsewhere(store, plan.name)
-    own_files = (environment.env_file(folder), environment_in_store(store, plan.name))
+        elsewhere = is_elsewhere(folder)
+    own_files = (environment.env_file(folder.address), environment_in_store(folder))
     foreign = service.env_file is None or service.env_file not in own_files
     moved = bool(service.places) and not is_same(service.places, found.places)
     other = (before.launch.backend, before.service) != (plan.launch.backend, plan.service)
     if elsewhere or moved or other or foreign:
         raise AnotherLauncher(
-            f"{AnotherLauncher.at_work(plan.name, store.root)}, or end it with `{stop}`: only one "
-            "on this machine, for the same backend and service, can go on with another plan"
+            f"{AnotherLauncher.at_work(plan.name, folder.store.root)}, or end it with `{stop}`: "
+            "only one on this machine, for the same backend and service, can go on with another "
+            "plan"
         )
 
 
-def take_up(store: Store, sweep: str) -> None:
+def take_up(folder: SweepFolder) -> None:
     """Replace the sweep's plan by the proposed plan, if this user proposed one. The caller holds
     the sweep's lock. Raises `StoreError`."""
-    proposed = asked_plan(store, sweep)
-    if proposed is not None and proposed.name == sweep and is_ours(proposed.recorded):
-        before = read_plan(store, sweep)
+    proposed = asked_plan(folder)
+    if proposed is not None and proposed.name == folder.name and is_ours(proposed.recorded):
+        before = folder.read_plan()
         if before.provenance != proposed.provenance:  # else a killed launcher already took it up
-            now = merged(store, before, with_chosen(store, sweep, proposed))
-            store.replace(Layout(sweep).plan, encode(sealed(now.document())))
-        forget(store, sweep, "parallel", "cancel")
-    forget(store, sweep, "plan")
+            now = merged(folder.store, before, folder.with_chosen(proposed))
+            folder.store.replace(folder.plan, encode(sealed(now.document())))
+        forget(folder, "parallel", "cancel")
+    forget(folder, "plan")

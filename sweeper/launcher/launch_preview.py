@@ -18,8 +18,7 @@ from sweeper.model.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.command_template import render_command
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
-from sweeper.storage.sweeps import Events, read_events, read_outcome, read_plan, with_chosen
+from sweeper.storage.folder import Events, SweepFolder
 from sweeper.tracking import NAMES, SECTION
 
 if TYPE_CHECKING:
@@ -79,14 +78,15 @@ class LaunchPreview(NamedTuple):
 def survey(planned: Plan, store: Store) -> LaunchPreview:
     """Compare a plan with the store. Adds warnings to the plan that follow from earlier
     records."""
-    planned = with_chosen(store, planned.name, planned)
+    folder = SweepFolder(store, planned.name)
+    planned = folder.with_chosen(planned)
     events: Events = {}
     with suppress(NotFound):
-        events = read_events(store, planned.name)
+        events = folder.read_events()
     names: dict[str, str] = {}
     retired = gone = 0
     with suppress(NotFound):  # it was never launched
-        old = read_plan(store, planned.name)
+        old = folder.read_plan()
         from sweeper.launcher.manifest import merged  # slow to import
 
         runs = merged(store, old, planned).runs
@@ -158,7 +158,7 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
         if sweep == planned.name:
             continue
         try:
-            found = read_plan(store, sweep)
+            found = SweepFolder(store, sweep).read_plan()
         except NotFound:
             told.append(f"baseline: there is no sweep {sweep!r} in {store.root} to compare with")
             continue
@@ -175,6 +175,7 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
     is the common start of the command lines of the jobs that are marked `bare`; it is given once
     because it is long."""
     runs: list[dict[str, object]] = []
+    folder = SweepFolder(store, found.plan.name)
     place, builder = found.plan.launch.places[0], job_builder(found, store)
     specs = jobs(found, builder, place)
     bare = builder.bare(place) if builder is not None else []
@@ -183,7 +184,7 @@ def document(found: LaunchPreview, store: Store) -> dict[str, object]:
         ended = preview.state.event in ENDED
         outcome = NOTHING
         if ended:
-            outcome = read_outcome(store, found.plan.name, preview.run.id, preview.state)
+            outcome = folder.read_outcome(preview.run.id, preview.state)
         runs.append(
             {
                 **preview.run.document(),
@@ -220,7 +221,7 @@ def environment(planned: Plan) -> list[str]:
 
 def log_path(name: str, run: str, attempt: int, store: Store) -> str:
     """The folder that an attempt writes into."""
-    path = Layout(name).log_path(run, attempt)
+    path = SweepFolder(store, name).log_path(run, attempt)
     found = store.local_path(path)
     if found is None:
         from sweeper.paths import home
@@ -235,16 +236,17 @@ def job_builder(found: LaunchPreview, store: Store) -> "JobBuilder | None":
     `UsageError` for incomplete options."""
     if not any(preview.attempt for preview in found.previews):
         return None
-    plan, name = found.plan, found.plan.name
+    plan = found.plan
+    folder = SweepFolder(store, plan.name)
     asked = any(part.launch.requirements is not None for part in plan.parts)
     if asked and not capabilities_together(plan.launch).files:
         from sweeper.provenance.job_bundle import describe
 
-        plan = plan._replace(carried=describe(store, plan))
+        plan = plan._replace(carried=describe(folder, plan))
     from sweeper.scheduler.environment import env_file
     from sweeper.scheduler.job_builder import JobBuilder
 
-    return JobBuilder(plan, store, name, env_file(f"{store.root}/{name}"))
+    return JobBuilder(plan, folder, env_file(folder.address))
 
 
 def jobs(found: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict[str, JobSpec]:

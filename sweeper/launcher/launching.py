@@ -38,13 +38,11 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import REPLANNED, Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
 from sweeper.storage import lock
-from sweeper.storage.base import Store
 from sweeper.storage.documents import place_of as file_of
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.hint import hint
-from sweeper.storage.layout import Layout
 from sweeper.storage.opening import default_root, open_store
 from sweeper.storage.sweep_requests import asked_pause, forget
-from sweeper.storage.sweeps import read_observations, read_plan, read_states, service_of
 from sweeper.storage.writable import check_root, make_root
 from sweeper.worker.job import read_environment
 
@@ -153,10 +151,11 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     planned, root, wait, smoke, live = request
     store = open_store(root or default_root())
     check_root(store)
+    folder = SweepFolder(store, planned.name)
     if store.is_remote:
-        remote_recovery.check(store, planned.name)
+        remote_recovery.check(folder)
     with suppress(NotFound):  # at the first launch
-        require(read_plan(store, planned.name).recorded, f"{store.root}/{planned.name}", user.agree)
+        require(folder.read_plan().recorded, folder.address, user.agree)
     require_consent(store, planned, user.drop)
     if planned.budget is not None and planned.budget.usd is not None:
         prices.load()  # which the launcher needs
@@ -164,30 +163,30 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
     capabilities = preflight.admit(launched, store, planned.service, names, live=live)
-    opened, before = _open(store, planned, user.tell)
+    opened, before = _open(folder, planned, user.tell)
     preflight.try_out(opened, planned, planned.runs)
     environment.require_secrets(preflight.kept_here(capabilities, names))
-    environment.refuse_if_folder_missing(store, planned.name)
+    environment.refuse_if_folder_missing(folder)
     url = engine_for(planned, capabilities, user.tell) if planned.service == "local" else None
-    for path in environment.unused_files(but=f"{store.root}/{planned.name}"):
+    for path in environment.unused_files(but=folder.address):
         environment.forget(path)
     make_root(store)
     with ExitStack() as held:
         try:
-            check = held.enter_context(lock.holding_sweep(store, planned.name, tell=user.tell))
+            check = held.enter_context(lock.holding_sweep(folder, tell=user.tell))
         except AnotherLauncher:
             found = Offer(url, capabilities, located(opened, before), live)
-            if offer(store, planned, found, user.tell):
-                _tell_joined(store, planned.name, user.tell, smoke=smoke)
+            if offer(folder, planned, found, user.tell):
+                _tell_joined(folder, user.tell, smoke=smoke)
                 return Launched(planned.name, store.root, None, taken_up=True)
             patience = lock.PATIENCE_SECONDS if not store.is_remote else _TAKE_OVER_SECONDS
-            check = held.enter_context(lock.holding_sweep(store, planned.name, patience, user.tell))
-        record(store, planned, url, located(opened, before), live=live, tell=user.tell)
-        _tell_pause(store, planned.name, user.tell)
+            check = held.enter_context(lock.holding_sweep(folder, patience, user.tell))
+        record(folder, planned, url, located(opened, before), live=live, tell=user.tell)
+        _tell_pause(folder, user.tell)
         if wait:
-            summary = _drive(store, planned.name, user.notify, smoke, check)
+            summary = _drive(folder, user.notify, smoke, check)
             return Launched(planned.name, store.root, summary)
-    start_detached(store, planned.name, launched.places, smoke)
+    start_detached(folder, launched.places, smoke)
     return Launched(planned.name, store.root, None)
 
 
@@ -203,19 +202,19 @@ def _check_account(plan: Plan) -> None:
         prices.load()  # which the launcher needs
 
 
-def _tell_joined(store: Store, sweep: str, tell: Callable[[str], None], *, smoke: bool) -> None:
+def _tell_joined(folder: SweepFolder, tell: Callable[[str], None], *, smoke: bool) -> None:
     """Tell the user why the launcher at work does not do what this launch expects of it."""
-    held = read_observations(store, sweep).held
+    held = folder.read_observations().held
     if held is not None:
         tell(f"the launcher at work starts nothing: {held}")
     if smoke:
         tell("--smoke has no effect: the sweep has started already")
 
 
-def _tell_pause(store: Store, sweep: str, tell: Callable[[str], None]) -> None:
+def _tell_pause(folder: SweepFolder, tell: Callable[[str], None]) -> None:
     """Tell the user if the sweep is paused: a pause outlives its launcher."""
-    if asked_pause(store, sweep) is not None:
-        again = hint("resume", sweep, root=store.root)
+    if asked_pause(folder) is not None:
+        again = hint("resume", folder.name, root=folder.store.root)
         tell(f"the sweep is paused: nothing is started until `{again}`")
 
 
@@ -227,20 +226,20 @@ class Ready(NamedTuple):
     places: Located
 
 
-def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
+def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
     """Check that the rest of a sweep can be launched from its recorded plan with this process's
     environment. Records and starts nothing. Raises as `launch` does."""
-    plan = read_plan(store, sweep)
+    plan = folder.read_plan()
     _check_account(plan)
-    recorded = Part(plan.recorded, file_of(store, Layout(sweep).plan))
+    recorded = Part(plan.recorded, file_of(folder.store, folder.plan))
     for part in recorded.parts("stages") if plan.stages else [recorded]:
         runs_anywhere(part.part("recipe"))
-    require(plan.recorded, f"{store.root}/{sweep}", agree)
+    require(plan.recorded, folder.address, agree)
     launched = plan.launch
     names = secret_names(plan.secrets, plan.service)
-    capabilities = preflight.admit(launched, store, plan.service, names, live=False)
-    opened, before = _open_again(store, sweep, plan)
-    over = {run for run, s in read_states(store, sweep).items() if s.state is State.SUCCEEDED}
+    capabilities = preflight.admit(launched, folder.store, plan.service, names, live=False)
+    opened, before = _open_again(folder, plan)
+    over = {run for run, s in folder.read_states().items() if s.state is State.SUCCEEDED}
     left = [run for run in plan.runs if not run.retired and run.id not in over]
     preflight.try_out(opened, plan, left, some=True)
     environment.require_secrets(preflight.kept_here(capabilities, names))
@@ -248,31 +247,30 @@ def ready(store: Store, sweep: str, agree: Agree = refuse) -> Ready:
 
 
 def _open(
-    store: Store, plan: Plan, tell: Callable[[str], None]
+    folder: SweepFolder, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[dict[str, Backend], Located]:
     """Open the places of a plan to launch. Returns them with the recorded places of its sweep. If
     one of several places does not answer, `tell` gets a sentence, and the place is tried again
     later. Raises `EnvironmentFailure` if a place cannot be used or none answers."""
-    folder = f"{store.root}/{plan.name}"
-    opened = open_places(plan.launch, plan.name, folder, silent=True)
+    opened = open_places(plan.launch, plan.name, folder.address, silent=True)
     for place, backend in opened.items():
         if isinstance(backend, Away):
             tell(f"{place} is away, and is used once it answers: {backend.why}")
-    return opened, _places_on_record(store, plan.name)
+    return opened, _places_on_record(folder)
 
 
-def _places_on_record(store: Store, sweep: str) -> Located:
+def _places_on_record(folder: SweepFolder) -> Located:
     with suppress(NotFound, StoreError):  # the code that rewrites a damaged record handles it
-        return service_of(store, sweep).places
+        return folder.read_service().places
     return ()
 
 
-def _open_again(store: Store, sweep: str, plan: Plan) -> tuple[dict[str, Backend], Located]:
+def _open_again(folder: SweepFolder, plan: Plan) -> tuple[dict[str, Backend], Located]:
     """Open the places of a sweep that was launched before. Returns them with their records. Places
     that are away are tried again later. Raises `EnvironmentFailure` if all are away."""
-    before = _places_on_record(store, sweep)
+    before = _places_on_record(folder)
     accept = partial(refuse_another, before)
-    opened = open_places(plan.launch, sweep, f"{store.root}/{sweep}", some=True, accept=accept)
+    opened = open_places(plan.launch, folder.name, folder.address, some=True, accept=accept)
     away = [backend.why for backend in opened.values() if isinstance(backend, Away)]
     if len(away) == len(opened):
         raise EnvironmentFailure("; ".join(dict.fromkeys(away)))
@@ -280,8 +278,7 @@ def _open_again(store: Store, sweep: str, plan: Plan) -> tuple[dict[str, Backend
 
 
 def resume(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     *,
     wait: bool,
     notify: Callable[[Summary], None] = lambda _: None,
@@ -291,85 +288,82 @@ def resume(
     """Launch the rest of a sweep. `known` is the result of `ready`; `tell` is informed if the
     record of the last launch is damaged. Raises as `launch` does, and `AnotherLauncher` if a
     launcher is already at work."""
-    plan, capabilities, places = known or ready(store, sweep)
+    plan, capabilities, places = known or ready(folder)
     url = None
     if plan.service == "local":
         url = preflight.engine_url(capabilities) or ensure_engine(plan.launch.places).url
-    with lock.holding_sweep(store, sweep, existing=True, tell=tell) as check:
-        write_environment(store, plan, url, capabilities, places, tell)
-        forget(store, sweep, "stop")
+    with lock.holding_sweep(folder, existing=True, tell=tell) as check:
+        write_environment(folder, plan, url, capabilities, places, tell)
+        forget(folder, "stop")
         if wait:
-            return Launched(sweep, store.root, _drive(store, sweep, notify, check=check))
-    start_detached(store, sweep, plan.launch.places)
-    return Launched(sweep, store.root, None)
+            return Launched(folder.name, folder.store.root, _drive(folder, notify, check=check))
+    start_detached(folder, plan.launch.places)
+    return Launched(folder.name, folder.store.root, None)
 
 
 def drive(
-    folder: str,
+    address: str,
     notify: Callable[[Summary], None],
     *,
     smoke: bool = False,
     patience: float = lock.PATIENCE_SECONDS,
 ) -> Summary:
-    """Run as the launcher of the sweep at `folder` until the sweep ends. `patience` is the number
+    """Run as the launcher of the sweep at `address` until the sweep ends. `patience` is the number
     of seconds to wait for the lock."""
-    root, _, sweep = folder.rpartition("/")
-    store = open_store(root)
-    read_plan(store, sweep)  # whose error names the sweeps that exist
-    with lock.holding_sweep(store, sweep, patience, existing=True) as check:
-        return _drive(store, sweep, notify, smoke, check)
+    root, _, sweep = address.rpartition("/")
+    folder = SweepFolder(open_store(root), sweep)
+    folder.read_plan()  # whose error names the sweeps that exist
+    with lock.holding_sweep(folder, patience, existing=True) as check:
+        return _drive(folder, notify, smoke, check)
 
 
 def _drive(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     notify: Callable[[Summary], None],
     smoke: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Summary:
     while True:
-        hand_over.take_up(store, sweep)
-        summary = _drive_plan(store, sweep, notify, smoke, check)
+        hand_over.take_up(folder)
+        summary = _drive_plan(folder, notify, smoke, check)
         if summary.ends != REPLANNED:
             return summary
 
 
 def _drive_plan(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     notify: Callable[[Summary], None],
     smoke: bool,
     check: Callable[[], None],
 ) -> Summary:
     """Drive the recorded plan until all runs are over or the launcher is to end."""
-    folder = f"{store.root}/{sweep}"
-    plan = read_plan(store, sweep)
+    plan = folder.read_plan()
     launched = plan.launch
-    env_file = service_of(store, sweep).env_file
-    backends, _ = _open_again(store, sweep, plan)
+    env_file = folder.read_service().env_file
+    backends, _ = _open_again(folder, plan)
 
     def bring_home(*, over: bool = True) -> None:
-        if store.is_remote:
-            remote_recovery.recover(store, sweep, over=over)
+        if folder.store.is_remote:
+            remote_recovery.recover(folder, over=over)
 
     bring_home(over=False)
-    context = Context(store, sweep, backends)
+    context = Context(folder, backends)
     scheduler = Scheduler(context, notify=notify, smoke=smoke, check=check, ending=bring_home)
-    mark = environment.mark_of(environment.env_file(folder))
+    mark = environment.mark_of(environment.env_file(folder.address))
     try:
         summary = scheduler.run()
     except AnotherLauncher:
         if not may_restart(launched):
-            remove_unneeded_environment(store, sweep, backends.values(), mark)
+            remove_unneeded_environment(folder, backends.values(), mark)
         raise
     if summary.ends is not None:
         with suppress(StoreError):
-            forget(store, sweep, "stop")
+            forget(folder, "stop")
         return summary
     with suppress(StoreError, NotFound):  # `gc` removes what is left here
-        if not environment.is_needed_later(store, sweep):
-            environment.forget(env_file, folder)
-            environment.forget(environment.env_file(folder))
+        if not environment.is_needed_later(folder):
+            environment.forget(env_file, folder.address)
+            environment.forget(environment.env_file(folder.address))
     return summary
 
 

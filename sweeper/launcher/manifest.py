@@ -24,9 +24,8 @@ from sweeper.results.origins import Launches, differences
 from sweeper.scheduler import environment
 from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.sweep_requests import asked_parallel, forget
-from sweeper.storage.sweeps import read_plan, read_states, with_chosen
 
 __all__ = [
     "code_change",
@@ -46,7 +45,7 @@ _SHORTEST = 8
 
 
 def record(
-    store: Store,
+    folder: SweepFolder,
     plan: Plan,
     url: str | None,
     places: Located,
@@ -58,24 +57,27 @@ def record(
     choices made in earlier launches. The caller holds the sweep's lock. Raises `UsageError` for a
     plan that contains a secret's value, and if the sweep may have jobs elsewhere than at
     `places`."""
-    plan = with_chosen(store, plan.name, plan)
+    plan = folder.with_chosen(plan)
     capabilities = capabilities_together(plan.launch)
     _refuse_secrets(plan, secret_names(plan.secrets, plan.service))
-    write_environment(store, plan, url, capabilities, places, tell)
-    now = with_code(store, plan, live=live, tell=tell)
+    write_environment(folder, plan, url, capabilities, places, tell)
+    now = with_code(folder, plan, live=live, tell=tell)
     with suppress(NotFound):  # at the first launch
-        before = read_plan(store, plan.name)
-        now = merged(store, before, now)
-        tell_changes(store, before, now, tell)
+        before = folder.read_plan()
+        now = merged(folder.store, before, now)
+        tell_changes(folder.store, before, now, tell)
         for warning in repeats_by_default(plan, before):
             tell(warning)
-    store.replace(Layout(plan.name).plan, encode(sealed(now.document())))
-    if (asked := asked_parallel(store, plan.name)) not in (None, plan.launch.max_parallel):
+    folder.store.replace(folder.plan, encode(sealed(now.document())))
+    if (asked := asked_parallel(folder)) not in (
+        None,
+        plan.launch.max_parallel,
+    ):
         tell(f"max_parallel is {plan.launch.max_parallel} again, and was set to {asked}")
-    forget(store, plan.name, "plan", "parallel", "stop", "cancel")
+    forget(folder, "plan", "parallel", "stop", "cancel")
 
 
-def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], None]) -> Plan:
+def with_code(folder: SweepFolder, plan: Plan, *, live: bool, tell: Callable[[str], None]) -> Plan:
     """Save the code that the plan's runs will execute. Returns the plan with the fields that are
     known only at launch. Raises `UsageError` for a plan that contains a secret's value, or whose
     jobs do not get their code."""
@@ -86,23 +88,22 @@ def with_code(store: Store, plan: Plan, *, live: bool, tell: Callable[[str], Non
     if not live:
         values = hidden_values(names)
         file = next((part.recipe.file for part in plan.parts if part.recipe.file), None)
-        code = snapshot.make(store, plan.name, plan.recipe.cwd, file, secrets=values)
+        code = snapshot.make(folder, plan.recipe.cwd, file, secrets=values)
     for part in plan.parts:
         preflight.has_code(capabilities, part.recipe.kind, part.recipe.file, code, tell)
     origin = provenance.collect(
-        store,
-        plan.name,
+        folder,
         cwd=plan.recipe.cwd,
         python=plan.recipe.python,
         secrets=names,
         code=_code_record(code),
     )
-    origin = launch_record.keep(store, plan, origin, code)
+    origin = launch_record.keep(folder, plan, origin, code)
     now = plan._replace(created=timestamp(), provenance=origin, snapshot=code.kept, carried=None)
     if not capabilities.files:
         from sweeper.provenance.job_bundle import carry  # only for jobs that share no files with us
 
-        now = now._replace(carried=carry(store, plan, code))
+        now = now._replace(carried=carry(folder, plan, code))
     if now.wandb is not None:
         theirs = {**os.environ, **plan.launch.env}
         wandb = tracking.recorded(now.wandb, theirs)
@@ -129,7 +130,7 @@ def _code_record(code: snapshot.CodeCopy) -> dict[str, object]:
 
 
 def write_environment(
-    store: Store,
+    folder: SweepFolder,
     plan: Plan,
     url: str | None,
     capabilities: Capabilities,
@@ -139,8 +140,8 @@ def write_environment(
     """Save this process's environment for the workers of a sweep. Records its path, the engine's
     `url`, and the `places` of the sweep's jobs from now on. `tell` is informed if an earlier record
     is damaged. Raises `UsageError` if some jobs may be elsewhere."""
-    refuse_moved_sweep(store, plan.name, places, tell)
-    path = keep_environment(store, plan, url, capabilities)
+    refuse_moved_sweep(folder, places, tell)
+    path = keep_environment(folder, plan, url, capabilities)
     document: dict[str, object] = {"schema": SCHEMA, "env_file": path, "engine": url}
     document |= {"place": dict(places[0]), "home": home()}
     if len(places) > 1:
@@ -148,17 +149,19 @@ def write_environment(
         # elsewhere.
         document["place"] = {"backend": plan.launch.backend}
         document["places"] = [dict(place) for place in places]
-    store.replace(Layout(plan.name).service, encode(document))
+    folder.store.replace(folder.service, encode(document))
 
 
-def keep_environment(store: Store, plan: Plan, url: str | None, capabilities: Capabilities) -> str:
+def keep_environment(
+    folder: SweepFolder, plan: Plan, url: str | None, capabilities: Capabilities
+) -> str:
     """Save this process's environment for the workers of a sweep. Returns the file's path."""
     key = preflight.engine_key(capabilities)
     extra = environment.service_environment(plan.service, url, key, plan.launch.env)
-    shared = preflight.shared_environment(capabilities, store, plan.name)
+    shared = preflight.shared_environment(capabilities, folder)
     needed = secret_names(plan.secrets, plan.service)
     without = [name for name in capabilities.credentials if name not in needed]
-    return environment.write(f"{store.root}/{plan.name}", extra, shared, without)
+    return environment.write(f"{folder.address}", extra, shared, without)
 
 
 def secret_names(secrets: Sequence[str], service: str) -> list[str]:
@@ -193,7 +196,7 @@ def _refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
 
 def merged(store: Store, old: Plan, new: Plan) -> Plan:
     """Merge the plan of a sweep in the store with a new plan: see `merge`."""
-    states = read_states(store, new.name)
+    states = SweepFolder(store, new.name).read_states()
     return merge(old, new, [run.id for run in old.runs if _is_nothing(states.get(run.id))])
 
 
@@ -236,7 +239,7 @@ def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
 
 def tell_changes(store: Store, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
     """Report what differs from the previous launch, and what happens to its runs."""
-    states = read_states(store, new.name)
+    states = SweepFolder(store, new.name).read_states()
     at_work = sum(state.state in OPEN for state in states.values())
     known = [states[run.id] for run in new.runs if run.retired and run.id in states]
     if known:
@@ -283,7 +286,7 @@ def changes(old: Plan, new: Plan) -> list[str]:
 
 def code_change(store: Store, old: Plan, new: Plan) -> str | None:
     """A sentence about code that has changed since the last launch; None if it has not."""
-    launches = (Launches(store, Layout(plan.name), plan).latest for plan in (old, new))
+    launches = (Launches(SweepFolder(store, plan.name), plan).latest for plan in (old, new))
     found = differences(launches)
     code = next((each for each in found if each.kind == "code"), None)
     if code is None:

@@ -10,8 +10,7 @@ from sweeper.metrics import parse
 from sweeper.model.plan import Plan
 from sweeper.model.states import State, fold
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
-from sweeper.storage.sweeps import find_sweeps, read_events, read_plan
+from sweeper.storage.folder import SweepFolder, find_sweeps
 
 __all__ = ["newest_sweeps", "unrecorded_metric"]
 
@@ -32,7 +31,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     wanted = planned.metric.name
     for sweep in newest_sweeps(store):
         try:
-            found = _recorded(store, sweep, planned.recipe.reference)
+            found = _recorded(SweepFolder(store, sweep), planned.recipe.reference)
         except (NotFound, StoreError):
             continue  # other verbs report it
         if found is None:
@@ -53,7 +52,7 @@ def newest_sweeps(store: Store) -> Iterator[str]:
     """The most recently launched sweeps, newest first."""
 
     def launched(sweep: str) -> float:
-        path = store.local_path(Layout(sweep).plan)
+        path = store.local_path(SweepFolder(store, sweep).plan)
         try:
             return os.stat(path or "").st_mtime
         except OSError:
@@ -62,22 +61,22 @@ def newest_sweeps(store: Store) -> Iterator[str]:
     yield from sorted(find_sweeps(store), key=launched, reverse=True)[:_SWEEPS]
 
 
-def _recorded(store: Store, sweep: str, recipe: str) -> set[str] | None:
+def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
     """The keys that a succeeded run of the sweep recorded; None if the sweep has no such run or
     another recipe. Only the beginning and the end of a long file are read; the end, because some
     keys appear late."""
-    plan = read_plan(store, sweep)
+    plan = folder.read_plan()
     if plan.stages or plan.recipe.reference != recipe:
         return None
-    for run, events in read_events(store, sweep).items():
+    for run, events in folder.read_events().items():
         state = fold(events)
         if state.state is not State.SUCCEEDED:
             continue
-        path = f"{Layout(sweep).log_path(run, state.attempt)}/metrics.jsonl"
+        path = f"{folder.log_path(run, state.attempt)}/metrics.jsonl"
         try:
-            head = store.read_range(path, 0, _BYTES)
-            size = os.stat(store.local_path(path) or "").st_size
-            tail = store.read_range(path, size - _BYTES, size) if size > _BYTES else b""
+            head = folder.store.read_range(path, 0, _BYTES)
+            size = os.stat(folder.store.local_path(path) or "").st_size
+            tail = folder.store.read_range(path, size - _BYTES, size) if size > _BYTES else b""
         except (NotFound, OSError):
             return set()
         return {key for part in (head, tail) for row in parse(part).rows for key in row}

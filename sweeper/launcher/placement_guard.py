@@ -21,16 +21,8 @@ from sweeper.labels import first_of
 from sweeper.model.plan import Plan
 from sweeper.model.states import OPEN, RunState, State, cancel_asked, fold
 from sweeper.scheduler.run_table import WITHDRAWN
-from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.hint import hint
-from sweeper.storage.layout import token
-from sweeper.storage.sweeps import (
-    read_events,
-    read_outcome,
-    read_plan,
-    service_of,
-    submitted_to,
-)
 
 __all__ = [
     "Located",
@@ -77,7 +69,7 @@ def refuse_another(before: Located, name: str, backend: Backend) -> None:
 
 
 def refuse_moved_sweep(
-    store: Store, sweep: str, places: Located, tell: Callable[[str], None] = lambda _: None
+    folder: SweepFolder, places: Located, tell: Callable[[str], None] = lambda _: None
 ) -> None:
     """Refuse a launch to `places` while jobs of the sweep may be elsewhere.
 
@@ -87,17 +79,17 @@ def refuse_moved_sweep(
     is damaged but not needed.
     """
     try:
-        plan = read_plan(store, sweep)
+        plan = folder.read_plan()
     except NotFound:
         return  # it was never launched
-    left = _left(store, sweep, plan)
+    left = _left(folder, plan)
     # A backend without a location of its own is known by its name, which the plan has.
     needed = bool(left) and any(set(place) != {"backend"} for place in places)
-    before = _places_before(store, sweep, plan, needed=needed, tell=tell)
+    before = _places_before(folder, plan, needed=needed, tell=tell)
     for there in before:
-        gone = [one for one in left if _was_at(store, sweep, one, before, places) == there]
+        gone = [one for one in left if _was_at(folder, one, before, places) == there]
         if gone:
-            _refuse_unless_none(store, plan, gone, there, places)
+            _refuse_unless_none(folder, plan, gone, there, places)
 
 
 class _Left(NamedTuple):
@@ -110,14 +102,14 @@ class _Left(NamedTuple):
 
 
 def _was_at(
-    store: Store, sweep: str, one: _Left, before: Located, places: Located
+    folder: SweepFolder, one: _Left, before: Located, places: Located
 ) -> Mapping[str, str] | None:
     """The place among `before` that has the attempt, if a launch to `places` would not find it
     there; None if it would."""
     at = None
     if len(before) > 1 or len(places) > 1:
         try:
-            at = submitted_to(store, sweep, one.run, one.attempt)
+            at = folder.place_of(one.run, one.attempt)
         except Damaged:  # it may be at any of the places
             kept = [there for there in before if any(_is_part(there, place) for place in places)]
             return next((there for there in before if there not in kept), None)
@@ -128,7 +120,11 @@ def _was_at(
 
 
 def _refuse_unless_none(
-    store: Store, plan: Plan, left: Sequence[_Left], before: Mapping[str, str], places: Located
+    folder: SweepFolder,
+    plan: Plan,
+    left: Sequence[_Left],
+    before: Mapping[str, str],
+    places: Located,
 ) -> None:
     """Refuse to leave these attempts behind at a place, unless the place reports that it has none
     of them. Raises `UsageError`."""
@@ -138,7 +134,7 @@ def _refuse_unless_none(
     unknown: Exception | None = None
     if opened:
         try:
-            found = _asked(_backend_before(store, sweep, plan, before), list(opened))
+            found = _asked(_backend_before(folder, plan, before), list(opened))
             submitted += [name for job, name in opened.items() if job in found]
         except SweeperError as error:
             unknown = error
@@ -156,17 +152,16 @@ def _refuse_unless_none(
         )
 
 
-def moved_from(store: Store, sweep: str, plan: Plan, places: Located) -> str | None:
+def moved_from(folder: SweepFolder, plan: Plan, places: Located) -> str | None:
     """The place the sweep was submitted to, in words, if it is not among `places`; else None."""
-    for before in _places_before(store, sweep, plan):
+    for before in _places_before(folder, plan):
         if not any(_is_part(before, place) for place in places):
             return _shown(before)
     return None
 
 
 def _places_before(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     plan: Plan,
     *,
     needed: bool = False,
@@ -178,14 +173,15 @@ def _places_before(
     """
     before = [{"backend": place} for place in plan.launch.places]
     try:
-        return service_of(store, sweep).places or before
+        return folder.read_service().places or before
     except NotFound:
         return before
     except StoreError as error:
         if needed:
             raise StoreError(
                 f"{error}; so where its jobs wait is not known: "
-                f"`{hint('cancel', sweep, root=store.root)}`, and launch again when they have ended"
+                f"`{hint('cancel', folder.name, root=folder.store.root)}`, "
+                "and launch again when they have ended"
             ) from error
         tell(f"{error}; nothing of it is needed, and it is written anew")
         return before
@@ -202,12 +198,11 @@ def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:
     return all(place.get(key, value) == value for key, value in before.items())
 
 
-def _backend_before(store: Store, sweep: str, plan: Plan, before: Mapping[str, str]) -> Backend:
+def _backend_before(folder: SweepFolder, plan: Plan, before: Mapping[str, str]) -> Backend:
     """Open the backend that the sweep was submitted to. Raises `EnvironmentFailure` if its name
     refers to another place on this machine."""
     name = before["backend"]
-    folder = f"{store.root}/{sweep}"
-    backend = open_backend(name, sweep, folder, options_of(plan.launch, name))
+    backend = open_backend(name, folder.name, folder.address, options_of(plan.launch, name))
     if not _is_part(before, place_of(backend)):
         raise EnvironmentFailure("it is out of reach from here")
     return backend
@@ -225,12 +220,12 @@ def _asked(backend: Backend, tokens: Sequence[str]) -> Mapping[str, str]:
         time.sleep(1.0)
 
 
-def _left(store: Store, sweep: str, plan: Plan) -> list[_Left]:
+def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
     """The attempts that are not over, except those of runs that are being cancelled."""
     launch = plan.launch
     # If the backend restarts jobs by itself, preempted ones are in its queue again.
     restarted = may_restart(launch)
-    events = read_events(store, sweep)
+    events = folder.read_events()
     found: list[_Left] = []
     for run in plan.runs:
         happened = events.get(run.id, set())
@@ -238,21 +233,21 @@ def _left(store: Store, sweep: str, plan: Plan) -> list[_Left]:
         if cancel_asked(happened):
             continue
         waits = restarted and state.state is State.PREEMPTED
-        if state.state in OPEN or (waits and _is_requeued(store, plan, run.id, state)):
+        if state.state in OPEN or (waits and _is_requeued(folder, plan, run.id, state)):
             found.append(_Left(run.id, state.attempt, run.name, True))
         elif state.unacknowledged:
             found.append(_Left(run.id, state.opened, run.name, False))
     return found
 
 
-def _is_requeued(store: Store, plan: Plan, run: str, state: RunState) -> bool:
+def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> bool:
     """Whether the job of a preempted attempt may be queued again at its place. A withdrawn attempt
     has no job left: if its job still begins, it finds the withdrawal and ends."""
     launch = plan.launch
     try:
-        if read_outcome(store, plan.name, run, state).reason == WITHDRAWN:
+        if folder.read_outcome(run, state).reason == WITHDRAWN:
             return False
-        at = submitted_to(store, plan.name, run, state.attempt) if launch.backends else None
+        at = folder.place_of(run, state.attempt) if launch.backends else None
     except Damaged:
         return True
     at = at if at in launch.places else launch.places[0]

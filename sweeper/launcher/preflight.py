@@ -20,6 +20,7 @@ from sweeper.model.plan import Plan, Run
 from sweeper.provenance.snapshot import CodeCopy
 from sweeper.scheduler.job_builder import asked_by
 from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder
 
 __all__ = [
     "ENGINE_URL",
@@ -150,14 +151,14 @@ def try_out(
                 raise
 
 
-def shared_environment(capabilities: Capabilities, store: Store, sweep: str) -> str | None:
+def shared_environment(capabilities: Capabilities, folder: SweepFolder) -> str | None:
     """The path of the runs' environment file in the sweep's folder, for jobs on other machines that
     see this folder. None if the file belongs in this machine's private folder."""
     if capabilities.here or not capabilities.files:
         return None
-    return environment_in_store(store, sweep)
+    return environment_in_store(folder)
 
 
-def environment_in_store(store: Store, sweep: str) -> str | None:
+def environment_in_store(folder: SweepFolder) -> str | None:
     """The runs' environment file in the sweep's folder; None if the store has no local folders."""
-    return store.local_path(f"{sweep}/launcher/environment.json")
+    return folder.store.local_path(f"{folder.name}/launcher/environment.json")

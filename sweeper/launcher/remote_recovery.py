@@ -7,38 +7,38 @@ from contextlib import suppress
 
 from sweeper.errors import SweeperError, UsageError
 from sweeper.paths import home
-from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.writable import probe
 
 __all__ = ["check", "launcher_log", "recover"]
 
 
-def check(store: Store, sweep: str) -> None:
+def check(folder: SweepFolder) -> None:
     """Check that a sweep can be launched in a store. Raises `UsageError` for a store in this
     process's memory, `StoreError` for one that does not answer or fails the probe."""
-    if store.root.startswith("memory://"):
+    if folder.store.root.startswith("memory://"):
         raise UsageError(
-            f"{store.root}: lies in the memory of one process, where no job finds it: use a folder"
+            f"{folder.store.root}: lies in the memory of one process, where no job finds it: "
+            "use a folder"
         )
-    probe(store, Layout(sweep).launcher)
+    probe(folder.store, folder.launcher)
 
 
-def recover(store: Store, sweep: str, *, over: bool) -> None:
+def recover(folder: SweepFolder, *, over: bool) -> None:
     """Upload what dead workers of the sweep left on this machine. If the sweep is `over`, remove
     local copies of stored files. If the store does not answer, this is left for the next call."""
     from sweeper.worker import spool
 
-    found, layout = spool.place(store.root, home()), Layout(sweep)
+    local = folder.at(spool.place(folder.store.root, home()))
     with suppress(SweeperError):
-        spool.recover(store, found, layout)
+        spool.recover(folder.store, local)
     if over:
-        spool.tidy(found, layout)
+        spool.tidy(local)
 
 
-def launcher_log(store: Store, sweep: str) -> str:
+def launcher_log(folder: SweepFolder) -> str:
     """The path of a detached launcher's log on this machine."""
-    folder = os.path.join(home(), "launchers")
-    os.makedirs(folder, exist_ok=True)
-    name = hashlib.sha256(f"{store.root}/{sweep}".encode()).hexdigest()[:16]
-    return os.path.join(folder, f"{name}.log")
+    logs = os.path.join(home(), "launchers")
+    os.makedirs(logs, exist_ok=True)
+    name = hashlib.sha256(folder.address.encode()).hexdigest()[:16]
+    return os.path.join(logs, f"{name}.log")

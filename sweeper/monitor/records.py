@@ -15,9 +15,8 @@ from sweeper.errors import AlreadyExists, StoreError
 from sweeper.metrics import as_float
 from sweeper.model.document_reader import Part
 from sweeper.sanitize import sanitize
-from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, read_as, read_each, strict
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["Action", "Alarm", "Name", "alarms", "names", "put", "read", "read_action"]
 
@@ -60,14 +59,13 @@ class Alarm(NamedTuple):
         return strict(self._asdict() | {"actions": list(self.actions)})
 
 
-def alarms(store: Store, sweep: str) -> list[Alarm]:
+def alarms(folder: SweepFolder) -> list[Alarm]:
     """The alarms of a sweep, oldest first."""
-    return read(store, Layout(sweep))
+    return read(folder)
 
 
 def read(
-    store: Store,
-    layout: Layout,
+    folder: SweepFolder,
     known: MutableMapping[str, Alarm] | None = None,
     told: Callable[[StoreError], None] | None = None,
 ) -> list[Alarm]:
@@ -77,29 +75,29 @@ def read(
     it are not read again. A damaged record is passed over, and `told` is called with its error.
     Raises `StoreError` for a store that does not answer the listing.
     """
-    readers = {path: partial(_alarm, name) for path, name in _listed(store, layout)}
-    found = read_each(store, readers, known, told)
+    readers = {path: partial(_alarm, name) for path, name in _listed(folder)}
+    found = read_each(folder.store, readers, known, told)
     return sorted(found, key=lambda alarm: (alarm.time, alarm.run, alarm.attempt, alarm.rule))
 
 
-def names(store: Store, layout: Layout) -> list[Name]:
+def names(folder: SweepFolder) -> list[Name]:
     """List the alarms of a sweep by their names, without reading them."""
-    return [name for _, name in _listed(store, layout)]
+    return [name for _, name in _listed(folder)]
 
 
-def put(store: Store, layout: Layout, alarm: Alarm) -> bool:
+def put(folder: SweepFolder, alarm: Alarm) -> bool:
     """Record an alarm. Returns whether it was new. Raises `StoreError`."""
-    path = layout.alarm(alarm.run, alarm.attempt, alarm.rule)
+    path = folder.alarm(alarm.run, alarm.attempt, alarm.rule)
     try:
-        store.create(path, encode({"schema": SCHEMA} | alarm.document()))
+        folder.store.create(path, encode({"schema": SCHEMA} | alarm.document()))
     except AlreadyExists:
         return False
     return True
 
 
-def _listed(store: Store, layout: Layout) -> list[tuple[str, Name]]:
+def _listed(folder: SweepFolder) -> list[tuple[str, Name]]:
     found: list[tuple[str, Name]] = []
-    for path in store.names(layout.alarms):
+    for path in folder.store.names(folder.alarms):
         match = _NAME.match(path.rpartition("/")[2])
         if match:
             found.append((path, Name(match[1], int(match[2]), match[3])))
@@ -142,12 +140,12 @@ class Action(NamedTuple):
     outcome: str | None
 
 
-def read_action(store: Store, layout: Layout, alarm: Alarm) -> Action:
+def read_action(folder: SweepFolder, alarm: Alarm) -> Action:
     """Read what was done about an alarm. Raises `NotFound`, `StoreError`."""
-    path = layout.action(alarm.run, alarm.attempt, alarm.rule)
+    path = folder.action(alarm.run, alarm.attempt, alarm.rule)
 
     def read(document: object, place: str) -> Action:
         record = Part(document, place)
         return Action(record.text_or("by", None), record.text_or("outcome", None))
 
-    return read_as(store, path, read)
+    return read_as(folder.store, path, read)

@@ -18,8 +18,7 @@ from sweeper.monitor.history import Evidence, History, Vitals
 from sweeper.monitor.rollouts import failure_path, first_error, path_of, summarise
 from sweeper.monitor.row_rules import JUDGE_FAILED, judge
 from sweeper.results.attempt_rows import Tail
-from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.thresholds import Limits
 
 __all__ = ["Criteria", "Found", "Seen", "Watcher"]
@@ -116,16 +115,14 @@ class Watcher:
 
     def __init__(
         self,
-        store: Store,
-        layout: Layout,
+        folder: SweepFolder,
         criteria: Criteria,
         said: set[tuple[str, int, str]],
         *,
         clock: Callable[[], float],
         tell: Callable[[str], None],
     ) -> None:
-        self._store = store
-        self._layout = layout
+        self._folder = folder
         self._criteria = criteria
         self._said = said
         self._clock = clock
@@ -145,7 +142,7 @@ class Watcher:
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
         self._left = MOST_BYTES
-        remote = self._store.is_remote
+        remote = self._folder.store.is_remote
         found: list[Found] = []
         over: set[tuple[str, int]] = set()
         self.stalled = set()
@@ -154,7 +151,7 @@ class Watcher:
         for seen in (*attempts[start:], *attempts[:start]):
             key = (seen.run, seen.attempt)
             if key not in self._watches:
-                tail = Tail(self._store, self._layout, *key)
+                tail = Tail(self._folder, *key)
                 self._watches[key] = _Watch(tail, self._metric(seen), now)
             watch = self._watches[key]
             more = self._read(watch, seen, found, now) if self._left > 0 else True
@@ -249,9 +246,9 @@ class Watcher:
 
     def _with_error(self, seen: Seen, evidence: Evidence) -> Evidence:
         """Add the error of the function that failed, where it can be read."""
-        path = failure_path(self._layout.recorded(seen.run, seen.attempt), evidence.step or 0)
+        path = failure_path(self._folder.recorded(seen.run, seen.attempt), evidence.step or 0)
         with suppress(NotFound, StoreError):
-            error = first_error(self._store.read_range(path, 0, _ERROR_BYTES))
+            error = first_error(self._folder.store.read_range(path, 0, _ERROR_BYTES))
             if error is not None:
                 return evidence._replace(message=f"{evidence.message}: {error}")
         return evidence
@@ -261,9 +258,9 @@ class Watcher:
         step = as_float(row.get("step"))
         if watch.rollouts <= -_TRIES or step is None or not 0 <= step < 1e9:
             return {}
-        path = path_of(self._layout.recorded(seen.run, seen.attempt), step)
+        path = path_of(self._folder.recorded(seen.run, seen.attempt), step)
         with suppress(NotFound, StoreError):
-            data = self._store.read_range(path, 0, _ROLLOUT_BYTES)
+            data = self._folder.store.read_range(path, 0, _ROLLOUT_BYTES)
             watch.rollouts = 1
             self._left -= len(data) // 4
             return summarise(data)

@@ -8,8 +8,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.model.notify import Message, Notify
 from sweeper.notifying.receivers import Letter, Undelivered, send
 from sweeper.storage import messages
-from sweeper.storage.base import Store
-from sweeper.storage.sweeps import ensure_identity
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["MOST_TRIES", "Delivery", "Sender", "deliver"]
 
@@ -35,8 +34,7 @@ class Sender(NamedTuple):
     """A sweep and the settings for sending its messages: `verdict` returns the line of its verdict,
     `cwd` is the folder for commands."""
 
-    store: Store
-    sweep: str
+    folder: SweepFolder
     notify: Notify
     environment: Mapping[str, str]
     verdict: Callable[[], str | None] = lambda: None
@@ -49,7 +47,7 @@ def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
     backoff. Returns the state of each delivery. Raises `StoreError`."""
     counted: dict[tuple[str, str], int] = {}
     read: dict[str, Message] = {}
-    identity = ensure_identity(sender.store, sender.sweep)
+    identity = sender.folder.ensure_identity()
     verdict: list[str | None] = []
     while True:
         found = _look(sender, read)
@@ -80,12 +78,11 @@ def _is_due(found: _Found) -> bool:
 
 
 def _look(sender: Sender, read: dict[str, Message]) -> list[_Found]:
-    store, sweep = sender.store, sender.sweep
-    last = messages.tries(store, sweep)
+    last = messages.tries(sender.folder)
     found: list[_Found] = []
-    for key in messages.keys(store, sweep):
+    for key in messages.keys(sender.folder):
         try:
-            message = read[key] = read.get(key) or messages.read(store, sweep, key)
+            message = read[key] = read.get(key) or messages.read(sender.folder, key)
         except (NotFound, StoreError):
             continue  # a damaged message does not block others
         if message.kind not in sender.notify.on:
@@ -98,21 +95,21 @@ def _look(sender: Sender, read: dict[str, Message]) -> list[_Found]:
 
 
 def _letter(sender: Sender, identity: str, message: Message, verdict: str | None) -> Letter:
-    lines = [f"{sender.sweep}: {message.text}" if message.kind != "end" else
-             f"{sender.sweep} {message.text}", *([verdict] if verdict else [])]  # fmt: skip
+    lines = [f"{sender.folder.name}: {message.text}" if message.kind != "end" else
+             f"{sender.folder.name} {message.text}", *([verdict] if verdict else [])]  # fmt: skip
     name = f"{identity}.{message.key}"
-    root = sender.store.root
-    return Letter(name, sender.sweep, root, message.kind, message.time, tuple(lines), verdict)
+    root, sweep = sender.folder.store.root, sender.folder.name
+    return Letter(name, sweep, root, message.kind, message.time, tuple(lines), verdict)
 
 
 def _try(sender: Sender, letter: Letter, way: str, number: int) -> None:
     """Send a letter, unless another process does."""
     key = letter.identity.partition(".")[2]
-    if not messages.begin(sender.store, sender.sweep, key, way, number):
+    if not messages.begin(sender.folder, key, way, number):
         return
     error: str | None = None
     try:
         send(way, letter, sender.notify, sender.environment, sender.cwd)
     except Undelivered as why:
         error = str(why)
-    messages.end(sender.store, sender.sweep, key, way, number, error)
+    messages.end(sender.folder, key, way, number, error)

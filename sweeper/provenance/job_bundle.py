@@ -23,8 +23,7 @@ from sweeper.errors import AlreadyExists, UsageError
 from sweeper.model.plan import Carried, Plan
 from sweeper.provenance import snapshot
 from sweeper.provenance.requirements import read
-from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["bare_command", "carry", "describe", "pinned"]
 
@@ -42,7 +41,7 @@ limits the description of a job to 8 KB, and Kubernetes interprets `$`. The work
 removed from the path, since its modules are the recipe's."""
 
 
-def carry(store: Store, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
+def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
     """Upload the bundle that the plan's jobs need; None if they need none. Raises `UsageError` for
     a requirements file that is not in the copy of the code."""
     asked = dict.fromkeys(filter(None, (part.launch.requirements for part in plan.parts)))
@@ -57,14 +56,14 @@ def carry(store: Store, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
             why = code.why or "it lies outside, is too large, or has a secret's value in it"
             raise UsageError(f"launch.requirements: {name} is not in the copy of the code: {why}")
         files[name] = below
-    carried = describe(store, plan)._replace(files=files)
-    if not store.exists(carried.archive):
+    carried = describe(folder, plan)._replace(files=files)
+    if not folder.store.exists(carried.archive):
         with suppress(AlreadyExists):
-            store.create(carried.archive, _source())
+            folder.store.create(carried.archive, _source())
     return carried
 
 
-def describe(store: Store, plan: Plan) -> Carried:
+def describe(folder: SweepFolder, plan: Plan) -> Carried:
     """Describe the bundle without uploading it; the requirements files are left out. Raises
     `UsageError` for a requirements file with mistakes."""
     digest = hashlib.sha256(_source()).hexdigest()[:32]
@@ -75,8 +74,8 @@ def describe(store: Store, plan: Plan) -> Carried:
         if found is not None and found.mistakes:
             raise UsageError(f"launch.requirements: {found.mistakes[0]}")
         options |= dict.fromkeys(found.options if found else ())
-    archive = Layout(plan.name).code(f"sweeper-{digest}.zip")
-    return Carried(archive, digest, (*options, *pinned(_packages(store.root))), {})
+    archive = folder.code(f"sweeper-{digest}.zip")
+    return Carried(archive, digest, (*options, *pinned(_packages(folder.store.root))), {})
 
 
 def _packages(root: str) -> list[str]:

@@ -20,7 +20,7 @@ from sweeper.provenance import live_code, snapshot
 from sweeper.provenance.snapshot import CodeCopy
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["has_changed", "keep", "program_files"]
 
@@ -37,15 +37,14 @@ _END_BYTES = 1_000_000
 
 
 def keep(
-    store: Store, plan: Plan, origin: Mapping[str, object], code: CodeCopy
+    folder: SweepFolder, plan: Plan, origin: Mapping[str, object], code: CodeCopy
 ) -> dict[str, object]:
     """Store the record of a launch. Returns the provenance `origin` with its id, `launch`, and the
     digest of the program. Raises `StoreError`."""
-    layout = Layout(plan.name)
-    files = program_files(store, plan, code)
+    files = program_files(folder, plan, code)
     listed = encode(files)
-    path = layout.code(f"{hashlib.sha256(listed).hexdigest()[:16]}.files.json")
-    _create(store, path, listed)
+    path = folder.code(f"{hashlib.sha256(listed).hexdigest()[:16]}.files.json")
+    _create(folder.store, path, listed)
     known = {**origin, "program": live_code.digest(files)}
     record: dict[str, object] = {
         **known,
@@ -57,18 +56,22 @@ def keep(
     }
     data = encode(record)
     identity = hashlib.sha256(data).hexdigest()[:16]
-    _create(store, layout.launch(identity), data)
+    _create(folder.store, folder.launch(identity), data)
     return {**known, "launch": identity}
 
 
-def has_changed(store: Store, plan: Plan, secrets: Collection[str]) -> bool:
+def has_changed(folder: SweepFolder, plan: Plan, secrets: Collection[str]) -> bool:
     """Whether the program in the checkout has changed since the launch of a recorded plan, which
     has a copy of it."""
-    now = None if plan.snapshot is None else snapshot.look(store, plan.snapshot, secrets=secrets)
+    now = (
+        None
+        if plan.snapshot is None
+        else snapshot.look(folder.store, plan.snapshot, secrets=secrets)
+    )
     if now is None or now.kept == plan.snapshot:
         return now is None
     known = (plan.provenance or {}).get("program")
-    return known is None or known != live_code.digest(program_files(store, plan, now))
+    return known is None or known != live_code.digest(program_files(folder, plan, now))
 
 
 def _create(store: Store, path: str, data: bytes) -> None:
@@ -77,11 +80,11 @@ def _create(store: Store, path: str, data: bytes) -> None:
             store.create(path, data)
 
 
-def program_files(store: Store, plan: Plan, code: CodeCopy) -> dict[str, str]:
+def program_files(folder: SweepFolder, plan: Plan, code: CodeCopy) -> dict[str, str]:
     """The files of the program with their digests: those of the copy of the code, or else the
     source files that runs find in place."""
     if code.kept is None:
-        return live_code.files((part.recipe for part in plan.parts), store.local_path(""))
+        return live_code.files((part.recipe for part in plan.parts), folder.store.local_path(""))
     root = code.kept.root
     grids = {os.path.realpath(path) for path in (plan.grid_path, *(p for p, _ in plan.extends))}
     return {

@@ -17,9 +17,8 @@ from sweeper.errors import AlreadyExists
 from sweeper.provenance.checkout import checkout_of, commit_of, git, sweep_folders
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
 from sweeper.provenance.snapshot import results_in
-from sweeper.storage.base import Store
 from sweeper.storage.documents import timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["collect", "earlier", "redact_command"]
 
@@ -40,8 +39,7 @@ _LIST_SECONDS = 20.0
 
 
 def collect(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     *,
     cwd: str,
     python: str,
@@ -54,7 +52,6 @@ def collect(
     import platform  # planning imports this module and does not need it
 
     redactor = Redactor(secret_values(os.environ, secrets))
-    layout = Layout(sweep)
     version, packages = _packages(python)
     listing = "".join(f"{name}=={number}\n" for name, number in sorted(packages.items()))
     root = checkout_of(cwd)
@@ -67,7 +64,7 @@ def collect(
         "python": version,
         "interpreter": python,
         "packages": {name: packages[name] for name in _SHOWN if name in packages},
-        "all_packages": _keep(store, layout, listing.encode(), "packages.txt"),
+        "all_packages": _keep(folder, listing.encode(), "packages.txt"),
         "cwd": cwd,
         "typed_in": os.getcwd(),
         "commit": commit,
@@ -75,7 +72,7 @@ def collect(
         **code,
     }
     if root:
-        found |= _changes(store, layout, root, commit, redactor)
+        found |= _changes(folder, root, commit, redactor)
     return found
 
 
@@ -107,13 +104,13 @@ def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
 
 
 def _changes(
-    store: Store, layout: Layout, root: str, commit: str | None, redactor: Redactor
+    folder: SweepFolder, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
     """The differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If git
     does not answer in time, `dirty` is never False, so that this is not mistaken for no
     difference."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=diff")
-    results = results_in(store, root, layout.sweep)
+    results = results_in(folder.store, root, folder.name)
     changed = _split(git(root, "diff", "--name-only", "-z", "HEAD")) if commit else []
     results += [os.path.join(root, folder, "") for folder in sweep_folders(root, changed)]
     inside = [os.path.relpath(folder, os.path.realpath(root)) for folder in results]
@@ -137,7 +134,7 @@ def _changes(
         text += f"\n... and {len(diff) - _DIFF_BYTES} bytes more\n"
     path: str | None = None
     if commit and differs is not None:
-        path = _keep(store, layout, redactor.text(text).encode(), "diff")
+        path = _keep(folder, redactor.text(text).encode(), "diff")
     return {
         "dirty": bool(diff or names) or (False if is_known else None),
         "diff": {"path": path, "bytes": len(diff), "whole": whole} if path else None,
@@ -150,12 +147,12 @@ def _split(listed: bytes | None) -> list[str]:
     return [os.fsdecode(name) for name in (listed or b"").split(b"\0") if name]
 
 
-def _keep(store: Store, layout: Layout, data: bytes, ending: str) -> str:
+def _keep(folder: SweepFolder, data: bytes, ending: str) -> str:
     """Store data next to the plan, unless it is there. Returns its path in the store."""
-    path = layout.code(f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}")
-    if not store.exists(path):
+    path = folder.code(f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}")
+    if not folder.store.exists(path):
         with suppress(AlreadyExists):
-            store.create(path, data)
+            folder.store.create(path, data)
     return path
 
 

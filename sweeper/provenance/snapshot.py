@@ -44,7 +44,7 @@ from sweeper.provenance.checkout import (
     git,
 )
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.worker_lock import hold
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ class CodeCopy(NamedTuple):
 
 
 def make(
-    store: Store, sweep: str, cwd: str, file: str | None = None, *, secrets: Collection[str] = ()
+    folder: SweepFolder, cwd: str, file: str | None = None, *, secrets: Collection[str] = ()
 ) -> CodeCopy:
     """Copy the checkout that contains `cwd`, or else the recipe's `file`, into the store. `secrets`
     are values that must not get into the store. Raises `StoreError`."""
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
         return CodeCopy(None, "not in a git checkout", in_checkout=False)
-    tree = Tree(root, results_in(store, root, sweep), secrets)
+    tree = Tree(root, results_in(folder.store, root, folder.name), secrets)
     try:
         data = tree.archive()
     except TooMuchError:
@@ -86,12 +86,12 @@ def make(
     except UnlistedError:
         return CodeCopy(None, f"git does not list the files of {root}")
     digest = hashlib.sha256(data).hexdigest()[:32]
-    archive = Layout(sweep).code(f"{digest}.tar.gz")
-    if not store.exists(archive):
+    archive = folder.code(f"{digest}.tar.gz")
+    if not folder.store.exists(archive):
         import gzip
 
         with suppress(AlreadyExists):
-            store.create(archive, gzip.compress(data, compresslevel=6, mtime=0))
+            folder.store.create(archive, gzip.compress(data, compresslevel=6, mtime=0))
     real = os.path.realpath(cwd)
     inside = real == root or real.startswith(root + os.sep)
     kept = Snapshot(

@@ -12,8 +12,7 @@ from sweeper.errors import NotFound
 from sweeper.metrics import Parsed, Row, describe_malformed, parse
 from sweeper.results.follow import Growing
 from sweeper.results.tables.sources import Files, Source
-from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["Fresh", "Tail"]
 
@@ -34,10 +33,10 @@ class Fresh(NamedTuple):
 class Tail:
     """Follows the `metrics.jsonl` of one attempt."""
 
-    def __init__(self, store: Store, layout: Layout, run: str, attempt: int) -> None:
-        self._store = store
-        self._file = Growing(store, f"{layout.recorded(run, attempt)}/metrics.jsonl")
-        self._before = f"{layout.recorded(run, attempt - 1)}/metrics.jsonl"
+    def __init__(self, folder: SweepFolder, run: str, attempt: int) -> None:
+        self._store = folder.store
+        self._file = Growing(folder.store, f"{folder.recorded(run, attempt)}/metrics.jsonl")
+        self._before = f"{folder.recorded(run, attempt - 1)}/metrics.jsonl"
         self._resumed = self._copying = attempt > 1
 
     def read(self, most: int) -> Fresh:

@@ -15,8 +15,8 @@ from sweeper.results.selectors import check_states, current, named, pick, split_
 from sweeper.results.sweeps import Sweep
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder, find_sweeps
 from sweeper.storage.opening import DEFAULT_ROOT, open_store
-from sweeper.storage.sweeps import find_sweeps
 
 if TYPE_CHECKING:
     import pandas
@@ -98,7 +98,7 @@ class Catalog:
         missing: list[NotFound] = []
         for store in stores:
             try:
-                found.append(Sweep(store, name, self._memories[store.root], self._told))
+                found.append(self._read(store, name))
             except NotFound as error:
                 missing.append(error)
         if not found:
@@ -113,10 +113,13 @@ class Catalog:
         for store, name in self._of_each_root(find_sweeps, stores):
             if below is None or fnmatch.fnmatchcase(name, below):
                 try:
-                    found.append(Sweep(store, name, self._memories[store.root], self._told))
+                    found.append(self._read(store, name))
                 except (NotFound, StoreError) as error:
                     self._told(error)
         return found
+
+    def _read(self, store: Store, name: str) -> Sweep:
+        return Sweep(SweepFolder(store, name), self._memories[store.root], self._told)
 
     def _of_each_root(
         self, find: Callable[[Store], Iterable[T]], stores: Sequence[Store] | None = None
@@ -300,7 +303,7 @@ class Catalog:
             raise UsageError(f"{root} is not a root of this registry")
         memory = self._memories[root]
         if store.exists(f"{sweep}/sweep.json"):
-            return Sweep(store, sweep, memory, self._told).runs
+            return Sweep(SweepFolder(store, sweep), memory, self._told).runs
         return [run for run in self._folder_runs(store) if run.sweep == sweep]
 
 

@@ -16,7 +16,7 @@ from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["FolderRun", "find_folders", "folder_runs"]
 
@@ -157,7 +157,7 @@ class FolderRun(RecordedRun):
         above, _, name = folder.rpartition("/")
         import hashlib
 
-        super().__init__(store, Layout(above or "."), files, index, told)
+        super().__init__(SweepFolder(store, above or "."), files, index, told)
         self._folder = folder
         self._config: dict[str, object] | None = None
         self.id = hashlib.sha256(folder.encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -71,7 +71,7 @@ class Tail:
 
     def _path(self, attempt: int) -> str:
         if isinstance(self.run, SweepRun):
-            return self.run.layout.log(self.run.id, attempt)
+            return self.run.sweep_folder.log(self.run.id, attempt)
         return f"{self.run.folder}/logs.log".lstrip("/")  # tinker-cookbook's
 
     def next(self) -> None:

@@ -8,7 +8,7 @@ from sweeper.errors import StoreError
 from sweeper.model.mark import NO_MARKS, Mark, Marks, fold
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
-from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.marks import is_archived, read_marks
 
 __all__ = ["Marked", "by_subject", "in_use", "marked", "marks_by_run", "with_tags"]
@@ -34,9 +34,9 @@ class Marked(NamedTuple):
         return sorted([*own, *others], key=lambda pair: pair[1].time)
 
 
-def marked(store: Store, sweep: str, told: Callable[[StoreError], None] | None = None) -> Marked:
+def marked(folder: SweepFolder, told: Callable[[StoreError], None] | None = None) -> Marked:
     """Read what is noted of a sweep and of its runs. Raises `StoreError`."""
-    return by_subject(read_marks(store, sweep, told))
+    return by_subject(read_marks(folder, told))
 
 
 def by_subject(marks: Iterable[Mark]) -> Marked:
@@ -59,7 +59,7 @@ def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
         if place not in known:
             known[place] = Marked()
             if isinstance(run, SweepRun):
-                read = partial(marked, run.store, run.sweep, run.told)
+                read = partial(marked, run.sweep_folder, run.told)
                 known[place] = run.readable(read, Marked())
         found.append((known[place].of(run.id), known[place].sweep))
     return found
@@ -85,6 +85,6 @@ def in_use(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     for run in runs:
         place = run.root, run.sweep
         if place not in archived:
-            read = partial(is_archived, run.store, run.sweep)
+            read = partial(is_archived, run.sweep_folder)
             archived[place] = isinstance(run, SweepRun) and run.readable(read, False)
     return [run for run in runs if not archived[run.root, run.sweep]]

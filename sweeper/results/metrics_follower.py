@@ -37,7 +37,7 @@ class _Place:
     def _path(self) -> str:
         if self.is_folder:
             return self.run.metrics_paths()[0]
-        return f"{self.run.layout.recorded(self.run.id, self.attempt)}/metrics.jsonl"
+        return f"{self.run.sweep_folder.recorded(self.run.id, self.attempt)}/metrics.jsonl"
 
     def follow(self, folders: set[str]) -> None:
         """Moves to the newest attempt that has a folder."""

@@ -19,9 +19,8 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.labels import first_of, plural
 from sweeper.model.json_values import table_of
 from sweeper.model.plan import Plan, launch_id
-from sweeper.storage.base import Store
 from sweeper.storage.documents import read_json
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["Difference", "Executed", "HasOrigin", "Launches", "Origin", "differences", "sentences"]
 
@@ -34,10 +33,10 @@ class Origin:
     digest of its code if it ran in place. Launches by older versions have fewer entries."""
 
     def __init__(
-        self, store: Store, layout: Layout, known: Mapping[str, object], program: str | None = None
+        self, folder: SweepFolder, known: Mapping[str, object], program: str | None = None
     ) -> None:
-        self._store = store
-        self._layout = layout
+        self._store = folder.store
+        self._folder = folder
         self._known = known
         self.live = program
 
@@ -45,7 +44,7 @@ class Origin:
     def record(self) -> dict[str, object]:
         """The whole provenance of the attempt's launch, with the attempt's own program."""
         launch = launch_id(self._known)
-        path = None if launch is None else self._layout.launch(os.path.basename(launch))
+        path = None if launch is None else self._folder.launch(os.path.basename(launch))
         found = {**self._known, **self._read(path)}
         return found if self.live is None else found | {"program": self.live}
 
@@ -98,7 +97,7 @@ class Origin:
 
     def _moved(self, path: str | None) -> str | None:
         """The path of a file that a launch stored, in the folder that the sweep has today."""
-        return None if path is None else self._layout.code(os.path.basename(path))
+        return None if path is None else self._folder.code(os.path.basename(path))
 
 
 class HasOrigin(Protocol):
@@ -151,8 +150,8 @@ class Launches:
     """The launches of a sweep. `of` returns the same `Origin` for all attempts that ran the
     same."""
 
-    def __init__(self, store: Store, layout: Layout, plan: Plan) -> None:
-        self._store, self._layout = store, layout
+    def __init__(self, folder: SweepFolder, plan: Plan) -> None:
+        self._folder = folder
         latest = plan.provenance or {}
         self._known = [*([latest] if latest else []), *plan.launches]  # the latest first
         self._origins: dict[tuple[object, str | None], Origin] = {}
@@ -161,7 +160,7 @@ class Launches:
     def latest(self) -> Executed:
         """What attempts run that start from now on."""
         known = next(iter(self._known), None)
-        found = None if known is None else Origin(self._store, self._layout, known)
+        found = None if known is None else Origin(self._folder, known)
         return Executed("", found)
 
     @property
@@ -183,7 +182,7 @@ class Launches:
             return None
         key = launch_id(known) or known.get("time"), program
         if key not in self._origins:
-            self._origins[key] = Origin(self._store, self._layout, known, program)
+            self._origins[key] = Origin(self._folder, known, program)
         return self._origins[key]
 
 

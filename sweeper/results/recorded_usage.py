@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from sweeper.metrics import Row, as_float
 from sweeper.model.usage import NO_USAGE, Counts, Usage
 from sweeper.results.attempt_rows import Tail
-from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["ALSO", "SOURCES", "AttemptRecords", "RecordedTokens"]
 
@@ -62,8 +61,8 @@ class RecordedTokens:
 class AttemptRecords:
     """Follows what one attempt records. Rows that it got from the attempt before do not count."""
 
-    def __init__(self, store: Store, layout: Layout, run: str, attempt: int) -> None:
-        self._tail = Tail(store, layout, run, attempt)
+    def __init__(self, folder: SweepFolder, run: str, attempt: int) -> None:
+        self._tail = Tail(folder, run, attempt)
         self._tokens = RecordedTokens()
 
     def read(self, config: Mapping[str, object]) -> Usage:

@@ -91,7 +91,7 @@ class Registry(Catalog):
 
     def _marks(self, sweep: Sweep) -> Marks:
         try:
-            return marked(sweep.store, sweep.name, self._told).sweep
+            return marked(sweep.folder, self._told).sweep
         except StoreError as error:
             self._told(error)
             return NO_MARKS

@@ -28,8 +28,7 @@ from sweeper.results.objective import Judged, judged, missing_in
 from sweeper.results.origins import Origin
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files, Stamp
-from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["OPEN_DAY", "RecordedRun", "Told", "Used", "missing_text"]
 
@@ -53,7 +52,7 @@ class Used(NamedTuple):
 
 class RecordedRun(ABC):
     """A planned run with its results: `id name cell seed config state attempts`, and the `store`
-    and `layout` in which it lies. `retired`: the grid no longer contains it. `stage` and
+    and `sweep_folder` in which it lies. `retired`: the grid no longer contains it. `stage` and
     `parents` (ids) belong to sweeps with stages.
 
     `attempts` counts the attempts opened. Missing files of attempts are no error: a run that has
@@ -72,17 +71,16 @@ class RecordedRun(ABC):
 
     def __init__(
         self,
-        store: Store,
-        layout: Layout,
+        folder: SweepFolder,
         files: Files,
         index: Index,
         told: Told | None = None,
     ) -> None:
         self.told = told
-        self.store = store
-        self.root = store.root
-        self.sweep = layout.sweep
-        self.layout = layout
+        self.store = folder.store
+        self.root = folder.store.root
+        self.sweep = folder.name
+        self.sweep_folder = folder
         self.files = files
         self.index = index
         self.metric: Mapping[str, str] | None = None
@@ -285,7 +283,7 @@ class RecordedRun(ABC):
         that are not UTF-8 become U+FFFD."""
         attempts = [attempt] if attempt is not None else range(self.attempts, 0, -1)
         for candidate in attempts:
-            data = self.read(self.layout.log(self.id, candidate))
+            data = self.read(self.sweep_folder.log(self.id, candidate))
             if data:
                 return data.decode("utf-8", "replace")
         return ""
@@ -293,8 +291,8 @@ class RecordedRun(ABC):
     def log_tail(self, lines: int = 20, limit: int = 65536) -> list[str]:
         """The last `lines` lines of the latest log. Reads at most `limit` bytes of its end."""
         for attempt in range(self.attempts, 0, -1):
-            files = Files(self.store, self.layout.attempt(self.id, attempt))
-            source = files.source(self.layout.log(self.id, attempt))
+            files = Files(self.store, self.sweep_folder.attempt(self.id, attempt))
+            source = files.source(self.sweep_folder.log(self.id, attempt))
             if source is not None and source.stamp.size:
                 start = max(0, source.stamp.size - limit)
                 found = source.read(start)[1][:limit].decode("utf-8", "replace").splitlines()

@@ -86,7 +86,7 @@ def read_status(sweep: "Sweep") -> Status:
     from sweeper.storage.lock import is_held
 
     runs = current(sweep.runs)
-    launcher = is_held(sweep.store, sweep.name)
+    launcher = is_held(sweep.folder)
     told = _observations(sweep)
     usage = told.usage
     held, told = labels.held_of(told), told if launcher else NO_OBSERVATIONS
@@ -119,7 +119,7 @@ def stands_still(sweep: "Sweep") -> str | None:
     from sweeper.storage.lock import is_held
 
     held = labels.held_of(_observations(sweep))
-    return held or (None if is_held(sweep.store, sweep.name) else NOBODY)
+    return held or (None if is_held(sweep.folder) else NOBODY)
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
@@ -149,17 +149,16 @@ def _cancelled(sweep: "Sweep") -> Asked | None:
     from sweeper.storage.sweep_requests import asked_cancel
 
     try:
-        return asked_cancel(sweep.store, sweep.name)
+        return asked_cancel(sweep.folder)
     except StoreError as error:
         sweep.unreadable(error)
         return None
 
 
 def _observations(sweep: "Sweep") -> Observations:
-    from sweeper.storage.sweeps import read_observations
 
     try:
-        return read_observations(sweep.store, sweep.name)
+        return sweep.folder.read_observations()
     except StoreError as error:
         sweep.unreadable(error)
         return NO_OBSERVATIONS
@@ -168,10 +167,9 @@ def _observations(sweep: "Sweep") -> Observations:
 def check_service(sweep: "Sweep") -> None:
     """Checks that the record of the last launch is not damaged. Its content is not shown. A store
     that does not answer is not an error here."""
-    from sweeper.storage.sweeps import service_of
 
     try:
-        service_of(sweep.store, sweep.name)
+        sweep.folder.read_service()
     except Damaged as error:
         sweep.unreadable(error)
     except (NotFound, StoreError):
@@ -183,5 +181,5 @@ def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
     from sweeper.monitor import read
 
     attempts = {run.id: run.attempts for run in runs}
-    found = read(sweep.store, sweep.layout, told=sweep.unreadable)
+    found = read(sweep.folder, told=sweep.unreadable)
     return [alarm for alarm in found if attempts.get(alarm.run) == alarm.attempt]

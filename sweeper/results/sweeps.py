@@ -20,17 +20,8 @@ from sweeper.results.runs import OPEN_DAY, RecordedRun, Told, Used
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.index import Index
 from sweeper.results.tables.sources import Files
-from sweeper.storage.base import Store
+from sweeper.storage.folder import INFORMATIVE, SweepFolder
 from sweeper.storage.heartbeats import read_heartbeat
-from sweeper.storage.layout import Layout, metrics_dir
-from sweeper.storage.sweeps import (
-    TELLING,
-    look_at_events,
-    read_event,
-    read_outcome,
-    read_plan,
-    submitted_to,
-)
 
 __all__ = ["Sweep", "SweepRun"]
 
@@ -50,20 +41,20 @@ class Sweep:
     """
 
     def __init__(
-        self, store: Store, name: str, memory: Folder | None = None, told: Told | None = None
+        self, folder: SweepFolder, memory: Folder | None = None, told: Told | None = None
     ) -> None:
-        self.store = store
-        self.name = name
-        self.root = store.root
+        self.store = folder.store
+        self.name = folder.name
+        self.root = folder.store.root
         self.told = told
-        self.plan = read_plan(store, name)
+        self.plan = folder.read_plan()
         self._metrics: dict[str | None, dict[str, str] | None] = {}
-        self.layout = Layout(name, metrics_dir(self.plan.launch.metrics_dir))
-        self.index = Index(memory, f"sweep {name}")
-        self.files = Files(store, self.layout.runs)
-        self.state_files = Files(store, self.layout.state)
+        self.folder = folder.with_metrics_in(self.plan.launch.metrics_dir)
+        self.index = Index(memory, f"sweep {folder.name}")
+        self.files = Files(folder.store, self.folder.runs)
+        self.state_files = Files(folder.store, self.folder.state)
         elsewhere = self.state_files.local is None
-        self.events = look_at_events(store, name, self.state_files.entries() if elsewhere else None)
+        self.events = folder.peek_events(self.state_files.entries() if elsewhere else None)
         folded: dict[int, RunState] = {}
         for events in self.events.values():
             if id(events) not in folded:
@@ -100,7 +91,7 @@ class Sweep:
     @functools.cached_property
     def launches(self) -> Launches:
         """The launches of the sweep, which tell what its runs executed."""
-        return Launches(self.store, self.layout, self.plan)
+        return Launches(self.folder, self.plan)
 
     @functools.cached_property
     def runs(self) -> tuple["SweepRun", ...]:
@@ -129,7 +120,7 @@ class Sweep:
 
     def write_report(self, name: str, data: bytes) -> str:
         """Writes a file into the sweep's `report/` folder. Returns its path or address."""
-        path = f"{self.layout.report}/{name}"
+        path = f"{self.folder.report}/{name}"
         self.store.replace(path, data)
         return self.store.local_path(path) or f"{self.root.rstrip('/')}/{path}"
 
@@ -150,7 +141,7 @@ class SweepRun(RecordedRun):
     """A run that a sweep has planned."""
 
     def __init__(self, sweep: Sweep, planned: Run, state: RunState) -> None:
-        super().__init__(sweep.store, sweep.layout, sweep.files, sweep.index, sweep.told)
+        super().__init__(sweep.folder, sweep.files, sweep.index, sweep.told)
         self._sweep = sweep
         self._state = state
         self._config: dict[str, object] = dict(planned.config)
@@ -172,20 +163,20 @@ class SweepRun(RecordedRun):
 
     def folders(self) -> list[str]:
         attempts = range(1, max(self.attempts, self._state.attempt) + 1)
-        return [self.layout.recorded(self.id, attempt) for attempt in attempts]
+        return [self.sweep_folder.recorded(self.id, attempt) for attempt in attempts]
 
     def log_paths(self) -> list[str]:
         attempts = range(1, max(self.attempts, self._state.attempt) + 1)
-        return [self.layout.log_path(self.id, attempt) for attempt in attempts]
+        return [self.sweep_folder.log_path(self.id, attempt) for attempt in attempts]
 
     @property
     def folder(self) -> str:
-        return self.layout.log_path(self.id, max(self._state.attempt, 1))
+        return self.sweep_folder.log_path(self.id, max(self._state.attempt, 1))
 
     @functools.cached_property
     def outcome(self) -> Outcome:
         def read() -> Outcome:
-            return read_outcome(self.store, self.sweep, self.id, self._state)
+            return self.sweep_folder.read_outcome(self.id, self._state)
 
         return self.readable(read, NOTHING)
 
@@ -215,7 +206,7 @@ class SweepRun(RecordedRun):
             return None if self._unreadable else list(found[0])
 
         def recall() -> _Ending:
-            path, stamp = self.layout.event, self._sweep.state_files.stamp
+            path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp
             files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in told]
             recalled = self.index.recall(self.id, "end", files, read)
             return found[0] if recalled is None else _Ending(*recalled)
@@ -230,7 +221,7 @@ class SweepRun(RecordedRun):
             earlier = self.ended(attempt)
             started = earlier.started or started
             walls.append(earlier.wall_s)
-        self._unreadable |= last is NOTHING and self._state.event in TELLING
+        self._unreadable |= last is NOTHING and self._state.event in INFORMATIVE
         known = [wall for wall in walls if wall is not None]
         return _Ending(
             last.reason,
@@ -266,14 +257,14 @@ class SweepRun(RecordedRun):
             counted = told and ended.usage != NO_USAGE
             return (ended.usage.document(), found[0].day) if counted else None
 
-        path, stamp = self.layout.event, self._sweep.state_files.stamp
+        path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp
         files = [(f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in told]
         recalled = self.index.recall(self.id, f"used {attempt}", files, read)
         if recalled is not None:
             return Used(usages.read(Part(recalled[0], "cache")), recalled[1])
         if found[0].usage != NO_USAGE:
             return found[0]
-        beat = read_heartbeat(self.store, self.layout.heartbeat(self.id, attempt))
+        beat = read_heartbeat(self.store, self.sweep_folder.heartbeat(self.id, attempt))
         return found[0]._replace(usage=beat.usage)
 
     def ended(self, attempt: int) -> Outcome:
@@ -288,7 +279,7 @@ class SweepRun(RecordedRun):
         return NOTHING
 
     def _body(self, attempt: int, event: Event) -> Outcome:
-        return read_event(self.store, self.sweep, self.id, attempt, event)
+        return self.sweep_folder.read_event(self.id, attempt, event)
 
     @property
     def awaited(self) -> bool:
@@ -359,11 +350,13 @@ class SweepRun(RecordedRun):
             return first
 
         def read() -> list[object] | None:
-            found = submitted_to(self.store, self.sweep, self.id, attempt)
+            found = self.sweep_folder.place_of(self.id, attempt)
             return None if found is None else [found]
 
         def recall() -> str:
-            stamp = self._sweep.state_files.stamp(self.layout.event(self.id, attempt, Event.INTENT))
+            stamp = self._sweep.state_files.stamp(
+                self.sweep_folder.event(self.id, attempt, Event.INTENT)
+            )
             files = [(f"{attempt}.{Event.INTENT}", stamp)]
             found = self.index.recall(self.id, f"backend {attempt}", files, read)
             return first if found is None else str(found[0])

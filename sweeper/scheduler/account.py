@@ -20,7 +20,6 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import Governor
 from sweeper.storage.opening import open_store
 from sweeper.storage.process import this_process
-from sweeper.storage.sweeps import ensure_identity
 from sweeper.storage.writable import check_root
 from sweeper.worker.job import read_environment
 
@@ -152,6 +151,6 @@ def governor_of(context: Context, service: Service) -> Governor:
         context.sweep,
         this_process(),
         plan.launch.priority,
-        id="" if account is None else ensure_identity(context.store, context.sweep),
+        id="" if account is None else context.folder.ensure_identity(),
     )
     return Governor(record, own, clock=context.clock, most=settings.slots)

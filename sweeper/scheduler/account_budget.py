@@ -24,7 +24,6 @@ from sweeper.scheduler.governor import name_of
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import ensure_identity
 
 __all__ = ["AccountBudget", "account_budget", "configured_budget"]
 
@@ -74,7 +73,7 @@ class AccountBudget:
         self.limits = limits
         self._context, self._store, self._folder = context, store, folder
         root, sweep, self._created = context.store.root, context.sweep, context.plan.created
-        self._identity = ensure_identity(context.store, sweep)
+        self._identity = context.folder.ensure_identity()
         self._own = f"{folder}/{name_of(root, sweep, self._identity)}.json"
         self._before = f"{folder}/{name_of(root, sweep)}.json"
         self._seconds = _REMOTE_SECONDS if store.is_remote else _WRITE_SECONDS

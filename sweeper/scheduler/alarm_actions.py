@@ -64,9 +64,8 @@ class AlarmActions:
     ) -> None:
         self._env_file = env_file
         self._own = uuid.uuid4().hex
-        self._store = context.store
         self._sweep = context.sweep
-        self._layout = context.layout
+        self._folder = context.folder
         self._run_table = run_table
         self._clock = context.clock
         plan = context.plan
@@ -101,8 +100,8 @@ class AlarmActions:
                 alarm
                 for alarm in alarms
                 if alarm.actions
-                and not self._store.exists(
-                    self._layout.action(alarm.run, alarm.attempt, alarm.rule)
+                and not self._folder.store.exists(
+                    self._folder.action(alarm.run, alarm.attempt, alarm.rule)
                 )
             ]
         )  # all or, when the store does not answer, none: then it is asked again
@@ -134,7 +133,7 @@ class AlarmActions:
         if self._stopping is None:
             whole = "stop sweep" in alarm.actions
             if whole and self._staged:
-                ask_cancel(self._store, self._sweep, _who(alarm))
+                ask_cancel(self._folder, _who(alarm))
             self._stopping = deque(list(self._run_table.runs) if whole else [alarm.run])
         for _ in range(_STOPS_AT_ONCE):
             if not self._stopping:
@@ -153,18 +152,18 @@ class AlarmActions:
             return  # the run was started again since: the new attempt has done nothing wrong yet
         happened = set(self._run_table.events(run))
         retries = self._run_table.retries(run)
-        request_cancel(self._store, self._sweep, run, happened, retries, _who(alarm))
+        request_cancel(self._folder, run, happened, retries, _who(alarm))
 
     def _record(self, alarm: Alarm) -> None:
         """Record what is done about an alarm, and start the command unless another launcher has."""
         argv = self._argv(alarm) if "run" in alarm.actions else None
         is_lost = "run" in alarm.actions and argv is None
         document = self._document(alarm, argv, "not run: no such command now" if is_lost else None)
-        path = self._layout.action(alarm.run, alarm.attempt, alarm.rule)
+        path = self._folder.action(alarm.run, alarm.attempt, alarm.rule)
         try:
-            self._store.create(path, encode(document))
+            self._folder.store.create(path, encode(document))
         except AlreadyExists:
-            if read_action(self._store, self._layout, alarm).by != self._own:
+            if read_action(self._folder, alarm).by != self._own:
                 return  # else it was created by us, and only the reply was lost
         if argv is not None:
             self._start(alarm, argv)
@@ -188,7 +187,7 @@ class AlarmActions:
 
     def _start(self, alarm: Alarm, argv: list[str]) -> None:
         more = {
-            "SWEEPER_ROOT": self._store.root,
+            "SWEEPER_ROOT": self._folder.store.root,
             "SWEEPER_SWEEP": self._sweep,
             "SWEEPER_RUN": alarm.run,
             "SWEEPER_ATTEMPT": str(alarm.attempt),
@@ -248,9 +247,9 @@ class AlarmActions:
         if problem:
             self._tell(f"on_alarm: {argv[0]} for {alarm.name} ({alarm.rule}) {problem}")
         document = self._document(alarm, argv, problem or "done")
-        path = self._layout.action(alarm.run, alarm.attempt, alarm.rule)
+        path = self._folder.action(alarm.run, alarm.attempt, alarm.rule)
         with suppress(SweeperError):  # it is done all the same, and recorded as begun
-            self._store.replace(path, encode(document), durable=False)
+            self._folder.store.replace(path, encode(document), durable=False)
 
     def _document(
         self, alarm: Alarm, argv: list[str] | None, outcome: str | None

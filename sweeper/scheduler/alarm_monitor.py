@@ -23,8 +23,6 @@ from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
 from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.layout import Layout, metrics_dir
-from sweeper.storage.sweeps import read_event
 from sweeper.thresholds import resolve
 
 __all__ = ["AlarmMonitor"]
@@ -69,8 +67,7 @@ class AlarmMonitor:
     ) -> None:
         self._raised = raised or _nobody
         store, plan, clock = context.store, context.plan, context.clock
-        self._store = store
-        self._layout = Layout(context.sweep, metrics_dir(plan.launch.metrics_dir))
+        self._folder = context.folder.with_metrics_in(plan.launch.metrics_dir)
         self._run_table = run_table
         self._heartbeats = heartbeats
         self._outcomes = outcomes
@@ -96,9 +93,7 @@ class AlarmMonitor:
             metric=plan.metric.name if plan.metric and not plan.stages else None,
             lacks_folder=all(map(_lacks_folder, plan.parts)),
         )
-        self._watcher = Watcher(
-            store, self._layout, criteria, self._said, clock=clock, tell=self._tell
-        )
+        self._watcher = Watcher(self._folder, criteria, self._said, clock=clock, tell=self._tell)
         self._alarm_actions = AlarmActions(context, run_table, tell=self._tell, env_file=env_file)
         self._begun = False
         self._next = -1.0
@@ -154,14 +149,14 @@ class AlarmMonitor:
         that they have not finished."""
         if self._begun:
             return
-        for name in names(self._store, self._layout):
+        for name in names(self._folder):
             self._said.add((name.run, name.attempt, name.rule))
-        recorded = read(self._store, self._layout) if self._said else []
+        recorded = read(self._folder) if self._said else []
         for alarm in recorded:
             self._recall(alarm)
             self._raised(alarm)
         try:
-            self._judged |= read_as(self._store, self._layout.judged, read_judged)
+            self._judged |= read_as(self._folder.store, self._folder.judged, read_judged)
         except (NotFound, StoreError):
             # They are judged again; an alarm on record is still raised only once.
             self._judged = set()
@@ -175,9 +170,9 @@ class AlarmMonitor:
         acted = bool(alarm.actions) and not self._is_taken_back(*attempt)
         if alarm.rule not in _OF_A_MACHINE or not (stands or acted):
             return
-        claimed = self._layout.sweep, *attempt, Event.CLAIMED
+        claimed = (*attempt, Event.CLAIMED)
         with suppress(NotFound, StoreError):  # then the machine may have a second alarm
-            machine = (alarm.rule, read_event(self._store, *claimed).host)
+            machine = (alarm.rule, self._folder.read_event(*claimed).host)
             if stands:
                 self._machines[machine] = _MachineAlarm(attempt, set())
             if acted:
@@ -287,7 +282,7 @@ class AlarmMonitor:
             advice=ADVICE[found.rule],
             actions=actions,
         )
-        put(self._store, self._layout, alarm)
+        put(self._folder, alarm)
         self._raised(alarm)
         if machine is not None:
             self._machines[machine] = _MachineAlarm((found.run, found.attempt), set())
@@ -305,7 +300,7 @@ class AlarmMonitor:
         if len(self._judged) > size and (last or now - at >= _JUDGED_SECONDS):
             self._kept = (len(self._judged), now)
             document = {"schema": SCHEMA, "attempts": sorted(self._judged)}
-            self._store.replace(self._layout.judged, encode(document), durable=False)
+            self._folder.store.replace(self._folder.judged, encode(document), durable=False)
 
     def _tell_error(self, error: Exception) -> None:
         self._tell(f"alarms: {type(error).__name__}: {error}")

@@ -21,7 +21,6 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.documents import timestamp
 from sweeper.storage.heartbeats import Heartbeats, read_heartbeat
-from sweeper.storage.sweeps import read_event
 from sweeper.worker.usage import FOLDER, UsageFiles
 
 __all__ = ["AttemptUsage", "SweepUsageWatch", "Used"]
@@ -89,7 +88,7 @@ class AttemptUsage:
     def _ended(self, key: Attempt, event: Event) -> Used:
         """The usage of an ended attempt, from its outcome."""
         try:
-            outcome = read_event(self._context.store, self._context.sweep, *key, event)
+            outcome = self._context.folder.read_event(*key, event)
         except (NotFound, StoreError):
             return Used()  # it is read again in the next round
         self._final.add(key)
@@ -104,7 +103,7 @@ class AttemptUsage:
         """What an attempt without a meter has recorded. On a remote store it is read every few
         seconds, and once more when the attempt has ended."""
         now, store = self._context.clock(), self._context.store
-        records = AttemptRecords(store, self._context.layout, *key)
+        records = AttemptRecords(self._context.folder, *key)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
         if store.is_remote and not ended and now - at < _SUM_SECONDS:
             return NO_USAGE  # what was read before counts
@@ -123,14 +122,14 @@ class AttemptUsage:
 
     def _said(self, key: Attempt) -> Used:
         """The usage that the worker last reported."""
-        return _of(read_heartbeat(self._context.store, self._context.layout.heartbeat(*key)))
+        return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 
     def _counted(self, key: Attempt, said: Used) -> Used:
         """What the recipe has counted, where its files can be read here: a heartbeat is some
         seconds old."""
         files = self._files.get(key)
         if files is None:
-            folder = self._context.store.local_path(self._context.layout.attempt(*key))
+            folder = self._context.store.local_path(self._context.folder.attempt(*key))
             if folder is None:
                 return said
             files = self._files[key] = UsageFiles(os.path.join(folder, FOLDER))

@@ -23,7 +23,6 @@ from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
 from sweeper.scheduler.withdrawals import Withdrawals
 from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.sweeps import service_of
 
 __all__ = ["Components"]
 
@@ -33,11 +32,11 @@ class Components:
     is no `spending`, no `notifier` and no `alarm_monitor`."""
 
     def __init__(self, context: Context, *, starting: bool, smoke: bool) -> None:
-        store, sweep, clock = context.store, context.sweep, context.clock
+        clock = context.clock
         self.starting = starting
         self.display = StatusDisplay(context.backends.values(), clock)
         self.publisher = Publisher(context, starting=starting)
-        self.run_table = RunTable(store, sweep, context.plan)
+        self.run_table = RunTable(context.folder, context.plan)
         self.places = Places(context, self.run_table)
         service = _service(context, needed=starting)
         self.engine = engine_watch.watch(context, service)
@@ -45,7 +44,7 @@ class Components:
         self.submitter = Submitter(
             context, self.run_table, self.places, service, self.engine, self.stages
         )
-        self.heartbeats = Heartbeats(store, context.layout, clock)
+        self.heartbeats = Heartbeats(context.folder, clock)
         self.outcomes = Outcomes(context)
         self.parallelism = Parallelism(context, service, needed=starting)
         self.requests = Requests(context)
@@ -94,7 +93,7 @@ class Components:
 def _service(context: Context, *, needed: bool) -> Service:
     """Read which service the runs get. A launcher that starts none can do without it."""
     try:
-        return service_of(context.store, context.sweep)
+        return context.folder.read_service()
     except (NotFound, StoreError):
         if needed:
             raise

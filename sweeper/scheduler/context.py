@@ -8,20 +8,18 @@ from functools import cached_property
 from sweeper.backends.base import Backend
 from sweeper.model.plan import Plan
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
-from sweeper.storage.sweeps import read_plan
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["Context"]
 
 
 @dataclass(frozen=True)
 class Context:
-    """A sweep to drive, its store and its backend, or the backends of its places by their names.
+    """The folder of a sweep to drive and its backend, or the backends of its places by their names.
     `clock` gives monotonic seconds, `wall` seconds since 1970, and `sleep` waits; tests pass their
     own."""
 
-    store: Store
-    sweep: str
+    folder: SweepFolder
     backend: Backend | Mapping[str, Backend]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -30,7 +28,7 @@ class Context:
     @cached_property
     def plan(self) -> Plan:
         """The sweep's plan, read once. Raises `NotFound`, `StoreError`."""
-        return read_plan(self.store, self.sweep)
+        return self.folder.read_plan()
 
     @cached_property
     def backends(self) -> Mapping[str, Backend]:
@@ -39,7 +37,12 @@ class Context:
             return {self.plan.launch.places[0]: self.backend}
         return {place: self.backend[place] for place in self.plan.launch.places}
 
-    @cached_property
-    def layout(self) -> Layout:
-        """Where the sweep's files are."""
-        return Layout(self.sweep)
+    @property
+    def store(self) -> Store:
+        """Return the store of the sweep."""
+        return self.folder.store
+
+    @property
+    def sweep(self) -> str:
+        """Return the name of the sweep."""
+        return self.folder.name

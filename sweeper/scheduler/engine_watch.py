@@ -16,7 +16,6 @@ from sweeper.model.launcher import Service
 from sweeper.scheduler import environment
 from sweeper.scheduler.context import Context
 from sweeper.storage.documents import encode, read_as
-from sweeper.storage.sweeps import service_of
 
 __all__ = ["Engine", "EngineWatch", "watch"]
 
@@ -46,7 +45,7 @@ class EngineWatch:
         fixed: bool,
     ) -> None:
         self._store = context.store
-        self._layout = context.layout
+        self._folder = context.folder
         self._find = find
         self._clock = context.clock
         self._fixed = fixed
@@ -87,14 +86,14 @@ class EngineWatch:
         them."""
         if self._fixed:
             return
-        service = service_of(self._store, self._layout.sweep)
+        service = self._folder.read_service()
         key = lifecycle.client_key(service.home)
         told = {"TINKER_BASE_URL": found.url, "TINKER_API_KEY": key}
         if service.env_file is not None:
             environment.change(service.env_file, told)
         if found.url != service.engine:
             document = {**service.document, "engine": found.url}
-            self._store.replace(self._layout.service, encode(document))
+            self._store.replace(self._folder.service, encode(document))
         self._url = found.url
 
     def described(self, run: str, attempt: int) -> Engine | None:
@@ -113,7 +112,7 @@ class EngineWatch:
         if (run, attempt) not in self._began:
             began: Engine | None = None
             with suppress(NotFound, StoreError):
-                path = self._layout.job(run, attempt)
+                path = self._folder.job(run, attempt)
                 began = read_as(self._store, path, read_engine)
             self._began[run, attempt] = began and began.url
         return self._began[run, attempt] not in (None, self._where.url)

@@ -21,10 +21,9 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperErro
 from sweeper.model.json_values import table_of
 from sweeper.model.states import State, fold, wants_attempt
 from sweeper.paths import environments, home
-from sweeper.storage.base import Store
+from sweeper.storage.folder import Events, SweepFolder
 from sweeper.storage.lock import is_held
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import Events, read_events, read_plan
 from sweeper.worker.job import read_environment
 
 __all__ = [
@@ -198,7 +197,7 @@ def sweeps_using(info: EngineInfo) -> list[str]:
         if environment.get("TINKER_API_KEY") == client_key(info.home) and kept.folder:
             root, _, sweep = kept.folder.rpartition("/")
             try:
-                used = _in_use(open_store(root), sweep)
+                used = _in_use(SweepFolder(open_store(root), sweep))
             except (SweeperError, OSError):
                 used = True
             found += [kept.folder] * used
@@ -217,7 +216,7 @@ def unused_files(
         if kept.folder == but:
             continue
         try:
-            if kept.folder and _in_use(open_store(root), sweep):
+            if kept.folder and _in_use(SweepFolder(open_store(root), sweep)):
                 continue
         except (SweeperError, OSError):
             unknown(kept.path, kept.folder)
@@ -225,52 +224,51 @@ def unused_files(
         yield kept.path
 
 
-def refuse_if_folder_missing(store: Store, sweep: str) -> None:
+def refuse_if_folder_missing(folder: SweepFolder) -> None:
     """Refuse a sweep that was launched from here, was not over, and is not in the store now: its
     disk may be away while its jobs are at work, and they would be started again. Raises
     `StoreError`."""
-    folder = f"{store.root}/{sweep}"
-    path = env_file(folder)
-    if os.path.exists(path) and not _has_anything(store, sweep):
+    path = env_file(folder.address)
+    if os.path.exists(path) and not _has_anything(folder):
         raise StoreError(
-            f"{folder}: was launched before and was not over, and is not there: is its disk "
-            f"mounted? If you have removed it, remove {path} as well"
+            f"{folder.address}: was launched before and was not over, and is not there: is its "
+            f"disk mounted? If you have removed it, remove {path} as well"
         )
 
 
-def _has_anything(store: Store, sweep: str) -> bool:
+def _has_anything(folder: SweepFolder) -> bool:
     """Whether the store has any file of a sweep; a launch that died early leaves at least a
     lock."""
-    return next(iter(store.names(sweep)), None) is not None
+    return next(iter(folder.store.names(folder.name)), None) is not None
 
 
-def _in_use(store: Store, sweep: str) -> bool:
+def _in_use(folder: SweepFolder) -> bool:
     """Whether a job of the sweep may be at work, or its launcher is. Raises `NotFound` where the
     sweep is not in the store."""
     try:
-        events = read_events(store, sweep)
+        events = folder.read_events()
     except NotFound:
-        if not _has_anything(store, sweep):
+        if not _has_anything(folder):
             raise
         events = {}
     states = map(fold, events.values())
     if any(state.at_work for state in states):
         return True
-    return _may_restart(store, sweep, events) or is_held(store, sweep)
+    return _may_restart(folder, events) or is_held(folder)
 
 
-def is_needed_later(store: Store, sweep: str) -> bool:
+def is_needed_later(folder: SweepFolder) -> bool:
     """Whether the backend may start a run of the sweep again by itself, without a launcher."""
-    return _may_restart(store, sweep, read_events(store, sweep))
+    return _may_restart(folder, folder.read_events())
 
 
-def _may_restart(store: Store, sweep: str, events: Events) -> bool:
+def _may_restart(folder: SweepFolder, events: Events) -> bool:
     if not any(
         fold(happened).state in _AGAIN and wants_attempt(happened, 0)  # as `worker.requeue`
         for happened in events.values()
     ):
         return False
-    return may_restart(read_plan(store, sweep).launch)
+    return may_restart(folder.read_plan().launch)
 
 
 def service_environment(

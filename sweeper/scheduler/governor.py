@@ -23,12 +23,10 @@ from sweeper.model.states import fold
 from sweeper.scheduler.account_record import AccountRecord
 from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.scheduler.shares import Claim, grant, shares
-from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.layout import Layout
 from sweeper.storage.opening import open_store
 from sweeper.storage.process import is_gone
-from sweeper.storage.sweeps import identity, read_events
 
 __all__ = ["Allowance", "Governor", "Jobs", "name_of"]
 
@@ -302,7 +300,7 @@ class _Abandoned:
     def __init__(self, member: Member, clock: Callable[[], float], *, is_here: bool) -> None:
         self.member, self._clock, self._since = member, clock, clock()
         self._is_here = is_here
-        self._store: Store | None = None
+        self._folder: SweepFolder | None = None
         self._heartbeats: Heartbeats | None = None
         self.at_work = member.slots
 
@@ -318,26 +316,26 @@ class _Abandoned:
     def _count(self) -> int:
         """Counts the attempts that send heartbeats, or were silent only for a short time. Raises
         `StoreError`."""
-        if self._store is None:
-            self._store = open_store(self.member.root)
-        store, sweep = self._store, self.member.sweep
+        if self._folder is None:
+            self._folder = SweepFolder(open_store(self.member.root), self.member.sweep)
+        folder, store = self._folder, self._folder.store
         try:
-            events = read_events(store, sweep)
+            events = folder.read_events()
         except NotFound as error:
             if store.is_remote or (self._is_here and os.path.isdir(store.root)):
                 return 0  # the sweep was removed
             raise StoreError(str(error)) from error  # its disk is not mounted here
-        if (identity(store, sweep) or "") != self.member.id:
-            return self._another(store)
+        if (folder.read_identity() or "") != self.member.id:
+            return self._another(folder)
         states = {run: fold(happened) for run, happened in events.items()}
         opened = [(run, state.opened) for run, state in states.items() if state.at_work]
         if self._heartbeats is None:
-            self._heartbeats = Heartbeats(store, Layout(sweep), self._clock)
+            self._heartbeats = Heartbeats(folder, self._clock)
         self._heartbeats.look(opened)
         return sum(self._heartbeats.quiet(*one) <= LEASE_SECONDS for one in opened)
 
-    def _another(self, store: Store) -> int:
+    def _another(self, folder: SweepFolder) -> int:
         """Whether the sweep found under that name is a different one. Raises `StoreError`."""
-        if store.is_remote or self._is_here:
+        if folder.store.is_remote or self._is_here:
             return 0  # it took the place of this one
-        raise StoreError(f"{store.root}/{self.member.sweep}: is another sweep")
+        raise StoreError(f"{folder.address}: is another sweep")

@@ -11,7 +11,7 @@ from sweeper.model.launch import Launch
 from sweeper.model.plan import Carried, Plan, Run
 from sweeper.recipe.command_template import render_window
 from sweeper.storage.base import Store
-from sweeper.storage.layout import token
+from sweeper.storage.folder import SweepFolder, token
 
 __all__ = ["JobBuilder", "asked_by", "job_for", "worker_argv"]
 
@@ -44,8 +44,7 @@ def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
 
 def worker_argv(
     capabilities: Capabilities,
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     token: str,
     env_file: str | None,
     carried: Carried | None = None,
@@ -54,12 +53,12 @@ def worker_argv(
     is passed on if the store is remote: without it the store may be unreachable. `carried` is
     what a job brings along if it shares no files with this machine."""
     return worker_command(
-        f"{store.root}/{sweep}",
+        folder.address,
         token,
-        env_file if store.is_remote and capabilities.files else None,
+        env_file if folder.store.is_remote and capabilities.files else None,
         python=capabilities.python,
         restarts=capabilities.restarts,
-        bare=_bare(capabilities, store, carried) or None,
+        bare=_bare(capabilities, folder.store, carried) or None,
     )
 
 
@@ -74,11 +73,11 @@ def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> 
 
 
 class JobBuilder:
-    """Builds the jobs of one sweep, which is called `sweep` in its store. `env_file` is the file
+    """Builds the jobs of the sweep in `folder`. `env_file` is the file
     with its runs' environment. Raises `UsageError` for a place with missing options."""
 
-    def __init__(self, plan: Plan, store: Store, sweep: str, env_file: str | None) -> None:
-        self._plan, self._store, self._sweep, self._env_file = plan, store, sweep, env_file
+    def __init__(self, plan: Plan, folder: SweepFolder, env_file: str | None) -> None:
+        self._plan, self._folder, self._env_file = plan, folder, env_file
         launch = plan.launch
         self.capabilities = {place: capabilities_at(launch, place) for place in launch.places}
         """The capabilities of jobs, by place."""
@@ -86,19 +85,18 @@ class JobBuilder:
     def bare(self, place: str) -> list[str]:
         """The beginning of the command lines of jobs at a place that bring along what they need;
         empty if none does."""
-        return _bare(self.capabilities[place], self._store, self._plan.carried)
+        return _bare(self.capabilities[place], self._folder.store, self._plan.carried)
 
     def spec(self, run: Run, attempt: int, place: str) -> JobSpec:
         """The job of an attempt, in the form that the backend of its place gets."""
         launch, job = self._plan.launch_of(run.stage), token(run.id, attempt)
-        told = self.capabilities[place], self._store, self._sweep
         carried = self._plan.carried if launch.requirements is not None else None
         return JobSpec(
             job,
             run.name,
-            worker_argv(*told, job, self._env_file, carried),
-            self._store.local_path(self._sweep) or "/",
+            worker_argv(self.capabilities[place], self._folder, job, self._env_file, carried),
+            self._folder.store.local_path(self._folder.name) or "/",
             asked_by(launch, place, run.config),
-            render_window(launch.window, self._sweep, run, attempt),
+            render_window(launch.window, self._folder.name, run, attempt),
             launch.grace_s,
         )

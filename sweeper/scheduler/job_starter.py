@@ -12,7 +12,7 @@ from sweeper.model.states import Event
 from sweeper.scheduler.components import Components
 from sweeper.scheduler.places import TryCall
 from sweeper.storage.documents import timestamp
-from sweeper.storage.layout import attempt_of
+from sweeper.storage.folder import attempt_of
 
 __all__ = ["JobStarter"]
 

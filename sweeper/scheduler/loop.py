@@ -36,7 +36,7 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.job_starter import JobStarter
 from sweeper.scheduler.places import TryCall
 from sweeper.scheduler.progress import Summary
-from sweeper.storage.layout import attempt_of
+from sweeper.storage.folder import attempt_of
 
 __all__ = ["REPLANNED", "Scheduler"]
 

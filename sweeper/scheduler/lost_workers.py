@@ -15,9 +15,8 @@ from sweeper.model.states import OPEN, Event, State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.outcomes import last_words
 from sweeper.scheduler.run_table import RunTable
+from sweeper.storage.folder import attempt_of, token
 from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.layout import attempt_of, token
-from sweeper.storage.sweeps import submitted_to
 from sweeper.worker.outcome import MemoryKills
 
 __all__ = ["SETTLE_SECONDS", "LostWorkers"]
@@ -138,8 +137,7 @@ class LostWorkers:
         """The last line that a job printed whose worker never began; empty if there is none."""
         backends, place = self._context.backends, next(iter(self._context.backends), None)
         if len(backends) > 1:
-            store, sweep = self._context.store, self._context.sweep
-            place = submitted_to(store, sweep, run, attempt)
+            place = self._context.folder.place_of(run, attempt)
         backend = backends.get(place or "")
         return "" if backend is None else last_words(backend, token(run, attempt))
 

@@ -107,7 +107,7 @@ class Notifier:
             self._wanted = True  # an earlier launcher may have left something unsent
         with suppress(StoreError):
             while self._due:
-                self._wanted |= messages.put(self._context.store, self._context.sweep, self._due[0])
+                self._wanted |= messages.put(self._context.folder, self._due[0])
                 self._due.pop(0)
 
     def _send(self, *, again: bool = False) -> None:
@@ -115,10 +115,12 @@ class Notifier:
         running, it may just have looked for the last time, so `again` starts another."""
         if not self._wanted or (self._runs() and not again):
             return
-        store, sweep = self._context.store, self._context.sweep
+        folder = self._context.folder
         with suppress(SweeperError, OSError):
-            if messages.keys(store, sweep):
-                command = self_command("notify", sweep, "--root", store.root, "--quiet")
+            if messages.keys(folder):
+                command = self_command(
+                    "notify", folder.name, "--root", folder.store.root, "--quiet"
+                )
                 self._runs = self._start(command, read_environment(self._env_file))
             self._wanted = False
 

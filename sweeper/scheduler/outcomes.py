@@ -15,7 +15,6 @@ from sweeper.model.states import Event, RunState, State
 from sweeper.scheduler.circuit_breaker import Failure, failure_of
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.retry_delay import EXCUSED, backoff
-from sweeper.storage.sweeps import read_outcome
 
 __all__ = ["End", "Outcomes", "last_words"]
 
@@ -55,7 +54,7 @@ class Outcomes:
     def __init__(self, context: Context) -> None:
         self._store = context.store
         self._sweep = context.sweep
-        self._layout = context.layout
+        self._folder = context.folder
         self._clock = context.clock
         self._wall = context.wall
         self._ends: dict[str, End] = {}
@@ -76,7 +75,7 @@ class Outcomes:
         outcome = NOTHING
         if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
             with suppress(StoreError):  # unreadable for a moment, or damaged: it is tried again
-                outcome = read_outcome(self._store, self._sweep, run, state)
+                outcome = self._folder.read_outcome(run, state)
             tries = self._unread.pop(run, 0)
             if outcome is NOTHING and tries < _TRIES:
                 self._unread[run] = tries + 1
@@ -118,7 +117,7 @@ class Outcomes:
     def failure(self, run: str) -> Failure:
         """Why a run failed: from its outcome, or else from the last lines of its log."""
         end = self._ends[run]
-        log = self._layout.log(run, end.state.attempt)
+        log = self._folder.log(run, end.state.attempt)
         line = "" if end.outcome.detail else cause(self._tail(log))
         return failure_of(end.outcome, line)
 

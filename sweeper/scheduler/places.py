@@ -15,8 +15,7 @@ from sweeper.errors import Damaged, EnvironmentFailure, NoRoom, StoreError, Unre
 from sweeper.model.states import State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
-from sweeper.storage.layout import token
-from sweeper.storage.sweeps import submitted_to
+from sweeper.storage.folder import token
 
 __all__ = ["Places", "TryCall"]
 
@@ -36,7 +35,7 @@ class Places:
     filled. With only one place, all of this makes no difference."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
-        self._store, self._sweep, self._clock = context.store, context.sweep, context.clock
+        self._folder, self._clock = context.folder, context.clock
         self._run_table = run_table
         self._patience_s = context.plan.launch.lease_s
         self._most = {share.backend: share.max_parallel for share in context.plan.launch.shares}
@@ -62,7 +61,7 @@ class Places:
         known = self._at.get((run, attempt))
         if known is None:
             try:
-                known = submitted_to(self._store, self._sweep, run, attempt)
+                known = self._folder.place_of(run, attempt)
             except Damaged as error:
                 self.damaged[run] = str(error)
                 return None

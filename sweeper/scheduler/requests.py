@@ -17,8 +17,7 @@ class Requests:
     `cancel`: a user has cancelled the whole sweep."""
 
     def __init__(self, context: Context) -> None:
-        self._store, self._sweep = context.store, context.sweep
-        self._layout = context.layout
+        self._folder = context.folder
         self._stamps: dict[str, int] = {}
         self.stop: Asked | None = None
         self.cancel: Asked | None = None
@@ -30,19 +29,20 @@ class Requests:
     def held(self) -> str | None:
         """Why a user's request keeps anything new from starting, for people; None if there is no
         such request."""
-        return None if self.pause is None else self.pause.told(self._sweep)
+        return None if self.pause is None else self.pause.told(self._folder.name)
 
     def look(self) -> None:
         """Reads what has changed since the last look. Raises `StoreError`."""
-        names = {self._layout.request(name): name for name in _NAMES}
-        listed = self._store.list(self._layout.launcher)
+        names = {self._folder.request(name): name for name in _NAMES}
+        listed = self._folder.store.list(self._folder.launcher)
         stamps = {names[entry.path]: entry.stamp for entry in listed if entry.path in names}
         if stamps == self._stamps:
             return
-        place = self._store, self._sweep
-        self.pause = sweep_requests.asked_pause(*place) if "pause" in stamps else None
-        self.parallel = sweep_requests.asked_parallel(*place) if "parallel" in stamps else None
-        self.stop = sweep_requests.asked_stop(*place) if "stop" in stamps else None
-        self.cancel = sweep_requests.asked_cancel(*place) if "cancel" in stamps else None
+        self.pause = sweep_requests.asked_pause(self._folder) if "pause" in stamps else None
+        self.parallel = (
+            sweep_requests.asked_parallel(self._folder) if "parallel" in stamps else None
+        )
+        self.stop = sweep_requests.asked_stop(self._folder) if "stop" in stamps else None
+        self.cancel = sweep_requests.asked_cancel(self._folder) if "cancel" in stamps else None
         self.replanned = "plan" in stamps
         self._stamps = stamps

@@ -18,10 +18,8 @@ from sweeper.model.states import (
     retry_asked,
     wants_attempt,
 )
-from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.layout import Layout
-from sweeper.storage.sweeps import Events, read_event, read_events
+from sweeper.storage.folder import Events, SweepFolder
 
 __all__ = ["WITHDRAWN", "RunTable", "View"]
 
@@ -46,10 +44,9 @@ class RunTable:
     """The runs of a sweep, in the order of its plan. Retired runs are included, and are never
     started."""
 
-    def __init__(self, store: Store, sweep: str, plan: Plan) -> None:
-        self._store = store
-        self._sweep = sweep
-        self._layout = Layout(sweep)
+    def __init__(self, folder: SweepFolder, plan: Plan) -> None:
+        self._store = folder.store
+        self._folder = folder
         self._retries: dict[str, int] = {}
         self.runs: dict[str, Run] = {}
         self.retired: set[str] = set()
@@ -81,14 +78,14 @@ class RunTable:
         must not be taken for new ones. Raises `NotFound` if its plan is gone too, else
         `StoreError`.
         """
-        where = f"{self._store.root}/{self._sweep}"
+        where = self._folder.address
         removed = f"{where}: was removed while its launcher was at work, which ends"
         try:
-            events = read_events(self._store, self._sweep)
+            events = self._folder.read_events()
         except NotFound as error:
             raise NotFound(removed) from error
         if any(len(events.get(run, ())) < view.size for run, view in self.views.items()):
-            if not self._store.exists(self._layout.plan):
+            if not self._store.exists(self._folder.plan):
                 raise NotFound(removed)
             raise StoreError(f"{where}: events that were on record are gone: is its disk mounted?")
         self._events = events
@@ -116,7 +113,7 @@ class RunTable:
         document = {"schema": SCHEMA, "time": timestamp()} | dict(body or {})
         fresh = False
         with suppress(AlreadyExists):  # an earlier launcher's, or ours whose reply was lost
-            self._store.create(self._layout.event(run, attempt, event), encode(document))
+            self._store.create(self._folder.event(run, attempt, event), encode(document))
             fresh = True
         self._events.setdefault(run, set()).add((attempt, event))
         self._look(run)
@@ -153,7 +150,7 @@ class RunTable:
         if (run, attempt) in self._with_worker:
             return False
         try:
-            claim = read_event(self._store, self._sweep, run, attempt, Event.CLAIMED)
+            claim = self._folder.read_event(run, attempt, Event.CLAIMED)
         except (NotFound, Damaged):
             return False
         if claim.reason != WITHDRAWN:
@@ -165,7 +162,7 @@ class RunTable:
     def is_cancelled(self, run: str, attempt: int) -> bool:
         """Whether a user has asked to cancel this attempt, read again. Raises `StoreError`."""
         if (attempt, Event.CANCEL) not in self.events(run):
-            if not self._store.exists(self._layout.event(run, attempt, Event.CANCEL)):
+            if not self._store.exists(self._folder.event(run, attempt, Event.CANCEL)):
                 return False
             self._events.setdefault(run, set()).add((attempt, Event.CANCEL))
             self._look(run)

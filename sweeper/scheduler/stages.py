@@ -24,7 +24,6 @@ from sweeper.scheduler.run_table import RunTable, View
 from sweeper.storage.documents import encode, timestamp
 from sweeper.storage.hint import hint
 from sweeper.storage.requests import request_cancel
-from sweeper.storage.sweeps import with_chosen
 
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep
@@ -109,7 +108,7 @@ class Stages:
             self._wait()
             before = self._known()
             if any(self._try(choice, trouble) for choice in self._plan.choices):
-                self._plan = with_chosen(self._context.store, self._context.sweep, self._plan)
+                self._plan = self._context.folder.with_chosen(self._plan)
                 self._run_table.grow(self._plan)
                 self._halted = halted(self._plan, cancelled)
             else:
@@ -128,9 +127,8 @@ class Stages:
             fresh = view.state.opened <= 1 and self._run_table.runs[run].parents
             if at_work and fresh and not view.cancel:
                 happened = set(self._run_table.events(run))
-                place = self._context.store, self._context.sweep
                 retries = self._run_table.retries(run)
-                request_cancel(*place, run, happened, retries, cancelled.by)
+                request_cancel(self._context.folder, run, happened, retries, cancelled.by)
 
     def _try(self, choice: Choice, trouble: list[str]) -> bool:
         try:
@@ -267,7 +265,7 @@ class Stages:
             told = f"{choice.take.words}, of which none has recorded {choice.metric.name}"
             self._lacks(choice.key, choice.candidates, told)
             return False
-        path = self._context.layout.chosen(choice.take.stage, choice.key)
+        path = self._context.folder.chosen(choice.take.stage, choice.key)
         document = Chosen(taken, timestamp()).document(choice)
         with suppress(AlreadyExists):  # an earlier launcher's, or ours whose reply was lost
             self._context.store.create(path, encode(document))
@@ -278,7 +276,7 @@ class Stages:
         if self._recorded is None:
             from sweeper.results.sweeps import Sweep
 
-            self._recorded = Sweep(self._context.store, self._context.sweep)
+            self._recorded = Sweep(self._context.folder)
         return self._recorded
 
     def _fate(self, run: str) -> Fate:

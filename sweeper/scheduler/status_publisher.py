@@ -14,7 +14,7 @@ from sweeper.model.observation import Observation
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.progress import Summary, line
 from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.layout import token
+from sweeper.storage.folder import token
 
 if TYPE_CHECKING:
     from sweeper.scheduler.run_table import View
@@ -49,7 +49,7 @@ class Publisher:
         del found["pid"]
         if found != self._published:
             document = {"schema": SCHEMA, "time": timestamp(), "pid": os.getpid()} | found
-            self._context.store.replace(self._context.layout.observations, encode(document))
+            self._context.store.replace(self._context.folder.observations, encode(document))
             self._published = found
 
 

@@ -41,7 +41,7 @@ class Submitter:
         self._places = places
         self._service = service
         self._engine = engine
-        self._builder = JobBuilder(context.plan, context.store, context.sweep, service.env_file)
+        self._builder = JobBuilder(context.plan, context.folder, service.env_file)
         self._diff: bytes | None = None
         self._described: dict[str, bytes] = {}  # what is known to be on record, by its path
 
@@ -88,21 +88,21 @@ class Submitter:
             launch=launch_id(plan.provenance),
             first=begun_anew(self._run_table.events(run), attempt),
         )
-        store, layout = self._context.store, self._context.layout
-        path = layout.job(run, attempt)
+        folder = self._context.folder
+        path = folder.job(run, attempt)
         told = job_for(self._builder.capabilities[place], job, self._service.engine)
         data = encode(told.document())
         if again:
             if self._described.get(path) == data:
                 return  # while a queue is closed this comes every round
             with suppress(NotFound, StoreError):
-                if store.read(path) == data:
+                if folder.store.read(path) == data:
                     self._described[path] = data
                     return
         if self._code_diff():
-            diff = f"{layout.log_path(run, attempt)}/code.diff"
-            store.replace(diff, self._code_diff(), durable=False)
-        store.replace(path, data)
+            diff = f"{folder.log_path(run, attempt)}/code.diff"
+            folder.store.replace(diff, self._code_diff(), durable=False)
+        folder.store.replace(path, data)
         if again:
             self._described[path] = data
 

@@ -11,7 +11,7 @@ from sweeper.model import heartbeat
 from sweeper.model.heartbeat import SILENT, Heartbeat, Paused
 from sweeper.storage.base import Store
 from sweeper.storage.documents import read_as
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["Beat", "Heartbeats", "read_heartbeat"]
 
@@ -41,8 +41,7 @@ class Heartbeats:
 
     def __init__(
         self,
-        store: Store,
-        layout: Layout,
+        folder: SweepFolder,
         clock: Callable[[], float],
         *,
         wall: Callable[[], float] | None = None,
@@ -51,9 +50,10 @@ class Heartbeats:
         """`wall` gives seconds since 1970: with it the worker's own time counts for a heartbeat
         that we have not seen change for so long that nobody seems to be there. `most` limits how
         many are read in one look, where each costs; of the others only the change is known."""
-        self._store, self._layout, self._clock, self._wall = store, layout, clock, wall
+        self._store, self._folder = folder.store, folder
+        self._clock, self._wall = clock, wall
         self._most = most
-        self._top = store.local_path(layout.heartbeats)
+        self._top = folder.store.local_path(folder.heartbeats)
         self.known: dict[Attempt, Beat] = {}
 
     def look(self, attempts: Iterable[Attempt]) -> None:
@@ -89,15 +89,15 @@ class Heartbeats:
 
     def _stamps(self, attempts: Iterable[Attempt]) -> dict[Attempt, int]:
         """The stamp of each attempt's heartbeat; 0 where there is none."""
-        folder = self._layout.heartbeats
+        folder = self._folder.heartbeats
         if self._top is None:
             listed = {entry.path: entry.stamp for entry in self._store.list(folder)}
-            return {one: listed.get(self._layout.heartbeat(*one), 0) for one in attempts}
+            return {one: listed.get(self._folder.heartbeat(*one), 0) for one in attempts}
         self._store.exists(folder)  # raises where the whole store is gone
         return {one: _stamp(f"{self._top}/{one[0]}.{one[1]}") for one in attempts}
 
     def _read(self, attempt: Attempt, stamp: int, known: Beat | None, now: float) -> Beat:
-        body = read_heartbeat(self._store, self._layout.heartbeat(*attempt))
+        body = read_heartbeat(self._store, self._folder.heartbeat(*attempt))
         began = None if body.up_s is None else now - body.up_s
         return Beat(stamp, now, body, began, 0.0 if known else self._since(body.time))
 

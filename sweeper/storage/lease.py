@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, StoreError
 from sweeper.model.launcher import read_who
-from sweeper.storage.base import Store
 from sweeper.storage.documents import read_as
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.process import is_gone, machine, this_process
 
 __all__ = [
@@ -57,45 +56,44 @@ _seen: dict[tuple[str, str], tuple[_Held, float, bool]] = {}
 change: then the launcher is alive."""
 
 
-def is_leased(store: Store, sweep: str, *, clock: Callable[[], float] = time.monotonic) -> bool:
+def is_leased(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
     """Whether a launcher holds the sweep, as far as one look can tell: one that died on another
     machine counts as alive for `LEASE_SECONDS` after the first look."""
-    held = _look(store, sweep)
-    return held.epoch > 0 and not held.released and not _is_over(store, sweep, held, clock)
+    held = _look(folder)
+    return held.epoch > 0 and not held.released and not _is_over(folder, held, clock)
 
 
-def _is_over(store: Store, sweep: str, held: _Held, clock: Callable[[], float]) -> bool:
-    key = (store.root, sweep)
+def _is_over(folder: SweepFolder, held: _Held, clock: Callable[[], float]) -> bool:
+    key = (folder.store.root, folder.name)
     before = _seen.get(key)
     if before is None or before[0] != held:
         _seen[key] = (held, clock(), before is not None and before[0].epoch == held.epoch)
         if before is None or before[0].epoch != held.epoch:
-            return _died_here(store, sweep, held)
+            return _died_here(folder, held)
         return False
-    return clock() - before[1] > LEASE_SECONDS or _died_here(store, sweep, held)
+    return clock() - before[1] > LEASE_SECONDS or _died_here(folder, held)
 
 
-def is_alive(store: Store, sweep: str, since: float = -math.inf) -> bool:
+def is_alive(folder: SweepFolder, since: float = -math.inf) -> bool:
     """Whether we have seen the holder's beat change, `since` a moment of our clock. To be called
     after `is_leased`."""
-    _, changed, before_us = _seen[store.root, sweep]
+    _, changed, before_us = _seen[folder.store.root, folder.name]
     return before_us and changed >= since
 
 
-def is_elsewhere(store: Store, sweep: str) -> bool:
+def is_elsewhere(folder: SweepFolder) -> bool:
     """Whether the last launcher that held the sweep is, or was, on another machine. Raises
     `StoreError` if that cannot be told."""
-    held = _look(store, sweep)
+    held = _look(folder)
     try:
-        return read_as(store, _path(sweep, held.epoch), read_who).host != machine()
+        return read_as(folder.store, _path(folder, held.epoch), read_who).host != machine()
     except NotFound as error:
         raise StoreError(str(error)) from error
 
 
 @contextlib.contextmanager
-def holding_lease(  # noqa: PLR0913  (the clocks of tests)
-    store: Store,
-    sweep: str,
+def holding_lease(
+    folder: SweepFolder,
     patience: float,
     *,
     existing: bool = False,
@@ -110,43 +108,43 @@ def holding_lease(  # noqa: PLR0913  (the clocks of tests)
     run out. Raises `AnotherLauncher`; with `existing` also `NotFound` if there is no such sweep."""
     deadline, is_told = clock() + patience, False
     while True:
-        if existing and not store.exists(Layout(sweep).plan):
-            raise NotFound(f"no sweep {sweep!r} in {store.root}")
-        held = _look(store, sweep)
-        free = held.epoch == 0 or held.released or _is_over(store, sweep, held, clock)
+        if existing and not folder.store.exists(folder.plan):
+            raise NotFound(f"no sweep {folder.name!r} in {folder.store.root}")
+        held = _look(folder)
+        free = held.epoch == 0 or held.released or _is_over(folder, held, clock)
         if free:
-            if _take(store, sweep, held.epoch):
+            if _take(folder, held.epoch):
                 break
-        elif clock() > deadline and is_alive(store, sweep):
-            raise AnotherLauncher.at_work(sweep, store.root)
+        elif clock() > deadline and is_alive(folder):
+            raise AnotherLauncher.at_work(folder.name, folder.store.root)
         elif clock() > deadline and not is_told:
             tell(
-                f"waiting for the last launcher of {sweep!r}: it gives no sign of life, and "
+                f"waiting for the last launcher of {folder.name!r}: it gives no sign of life, and "
                 f"has the sweep until it has been silent for {LEASE_SECONDS:g} s"
             )
             is_told = True
         sleep(_LOOK_SECONDS)
-    lease = _Lease(store, sweep, held.epoch + 1, clock)
+    lease = _Lease(folder, held.epoch + 1, clock)
     try:
         yield lease.check
     finally:
         lease.release()
 
 
-def _take(store: Store, sweep: str, before: int) -> bool:
+def _take(folder: SweepFolder, before: int) -> bool:
     """Create the epoch after `before`. Returns whether it is ours, also if the reply to the create
     was lost and our own is found at the second try."""
-    who, path = _who(), _path(sweep, before + 1)
+    who, path = _who(), _path(folder, before + 1)
     try:
-        store.create(path, who)
+        folder.store.create(path, who)
     except AlreadyExists:
         try:
-            if store.read(path) != who:
+            if folder.store.read(path) != who:
                 return False
         except NotFound:  # its sweep was deleted, with all epochs
             return False
-    if before and not store.exists(_path(sweep, before)):
-        store.remove([path])  # the same: another may have begun with epoch 1 since
+    if before and not folder.store.exists(_path(folder, before)):
+        folder.store.remove([path])  # the same: another may have begun with epoch 1 since
         return False
     return True
 
@@ -154,8 +152,9 @@ def _take(store: Store, sweep: str, before: int) -> bool:
 class _Lease:
     """An epoch that is ours, kept by a thread that beats."""
 
-    def __init__(self, store: Store, sweep: str, epoch: int, clock: Callable[[], float]) -> None:
-        self._store, self._sweep, self._epoch, self._clock = store, sweep, epoch, clock
+    def __init__(self, folder: SweepFolder, epoch: int, clock: Callable[[], float]) -> None:
+        self._folder, self._store = folder, folder.store
+        self._epoch, self._clock = epoch, clock
         self._beats = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
@@ -163,19 +162,21 @@ class _Lease:
 
     def check(self) -> None:
         """Raise `AnotherLauncher` if another launcher has the sweep by now."""
-        if self._store.exists(_path(self._sweep, self._epoch + 1)):
-            raise AnotherLauncher(f"another launcher has taken over {self._sweep!r}: this one ends")
+        if self._store.exists(_path(self._folder, self._epoch + 1)):
+            raise AnotherLauncher(
+                f"another launcher has taken over {self._folder.name!r}: this one ends"
+            )
 
     def release(self) -> None:
         """Let go of the lease; if that does not reach the store, the lease runs out."""
         self._ended.set()
         self._thread.join()
-        own = _path(self._sweep, self._epoch)
+        own = _path(self._folder, self._epoch)
         with contextlib.suppress(StoreError):
-            if self._store.exists(Layout(self._sweep).plan):
+            if self._store.exists(self._folder.plan):
                 self._store.create(f"{own}.released", b"")
                 return
-            earlier = (_path(self._sweep, number) for number in range(1, self._epoch))
+            earlier = (_path(self._folder, number) for number in range(1, self._epoch))
             for path in (*earlier, own):  # ours is the last: nobody else takes the sweep until then
                 self._store.remove([f"{path}.beat", f"{path}.released", path])
 
@@ -183,17 +184,17 @@ class _Lease:
         while True:
             self._beats += 1
             with contextlib.suppress(StoreError):  # the next may get through
-                beat = f"{_path(self._sweep, self._epoch)}.beat"
+                beat = f"{_path(self._folder, self._epoch)}.beat"
                 self._store.replace(beat, b"%d\n" % self._beats, durable=False)
             if self._ended.wait(BEAT_SECONDS):
                 return
 
 
-def _look(store: Store, sweep: str) -> _Held:
-    folder = Layout(sweep).launcher
+def _look(folder: SweepFolder) -> _Held:
+    top = folder.launcher
     epoch, beats, released = 0, dict[int, int](), set[int]()
-    for entry in store.list(folder):
-        number, _, word = entry.path[len(folder) + 1 :].partition(".")
+    for entry in folder.store.list(top):
+        number, _, word = entry.path[len(top) + 1 :].partition(".")
         if not number.isdecimal():
             continue
         if word == "beat":
@@ -210,8 +211,8 @@ def is_of_lease(path: str) -> bool:
     return _FILE.fullmatch(path) is not None
 
 
-def _path(sweep: str, epoch: int) -> str:
-    return f"{Layout(sweep).launcher}/{epoch}"
+def _path(folder: SweepFolder, epoch: int) -> str:
+    return f"{folder.launcher}/{epoch}"
 
 
 def _who() -> bytes:
@@ -221,9 +222,9 @@ def _who() -> bytes:
     return json.dumps(own).encode() + b"\n"
 
 
-def _died_here(store: Store, sweep: str, held: _Held) -> bool:
+def _died_here(folder: SweepFolder, held: _Held) -> bool:
     """Whether the holder was a process of this machine that is gone."""
     try:
-        return is_gone(read_as(store, _path(sweep, held.epoch), read_who))
+        return is_gone(read_as(folder.store, _path(folder, held.epoch), read_who))
     except (NotFound, StoreError):
         return False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 from sweeper.errors import AnotherLauncher, NotFound, StoreError
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import refuse_links
 
 __all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held", "is_of_lock"]
@@ -25,8 +25,7 @@ _OPENINGS = 100
 
 @contextlib.contextmanager
 def holding_sweep(
-    store: Store,
-    sweep: str,
+    folder: SweepFolder,
     patience: float = PATIENCE_SECONDS,
     tell: Callable[[str], None] = lambda _: None,
     *,
@@ -42,32 +41,32 @@ def holding_sweep(
     Raises `AnotherLauncher` if a launcher has it, and still does after `patience` seconds;
     `NotFound` with `existing`. `tell` gets a sentence while it waits for a lease to run out.
     """
-    if store.is_remote:
+    if folder.store.is_remote:
         from sweeper.storage.lease import holding_lease
 
-        with holding_lease(store, sweep, patience, existing=existing, tell=tell) as check:
+        with holding_lease(folder, patience, existing=existing, tell=tell) as check:
             yield check
         return
-    path = _path(store, sweep)
-    refuse_links(os.path.join(store.root, sweep), path)
+    path = _path(folder)
+    refuse_links(os.path.join(folder.store.root, folder.name), path)
     if existing:
-        _require_sweep(store, sweep)
-    descriptor = _lock(store, sweep, path, patience)
+        _require_sweep(folder)
+    descriptor = _lock(folder, path, patience)
     try:
         if existing:
-            _require_sweep(store, sweep)  # it may have been deleted before we had the lock
+            _require_sweep(folder)  # it may have been deleted before we had the lock
         yield _ours
     finally:
         with contextlib.suppress(OSError, StoreError):
-            if not store.exists(Layout(sweep).plan) and _is_at(descriptor, path):
+            if not folder.store.exists(folder.plan) and _is_at(descriptor, path):
                 _remove(path)
         os.close(descriptor)
 
 
-def _require_sweep(store: Store, sweep: str) -> None:
+def _require_sweep(folder: SweepFolder) -> None:
     """Raise `NotFound` if there is no such sweep, or none any more."""
-    if not store.exists(Layout(sweep).plan):
-        raise NotFound(f"no sweep {sweep!r} in {store.root}")
+    if not folder.store.exists(folder.plan):
+        raise NotFound(f"no sweep {folder.name!r} in {folder.store.root}")
 
 
 def is_of_lock(store: Store, path: str) -> bool:
@@ -79,7 +78,7 @@ def is_of_lock(store: Store, path: str) -> bool:
     return path.endswith("/launcher/lock") and path.count("/") == 2
 
 
-def _lock(store: Store, sweep: str, path: str, patience: float) -> int:
+def _lock(folder: SweepFolder, path: str, patience: float) -> int:
     """Lock the file at `path`, and return its descriptor. A process that deletes the sweep holds
     the lock and removes the file. A lock of the removed file means nothing: then lock the file
     that is there now."""
@@ -90,7 +89,7 @@ def _lock(store: Store, sweep: str, path: str, patience: float) -> int:
             while not _try(descriptor, fcntl.LOCK_EX):
                 waited = time.monotonic() - begun
                 if waited > patience and (waited > _LOOK_SECONDS or not _is_shared(descriptor)):
-                    raise AnotherLauncher.at_work(sweep, store.root)
+                    raise AnotherLauncher.at_work(folder.name, folder.store.root)
                 time.sleep(0.02)
             if _is_at(descriptor, path):
                 return descriptor
@@ -134,14 +133,14 @@ def _remove(path: str) -> None:
         os.rmdir(top)
 
 
-def is_held(store: Store, sweep: str) -> bool:
+def is_held(folder: SweepFolder) -> bool:
     """Whether a launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` if that
     cannot be told."""
-    if store.is_remote:
+    if folder.store.is_remote:
         from sweeper.storage.lease import is_leased
 
-        return is_leased(store, sweep)
-    path = _path(store, sweep)
+        return is_leased(folder)
+    path = _path(folder)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe
     except (FileNotFoundError, NotADirectoryError):
@@ -154,14 +153,14 @@ def is_held(store: Store, sweep: str) -> bool:
         os.close(descriptor)
 
 
-def is_alive(store: Store, sweep: str, since: float) -> bool:
+def is_alive(folder: SweepFolder, since: float) -> bool:
     """Whether the holder of the sweep, by `is_held`, is known to have lived at `since` or later, by
     the monotonic clock. The kernel keeps no lock for a dead process."""
-    if not store.is_remote:
+    if not folder.store.is_remote:
         return True
     from sweeper.storage import lease
 
-    return lease.is_alive(store, sweep, since)
+    return lease.is_alive(folder, since)
 
 
 def _ours() -> None:
@@ -183,8 +182,8 @@ def _is_shared(descriptor: int) -> bool:
     return shared
 
 
-def _path(store: Store, sweep: str) -> str:
-    path = store.local_path(Layout(sweep).lock)
+def _path(folder: SweepFolder) -> str:
+    path = folder.store.local_path(folder.lock)
     if path is None:
-        raise StoreError(f"{store.root}: a launcher needs a local folder to lock")
+        raise StoreError(f"{folder.store.root}: a launcher needs a local folder to lock")
     return path

@@ -17,9 +17,8 @@ from sweeper.errors import AlreadyExists, Damaged, NotFound
 from sweeper.model.document_reader import SCHEMA, Part
 from sweeper.model.launcher import read_who
 from sweeper.model.notify import Message, read_message
-from sweeper.storage.base import Store
 from sweeper.storage.documents import encode, read_as, timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.process import is_gone, this_process
 
 __all__ = ["Try", "begin", "end", "keys", "put", "read", "tries"]
@@ -40,32 +39,32 @@ class Try(NamedTuple):
     sending: bool = False
 
 
-def put(store: Store, sweep: str, message: Message) -> bool:
+def put(folder: SweepFolder, message: Message) -> bool:
     """Put a message on record; returns whether it was new. Raises `StoreError`."""
     try:
-        store.create(f"{Layout(sweep).notify}/{message.key}.json", encode(message.document()))
+        folder.store.create(f"{folder.notify}/{message.key}.json", encode(message.document()))
     except AlreadyExists:
         return False
     return True
 
 
-def keys(store: Store, sweep: str) -> list[str]:
+def keys(folder: SweepFolder) -> list[str]:
     """The keys of all messages. Raises `StoreError`."""
-    names = (path.rpartition("/")[2] for path in store.names(Layout(sweep).notify))
+    names = (path.rpartition("/")[2] for path in folder.store.names(folder.notify))
     return sorted(match[1] for name in names if (match := _MESSAGE.fullmatch(name)))
 
 
-def read(store: Store, sweep: str, key: str) -> Message:
+def read(folder: SweepFolder, key: str) -> Message:
     """A message. Raises `NotFound`, `StoreError`."""
-    return read_as(store, f"{Layout(sweep).notify}/{key}.json", partial(read_message, key))
+    return read_as(folder.store, f"{folder.notify}/{key}.json", partial(read_message, key))
 
 
-def tries(store: Store, sweep: str) -> dict[tuple[str, str], Try]:
+def tries(folder: SweepFolder) -> dict[tuple[str, str], Try]:
     """The last try of each message (its key) and receiver that there was any of. Raises
     `StoreError`."""
     begun: dict[tuple[str, str], int] = {}
     ended: set[tuple[str, str, int]] = set()
-    for path in store.names(Layout(sweep).notify):
+    for path in folder.store.names(folder.notify):
         match = _TRY.fullmatch(path.rpartition("/")[2])
         if match is None:
             continue
@@ -74,42 +73,42 @@ def tries(store: Store, sweep: str) -> dict[tuple[str, str], Try]:
             ended.add((key, way, number))
         begun[key, way] = max(begun.get((key, way), 0), number)
     return {
-        (key, way): _outcome(store, sweep, key, way, number)
+        (key, way): _outcome(folder, key, way, number)
         if (key, way, number) in ended
-        else Try(number, None, sending=_is_sending(store, sweep, key, way, number))
+        else Try(number, None, sending=_is_sending(folder, key, way, number))
         for (key, way), number in begun.items()
     }
 
 
-def begin(store: Store, sweep: str, key: str, way: str, number: int) -> bool:
+def begin(folder: SweepFolder, key: str, way: str, number: int) -> bool:
     """Take it upon oneself to send a message; False where somebody else does. Raises
     `StoreError`."""
     try:
         document = {"schema": SCHEMA, "time": timestamp(), **this_process()._asdict()}
-        store.create(_path(sweep, key, way, number, "begun"), encode(document))
+        folder.store.create(_path(folder, key, way, number, "begun"), encode(document))
     except AlreadyExists:
         return False
     return True
 
 
-def end(store: Store, sweep: str, key: str, way: str, number: int, error: str | None) -> None:
+def end(folder: SweepFolder, key: str, way: str, number: int, error: str | None) -> None:
     """Record what came of it: `error` is None where it has arrived. Raises `StoreError`."""
     document = {"schema": SCHEMA, "time": timestamp(), "delivered": error is None, "error": error}
-    store.replace(_path(sweep, key, way, number, "ended"), encode(document))
+    folder.store.replace(_path(folder, key, way, number, "ended"), encode(document))
 
 
-def _outcome(store: Store, sweep: str, key: str, way: str, number: int) -> Try:
+def _outcome(folder: SweepFolder, key: str, way: str, number: int) -> Try:
     def read(document: object, place: str) -> Try:
         top = Part(document, place)
         return Try(number, top.flag_or("delivered", False), top.text_or("error", None))
 
     try:
-        return read_as(store, _path(sweep, key, way, number, "ended"), read)
+        return read_as(folder.store, _path(folder, key, way, number, "ended"), read)
     except NotFound:
         return Try(number, None)
 
 
-def _is_sending(store: Store, sweep: str, key: str, way: str, number: int) -> bool:
+def _is_sending(folder: SweepFolder, key: str, way: str, number: int) -> bool:
     """Whether the sender of a try without an end may still be at work. Nothing is known of a
     process of another machine, but no try takes longer than `_LONGEST_TRY`."""
 
@@ -120,10 +119,10 @@ def _is_sending(store: Store, sweep: str, key: str, way: str, number: int) -> bo
         )
 
     try:
-        return read_as(store, _path(sweep, key, way, number, "begun"), read)
+        return read_as(folder.store, _path(folder, key, way, number, "begun"), read)
     except (NotFound, Damaged):
         return False
 
 
-def _path(sweep: str, key: str, way: str, number: int, what: str) -> str:
-    return f"{Layout(sweep).notify}/{key}.{way}.{number}.{what}.json"
+def _path(folder: SweepFolder, key: str, way: str, number: int, what: str) -> str:
+    return f"{folder.notify}/{key}.{way}.{number}.{what}.json"

@@ -15,9 +15,8 @@ from sweeper.model.states import (
     retry_asked,
     wants_attempt,
 )
-from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.sweep_requests import user
 
 __all__ = ["Happened", "Requested", "asked_again", "request_cancel", "request_retry"]
@@ -40,7 +39,7 @@ class Requested(NamedTuple):
 
 
 def request_cancel(
-    store: Store, sweep: str, run: str, happened: Happened, retries: int, by: str | None = None
+    folder: SweepFolder, run: str, happened: Happened, retries: int, by: str | None = None
 ) -> Requested:
     """Ask that a run be stopped and not started again, if there is anything to stop. `by` is who
     asks (None: the user of this process)."""
@@ -53,12 +52,12 @@ def request_cancel(
         return Requested(run, cancel_asked(happened), word)
     attempt = max(state.opened, 1)
     if at_work:
-        _request(store, sweep, run, (attempt, Event.CANCEL), happened, by)
+        _request(folder, run, (attempt, Event.CANCEL), happened, by)
     last = last_retry(happened)
     if last >= attempt or not at_work:
         # A retry of the same attempt would take the request back: name the attempt after it.
         after = max(attempt, last + 1)
-        _request(store, sweep, run, (after, Event.CANCEL), happened, by)
+        _request(folder, run, (after, Event.CANCEL), happened, by)
     return Requested(run, True, "cancelled")
 
 
@@ -78,7 +77,7 @@ def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Req
 
 
 def request_retry(
-    store: Store, sweep: str, run: str, happened: Happened, *, succeeded: bool = False
+    folder: SweepFolder, run: str, happened: Happened, *, succeeded: bool = False
 ) -> Requested:
     """Ask for another attempt of a run that has ended without success, or, with `succeeded`, in
     whatever way."""
@@ -88,15 +87,15 @@ def request_retry(
         attempt = max(fold(happened).opened, last, 1)
         is_over = fold(happened).state is State.SUCCEEDED
         event = Event.AGAIN if is_over else Event.RETRY
-        _request(store, sweep, run, (attempt, event), happened, None)
+        _request(folder, run, (attempt, event), happened, None)
     return request
 
 
 def _request(
-    store: Store, sweep: str, run: str, asked: tuple[int, Event], happened: Happened, by: str | None
+    folder: SweepFolder, run: str, asked: tuple[int, Event], happened: Happened, by: str | None
 ) -> None:
     """Record a request, an attempt and an event, unless it is on record already."""
     body = {"schema": SCHEMA, "time": timestamp(), "by": by or user()}
     with suppress(AlreadyExists):
-        store.create(Layout(sweep).event(run, *asked), encode(body))
+        folder.store.create(folder.event(run, *asked), encode(body))
     happened.add(asked)

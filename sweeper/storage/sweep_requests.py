@@ -3,16 +3,12 @@ launcher looks for them in every round, and the next one finds them too."""
 
 import getpass
 import os
-from collections.abc import Callable
-from typing import TypeVar
 
-from sweeper.errors import NotFound, StoreError
 from sweeper.model import plan_file
 from sweeper.model.plan import Plan
 from sweeper.model.request import Asked, Pause, read_asked, read_parallel, read_pause
-from sweeper.storage.base import Store
-from sweeper.storage.documents import encode, read_as, timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.documents import encode, timestamp
+from sweeper.storage.folder import SweepFolder
 
 __all__ = [
     "ask_cancel",
@@ -30,8 +26,6 @@ __all__ = [
     "user",
 ]
 
-T = TypeVar("T")
-
 
 def user() -> str:
     """Who asks: the user of this process, and the machine."""
@@ -47,74 +41,62 @@ def asked_now() -> Asked:
     return Asked(user(), timestamp())
 
 
-def ask_pause(store: Store, sweep: str, *, on: bool, runs: bool = False) -> None:
+def ask_pause(folder: SweepFolder, *, on: bool, runs: bool = False) -> None:
     """Ask that nothing new be started, or that it go on. Raises `StoreError`."""
-    _ask(store, sweep, "pause", asked_now().document(on=on, runs=runs))
+    _ask(folder, "pause", asked_now().document(on=on, runs=runs))
 
 
-def ask_parallel(store: Store, sweep: str, most: int | None) -> None:
+def ask_parallel(folder: SweepFolder, most: int | None) -> None:
     """Ask for so many jobs at once; None: as many as the plan says. Raises `StoreError`."""
-    _ask(store, sweep, "parallel", asked_now().document(max_parallel=most))
+    _ask(folder, "parallel", asked_now().document(max_parallel=most))
 
 
-def ask_stop(store: Store, sweep: str) -> None:
+def ask_stop(folder: SweepFolder) -> None:
     """Ask the launcher at work to end. A launch takes the request back. Raises `StoreError`."""
-    _ask(store, sweep, "stop", asked_now().document())
+    _ask(folder, "stop", asked_now().document())
 
 
-def ask_cancel(store: Store, sweep: str, by: str | None = None) -> None:
+def ask_cancel(folder: SweepFolder, by: str | None = None) -> None:
     """Ask that nothing more be chosen of a sweep's stages, all of which is cancelled. A launch and
     a retry take the request back. Raises `StoreError`."""
     asked = asked_now() if by is None else Asked(by, timestamp())
-    _ask(store, sweep, "cancel", asked.document())
+    _ask(folder, "cancel", asked.document())
 
 
-def propose_plan(store: Store, sweep: str, document: dict[str, object]) -> None:
+def propose_plan(folder: SweepFolder, document: dict[str, object]) -> None:
     """Give the launcher at work a plan to go on with. Raises `StoreError`."""
-    _ask(store, sweep, "plan", document)
+    _ask(folder, "plan", document)
 
 
-def asked_pause(store: Store, sweep: str) -> Pause | None:
+def asked_pause(folder: SweepFolder) -> Pause | None:
     """The pause that was asked for, if there is one. Raises `StoreError`."""
-    return _read(store, sweep, "pause", read_pause)
+    return folder.read_request("pause", read_pause)
 
 
-def asked_parallel(store: Store, sweep: str) -> int | None:
+def asked_parallel(folder: SweepFolder) -> int | None:
     """How many jobs at once were asked for, if that was. Raises `StoreError`."""
-    return _read(store, sweep, "parallel", read_parallel)
+    return folder.read_request("parallel", read_parallel)
 
 
-def asked_stop(store: Store, sweep: str) -> Asked | None:
+def asked_stop(folder: SweepFolder) -> Asked | None:
     """Who wants the launcher to end, if anybody does. Raises `StoreError`."""
-    return _read(store, sweep, "stop", read_asked)
+    return folder.read_request("stop", read_asked)
 
 
-def asked_cancel(store: Store, sweep: str) -> Asked | None:
+def asked_cancel(folder: SweepFolder) -> Asked | None:
     """Who has cancelled the whole sweep, if anybody has. Raises `StoreError`."""
-    return _read(store, sweep, "cancel", read_asked)
+    return folder.read_request("cancel", read_asked)
 
 
-def asked_plan(store: Store, sweep: str) -> Plan | None:
+def asked_plan(folder: SweepFolder) -> Plan | None:
     """The plan to go on with, if there is another. Raises `StoreError`."""
-    return _read(store, sweep, "plan", plan_file.read)
+    return folder.read_request("plan", plan_file.read)
 
 
-def forget(store: Store, sweep: str, *names: str) -> None:
+def forget(folder: SweepFolder, *names: str) -> None:
     """Take back requests (`plan`, `parallel`, `stop`, `cancel`). Raises `StoreError`."""
-    store.remove([Layout(sweep).request(name) for name in names])
+    folder.store.remove([folder.request(name) for name in names])
 
 
-def _ask(store: Store, sweep: str, name: str, document: dict[str, object]) -> None:
-    store.replace(Layout(sweep).request(name), encode(document))
-
-
-def _read(store: Store, sweep: str, name: str, read: Callable[[object, str], T]) -> T | None:
-    """What a request says. One that is damaged counts as none: it must not end a launcher."""
-    try:
-        return read_as(store, Layout(sweep).request(name), read)
-    except NotFound:
-        return None
-    except StoreError:
-        if store.exists(Layout(sweep).request(name)):
-            return None
-        raise
+def _ask(folder: SweepFolder, name: str, document: dict[str, object]) -> None:
+    folder.store.replace(folder.request(name), encode(document))

@@ -10,14 +10,14 @@ from sweeper.backends.tmux.backend import TmuxServer, socket_name
 from sweeper.control import Requested, cancel_runs, retry_runs
 from sweeper.errors import NotFound
 from sweeper.results.sweeps import Sweep
-from sweeper.storage.layout import token
+from sweeper.storage.folder import token
 
 __all__ = ["Pane", "cancel", "go_there", "pane_of", "retry"]
 
 
 def cancel(sweep: Sweep, runs: Sequence[str]) -> str:
     """Stop runs for good, and wait until they have ended."""
-    return f"{_counted(cancel_runs(sweep.store, sweep.name, runs))}"
+    return f"{_counted(cancel_runs(sweep.folder, runs))}"
 
 
 def retry(sweep: Sweep, runs: Sequence[str]) -> str:

@@ -160,7 +160,7 @@ class PageReader:
 
     def _read_log(self) -> None:
         run = self._run
-        path = run.layout.log(run.id, max(run.attempts, 1))
+        path = run.sweep_folder.log(run.id, max(run.attempts, 1))
         full = run.store.local_path(path)
         # A remote log has no cheap stamp.
         stamp: object = object() if run.state in OPEN else run.state
@@ -182,7 +182,7 @@ class PageReader:
     def _read_last_rollouts(self) -> None:
         """Read some rollouts of the last iteration."""
         run = self._run
-        run.files = Files(run.store, run.layout.runs)
+        run.files = Files(run.store, run.sweep_folder.runs)
         files = summary_files(run.files, run.folders())
         trained = [file for file in files if file.name == "train"] or files
         if not trained or trained[-1].path == self._rollouts[0]:

@@ -25,17 +25,10 @@ from sweeper.results.progress import reached
 from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.results.tables.cache_dir import Folder
 from sweeper.results.tables.sources import Files
-from sweeper.storage.base import Store
+from sweeper.storage.folder import INFORMATIVE, SweepFolder
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.lock import is_held
 from sweeper.storage.marks import read_marks
-from sweeper.storage.sweeps import (
-    TELLING,
-    chosen_of,
-    read_observations,
-    read_outcome,
-    submitted_to,
-)
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
 from sweeper.tui.model import (
@@ -66,26 +59,25 @@ class Poller:
 
     def __init__(
         self,
-        store: Store,
-        name: str,
+        folder: SweepFolder,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._name = store, name
+        self._folder, self._store = folder, folder.store
         self._clock, self._wall = clock, wall
-        self._remote = store.is_remote
-        self._memory = Folder(store.root)
+        self._remote = folder.store.is_remote
+        self._memory = Folder(folder.store.root)
         self._plan_stamp: object = None
         self._view: SweepView | None = None
         self._open()
 
     def _open(self) -> None:
         """Read the plan, which a launch may have changed, and start over."""
-        stamp = self._stamp(f"{self._name}/sweep.json")
-        self.sweep = Sweep(self._store, self._name, self._memory)
+        stamp = self._stamp(self._folder.plan)
+        self.sweep = Sweep(self._folder, self._memory)
         plan = self.sweep.plan
-        self._layout = self.sweep.layout
+        self._folder = self.sweep.folder
         self._runs = plan.runs
         self._ids = [run.id for run in self._runs]
         self._stage_of = {run.id: run.stage for run in self._runs}
@@ -95,12 +87,8 @@ class Poller:
         self._retired = {run.id for run in self._runs if run.retired}
         self._launch = plan.launch
         self._timing = Timing(plan, self._clock)
-        self._states = States(
-            self._store, self._layout, lambda run: plan.retries_of(self._stage_of.get(run))
-        )
-        self._beats = Heartbeats(
-            self._store, self._layout, self._clock, wall=self._wall, most=_REMOTE_BEATS
-        )
+        self._states = States(self._folder, lambda run: plan.retries_of(self._stage_of.get(run)))
+        self._beats = Heartbeats(self._folder, self._clock, wall=self._wall, most=_REMOTE_BEATS)
         self._followed: set[str] = set()
         self._follower = Follower(() if self._remote else self.sweep.runs)
         self._series: dict[str, Series] = {}
@@ -134,7 +122,7 @@ class Poller:
         """Return a handle of a run as it is now, to read its records."""
         planned = next(run for run in self._runs if run.id == identity)
         made = SweepRun(self.sweep, planned, self._states.known.get(identity, _PLANNED))
-        made.files = Files(self._store, self._layout.runs)
+        made.files = Files(self._store, self._folder.runs)
         return made
 
     def look(self) -> SweepView:
@@ -151,7 +139,7 @@ class Poller:
         return self._view or view
 
     def _look(self) -> SweepView:
-        changed = not self._remote and self._stamp(f"{self._name}/sweep.json") != self._plan_stamp
+        changed = not self._remote and self._stamp(self._folder.plan) != self._plan_stamp
         if changed or self._has_grown():
             self._open()
         for run in self._states.look(self._ids):
@@ -159,7 +147,7 @@ class Poller:
             self._moves += 1
             if self._loaded.get(run, 0) != self._states.known[run].opened:
                 self._pending[run] = None
-        launcher = is_held(self._store, self._name)
+        launcher = is_held(self._folder)
         problems: list[str] = []
         observations = self._observations(problems)
         if self._remote and self._replanned(observations.pid):
@@ -179,7 +167,7 @@ class Poller:
     def _has_grown(self) -> bool:
         """Return whether a choice was made since the plan was read, from which runs follow."""
         choices = self.sweep.plan.choices
-        return any(chosen_of(self._store, self._name, choice) for choice in choices)
+        return any(self._folder.read_chosen(choice) for choice in choices)
 
     def _poll(self) -> str:
         """Take the new metrics. Returns why they could not be read, or ""."""
@@ -225,12 +213,12 @@ class Poller:
 
     def _observations(self, problems: list[str]) -> Observations:
         """Return what the launcher has published, read again when its file has changed."""
-        stamp = self._stamp(self._layout.observations)
+        stamp = self._stamp(self._folder.observations)
         if stamp is None and not self._remote:
             return NO_OBSERVATIONS
         if self._remote or stamp != self._observed[0]:
             try:
-                self._observed = (stamp, read_observations(self._store, self._name))
+                self._observed = (stamp, self._folder.read_observations())
             except StoreError as error:
                 problems.append(str(error))
                 return NO_OBSERVATIONS
@@ -240,7 +228,7 @@ class Poller:
         """Read the alarms of each run's newest attempt; those of earlier attempts are outdated."""
         found: dict[str, list[Alarm]] = {}
         for one in read_alarms(
-            self._store, self._layout, self._alarms, lambda error: problems.append(str(error))
+            self._folder, self._alarms, lambda error: problems.append(str(error))
         ):
             if one.attempt < self._states.known.get(one.run, _PLANNED).opened:
                 continue
@@ -252,7 +240,9 @@ class Poller:
         """Read the notes on the sweep and its runs."""
         return by_subject(
             read_marks(
-                self._store, self._name, lambda error: problems.append(str(error)), self._marks
+                self._folder,
+                lambda error: problems.append(str(error)),
+                self._marks,
             )
         )
 
@@ -308,9 +298,9 @@ class Poller:
                 self._bodies.pop(run, None)
                 self._last_words.pop(run, None)
                 try:
-                    body = self._bodies[run] = read_outcome(self._store, self._name, run, state)
+                    body = self._bodies[run] = self._folder.read_outcome(run, state)
                     if self._launch.backends:
-                        at = submitted_to(self._store, self._name, run, state.opened)
+                        at = self._folder.place_of(run, state.opened)
                         self._backends[run] = at or ""
                     failed = state.state is State.FAILED
                     self._last_words[run] = (body.detail or self._said(run)) if failed else ""
@@ -318,7 +308,7 @@ class Poller:
                     again.append(run)
                     problem = problem or str(error)
                 else:
-                    if body is NOTHING and state.event in TELLING:
+                    if body is NOTHING and state.event in INFORMATIVE:
                         again.append(run)  # not in the store just now
         self._unread |= dict.fromkeys(again)
         return problem
@@ -357,7 +347,7 @@ class Poller:
         )
         limit = observations.limit if launcher else None
         view = SweepView(
-            name=self._name,
+            name=self._folder.name,
             runs=runs,
             metric=None if metric is None else self._metric_name(metric.name),
             goal=goal,

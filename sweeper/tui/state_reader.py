@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterable
 
 from sweeper.errors import StoreError
 from sweeper.model.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
-from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
-from sweeper.storage.sweeps import read_events
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["States"]
 
@@ -20,11 +18,9 @@ class States:
     """The states of a sweep's runs. `retries` returns how often a run may fail. `again` has the
     runs that a user has asked to start again and that have not started yet."""
 
-    def __init__(
-        self, store: Store, layout: Layout, retries: Callable[[str], int] = lambda _: 0
-    ) -> None:
-        self._store, self._layout, self._retries = store, layout, retries
-        self._top = store.local_path(layout.state)
+    def __init__(self, folder: SweepFolder, retries: Callable[[str], int] = lambda _: 0) -> None:
+        self._store, self._folder, self._retries = folder.store, folder, retries
+        self._top = folder.store.local_path(folder.state)
         self._stamps: dict[str, tuple[int, int]] = {}
         self._folded: dict[frozenset[tuple[int, Event]], RunState] = {}
         self.events: dict[str, frozenset[tuple[int, Event]]] = {}
@@ -39,7 +35,7 @@ class States:
     def look(self, runs: Iterable[str]) -> list[str]:
         """Poll the runs. Returns those that have had events since the last poll."""
         if self._top is None:
-            found = read_events(self._store, self._layout.sweep)
+            found = self._folder.read_events()
             return [run for run in runs if self._see(run, found.get(run, ()))]
         return [run for run in runs if self._changed(run)]
 

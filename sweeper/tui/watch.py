@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
 
 __all__ = ["draws_unicode", "show"]
@@ -15,7 +16,7 @@ def show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fals
     view closes by itself some time after the sweep has ended, and returns 0."""
     from sweeper.tui.poller import Poller
 
-    poller = Poller(open_store(root), sweep)
+    poller = Poller(SweepFolder(open_store(root), sweep))
     view = poller.look()
     from sweeper.tui.app import WatchApp
 

@@ -5,8 +5,7 @@ import json
 import os
 
 from sweeper.metrics import ends_final
-from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import open_regular
 
 __all__ = ["has_checkpoints", "has_final_checkpoint", "read_records", "record_folders", "seed"]
@@ -16,30 +15,28 @@ _COPIED = ("config.json",)
 _DEEP = 8
 
 
-def seed(
-    store: Store, layout: Layout, run: str, attempt: int, mode: str, first: int = 1
-) -> int | None:
+def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1) -> int | None:
     """Copy an earlier attempt's records into the folder of `attempt`, so that the recipe resumes.
     With `mode` `auto`, takes the last attempt that recorded a checkpoint. With `always`, takes the
     last attempt that left any file if none recorded a checkpoint. Attempts before `first` are not
     used. Returns the number of the copied
     attempt, or None."""
-    target = store.local_path(layout.log_path(run, attempt))
-    folders = {
-        earlier: folder
+    target = folder.store.local_path(folder.log_path(run, attempt))
+    paths = {
+        earlier: path
         for earlier in range(attempt - 1, first - 1, -1)
-        if (folder := store.local_path(layout.log_path(run, earlier))) and os.path.isdir(folder)
+        if (path := folder.store.local_path(folder.log_path(run, earlier))) and os.path.isdir(path)
     }
     # Checkpoints are copied last, so an attempt that was killed during seeding has none.
-    chosen = [number for number, folder in folders.items() if has_checkpoints(folder, layout)]
+    chosen = [number for number, path in paths.items() if has_checkpoints(path, folder)]
     if mode == "always":
         # The launcher writes the diff before anything runs, so it does not count.
-        chosen += [n for n in folders if set(os.listdir(folders[n])) - {"code.diff"}]
+        chosen += [n for n in paths if set(os.listdir(paths[n])) - {"code.diff"}]
     if not chosen or target is None:
         return None
-    source = folders[chosen[0]]
+    source = paths[chosen[0]]
     for name in (*_COPIED, *_APPENDED):
-        for inner in record_folders(source, layout):
+        for inner in record_folders(source, folder):
             path = os.path.join(source, inner, name)
             if os.path.exists(path):
                 os.makedirs(os.path.join(target, inner), exist_ok=True)
@@ -47,14 +44,14 @@ def seed(
     return chosen[0]
 
 
-def record_folders(log_path: str, layout: Layout) -> list[str]:
+def record_folders(log_path: str, folder: SweepFolder) -> list[str]:
     """Return the folders inside the recipe's folder that may hold records: the folder itself ("")
     and, for a program of several stages (`launch.metrics_dir`), every folder below it."""
     found = [""]
-    if not layout.inner:
+    if not folder.inner:
         return found
-    for folder, inner, _ in os.walk(log_path):
-        below = os.path.relpath(folder, log_path)
+    for path, inner, _ in os.walk(log_path):
+        below = os.path.relpath(path, log_path)
         inner[:] = sorted(name for name in inner if not name.startswith((".", "iteration_")))
         if below.count(os.sep) + 1 >= _DEEP:
             inner.clear()
@@ -63,11 +60,11 @@ def record_folders(log_path: str, layout: Layout) -> list[str]:
     return found
 
 
-def has_checkpoints(log_path: str, layout: Layout) -> bool:
+def has_checkpoints(log_path: str, folder: SweepFolder) -> bool:
     """Return whether a recipe's folder records a checkpoint."""
     return any(
         read_records(os.path.join(log_path, inner, "checkpoints.jsonl"))
-        for inner in record_folders(log_path, layout)
+        for inner in record_folders(log_path, folder)
     )
 
 

@@ -9,9 +9,8 @@ from typing import Never, TypeVar
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.model import event
 from sweeper.model.states import Event
-from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["claim", "newer_attempt", "with_retries"]
 
@@ -35,8 +34,7 @@ def with_retries(action: Callable[[], T]) -> T:
 
 
 def claim(
-    store: Store,
-    layout: Layout,
+    folder: SweepFolder,
     run: str,
     attempt: int,
     submitted: int | None = None,
@@ -46,7 +44,7 @@ def claim(
     lost, the nonce distinguishes our own claim from another worker's. `origin` says what the
     attempt runs."""
     nonce = os.urandom(8).hex()
-    path = layout.event(run, attempt, Event.CLAIMED)
+    path = folder.event(run, attempt, Event.CLAIMED)
     body = {
         "schema": SCHEMA,
         "time": timestamp(),
@@ -57,16 +55,16 @@ def claim(
         "pid": os.getpid(),
         **origin,
     }
-    if with_retries(lambda: newer_attempt(store, layout, run, attempt)):
+    if with_retries(lambda: newer_attempt(folder, run, attempt)):
         return False
     try:
-        with_retries(lambda: store.create(path, encode(body)))
+        with_retries(lambda: folder.store.create(path, encode(body)))
     except AlreadyExists:
-        return with_retries(lambda: read_as(store, path, event.read)).nonce == nonce
+        return with_retries(lambda: read_as(folder.store, path, event.read)).nonce == nonce
     return True
 
 
-def newer_attempt(store: Store, layout: Layout, run: str, attempt: int) -> bool:
+def newer_attempt(folder: SweepFolder, run: str, attempt: int) -> bool:
     """Return whether the next attempt is open, which means that the launcher has given this one
     up."""
-    return store.exists(layout.event(run, attempt + 1, Event.INTENT))
+    return folder.store.exists(folder.event(run, attempt + 1, Event.INTENT))

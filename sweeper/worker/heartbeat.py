@@ -12,8 +12,7 @@ from sweeper.worker import machine
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
-    from sweeper.storage.base import Store
-    from sweeper.storage.layout import Layout
+    from sweeper.storage.folder import SweepFolder
     from sweeper.worker.rate_limits import Pauses
     from sweeper.worker.usage import UsageFiles
 
@@ -28,9 +27,9 @@ class Heartbeat:
     them: its folder, its usage of the service, and its rate-limit pauses. `written` is the
     monotonic time of the last heartbeat."""
 
-    def __init__(self, store: "Store", layout: "Layout", run: str, attempt: int) -> None:
-        self._store = store
-        self._path = layout.heartbeat(run, attempt)
+    def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
+        self._store = folder.store
+        self._path = folder.heartbeat(run, attempt)
         self._counter = 0
         self._begun = time.monotonic()
         self.written = -math.inf

@@ -13,7 +13,7 @@ from sweeper.model.job import Job
 from sweeper.recipe.command_template import render_command, with_log_path
 from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import refuse_links
 from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.usage import FOLDER
@@ -31,20 +31,19 @@ __all__ = [
 
 class Prepared(NamedTuple):
     """What the worker executes. `log_path` is the recipe's own folder, which exists. It is inside
-    `place`: the store, or the spool on this machine if the store is remote. `modules` is the file
-    that lists the recipe's imports, if a fork server may start it."""
+    `place`: the sweep's folder, or the one in the spool on this machine if the store is remote.
+    `modules` is the file that lists the recipe's imports, if a fork server may start it."""
 
     command: list[str]
     environment: dict[str, str]
     cwd: str
     log_path: str
-    place: Store
+    place: SweepFolder
     modules: str | None = None
 
 
 def prepare(
-    store: Store,
-    layout: Layout,
+    folder: SweepFolder,
     job: Job,
     environment: dict[str, str],
     goes_on: Callable[[], bool] = lambda: True,
@@ -54,19 +53,19 @@ def prepare(
     call `goes_on` about once a second; if that returns False, this returns None. Raises
     `StoreError`, `EnvironmentFailure`, and `RecipeError` for a wrong command template."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
-    place = _place(store, layout, job, environment)
-    log_path = place.local_path(layout.log_path(run, attempt))
+    place = _place(folder, job, environment)
+    log_path = place.store.local_path(place.log_path(run, attempt))
     if log_path is None:
-        raise EnvironmentFailure(f"{place.root}: a worker needs a local folder for its run")
-    refuse_links(os.path.join(place.root, layout.sweep), log_path)
+        raise EnvironmentFailure(f"{place.store.root}: a worker needs a local folder for its run")
+    refuse_links(place.address, log_path)
     try:
         os.makedirs(log_path, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{log_path}: {error.strerror}") from error
     if job.resume != "never":
-        checkpoint_resume.seed(place, layout, run, attempt, job.resume, job.first)
-    environment = _environment(store, layout, job, environment, log_path)
-    cwd, copy = _code(store, job, environment)
+        checkpoint_resume.seed(place, run, attempt, job.resume, job.first)
+    environment = _environment(folder, job, environment, log_path)
+    cwd, copy = _code(folder.store, job, environment)
     if job.requirements is not None:
         python = _interpreter(job.requirements, copy, environment, goes_on)
         if python is None:
@@ -75,13 +74,13 @@ def prepare(
         environment |= _activated(python, environment)
     if recipe.kind == "command":
         return Prepared(_command(job, log_path), environment, cwd, log_path, place)
-    counted = usage_folder(place, layout, run, attempt)
-    refuse_links(os.path.join(place.root, layout.sweep), counted)
+    counted = usage_folder(place, run, attempt)
+    refuse_links(place.address, counted)
     with suppress(OSError):  # then usage is not counted, but the run goes on
         os.makedirs(counted, exist_ok=True)
         environment |= {"SWEEPER_METER": counted}
     modules = fork_client.module_list(job, environment) if job.warm else None
-    command = _bootstrap(place, layout, job, log_path, copy, modules)
+    command = _bootstrap(place, job, log_path, copy, modules)
     return Prepared(command, environment, cwd, log_path, place, modules)
 
 
@@ -124,20 +123,20 @@ def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _environment(
-    store: Store, layout: Layout, job: Job, kept: dict[str, str], log_path: str
+    folder: SweepFolder, job: Job, kept: dict[str, str], log_path: str
 ) -> dict[str, str]:
     """The variables of the recipe: those that were kept for the job, the backend's, the grid's and
     ours. Raises `EnvironmentFailure` if a secret is missing."""
     run, attempt = job.run, job.attempt
     environment = with_backend_variables(kept) | with_log_path(job.env, log_path)
     environment |= {
-        "SWEEPER_ROOT": store.root,
-        "SWEEPER_SWEEP": layout.sweep,
+        "SWEEPER_ROOT": folder.store.root,
+        "SWEEPER_SWEEP": folder.name,
         "SWEEPER_RUN": run,
         "SWEEPER_RUN_DIR": log_path,
         "SWEEPER_ATTEMPT": str(attempt),
         "SWEEPER_SEED": "" if job.seed is None else str(job.seed),
-        "TINKER_TAGS": f"sweeper,sweep:{layout.sweep},run:{run}.{attempt}",
+        "TINKER_TAGS": f"sweeper,sweep:{folder.name},run:{run}.{attempt}",
         # With buffering, a thread that prints while Python exits sometimes aborts it (SIGABRT).
         "PYTHONUNBUFFERED": "1",
     }
@@ -149,10 +148,10 @@ def _environment(
     return environment
 
 
-def usage_folder(place: Store, layout: Layout, run: str, attempt: int) -> str:
+def usage_folder(folder: SweepFolder, run: str, attempt: int) -> str:
     """Return the folder where the processes of an attempt's recipe write their usage of the
     service."""
-    return os.path.join(place.local_path(layout.attempt(run, attempt)) or "", FOLDER)
+    return os.path.join(folder.store.local_path(folder.attempt(run, attempt)) or "", FOLDER)
 
 
 def backend_variables(ours: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -173,16 +172,16 @@ def with_backend_variables(
     )
 
 
-def _place(store: Store, layout: Layout, job: Job, environment: dict[str, str]) -> Store:
-    """Return the store that the recipe writes to: the sweep's own, or its spool on this machine."""
-    if not store.is_remote:
-        return store
+def _place(folder: SweepFolder, job: Job, environment: dict[str, str]) -> SweepFolder:
+    """Return the folder that the recipe writes to: the sweep's own, or that in the spool."""
+    if not folder.store.is_remote:
+        return folder
     from sweeper.paths import home
     from sweeper.worker import spool
 
     run, attempt = job.run, job.attempt
     resume = job.resume != "never" and job.first < attempt
-    return spool.arrange(store, layout, run, attempt, home(environment), resume=resume)
+    return spool.arrange(folder, run, attempt, home(environment), resume=resume)
 
 
 def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dict[str, str] | None]:
@@ -221,8 +220,7 @@ def _command(job: Job, log_path: str) -> list[str]:
 
 
 def _bootstrap(
-    store: Store,
-    layout: Layout,
+    folder: SweepFolder,
     job: Job,
     log_path: str,
     copy: dict[str, str] | None,
@@ -234,7 +232,7 @@ def _bootstrap(
         config[recipe.log_path_field] = log_path
     if recipe.behavior_field:
         config["behavior_if_log_dir_exists"] = "resume"
-    child = f"{layout.attempt(job.run, job.attempt)}/child.json"
+    child = f"{folder.attempt(job.run, job.attempt)}/child.json"
     document: dict[str, object] = {
         "schema": SCHEMA,
         "recipe": recipe.document(),
@@ -242,8 +240,8 @@ def _bootstrap(
         "snapshot": copy,
     }
     document |= {} if modules is None else {"modules": modules}
-    store.replace(child, encode(document), durable=False)
-    return [recipe.python, BOOTSTRAP, "run", str(store.local_path(child))]
+    folder.store.replace(child, encode(document), durable=False)
+    return [recipe.python, BOOTSTRAP, "run", str(folder.store.local_path(child))]
 
 
 def read_environment(path: str | None) -> dict[str, str]:

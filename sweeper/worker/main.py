@@ -29,7 +29,7 @@ from sweeper.model.job import Job
 from sweeper.model.states import Event
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.storage.layout import Layout, metrics_dir
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
 from sweeper.storage.worker_lock import hold
 from sweeper.worker import checkpoint_resume, fork_client
@@ -54,7 +54,6 @@ from sweeper.worker.requeue import reopen, restarts
 from sweeper.worker.usage import UsageFiles
 
 if TYPE_CHECKING:
-    from sweeper.storage.base import Store
     from sweeper.worker.syncing import Syncing
 
 __all__ = ["Worker", "main"]
@@ -74,16 +73,16 @@ class Worker:
     """Executes one attempt of a run."""
 
     def __init__(
-        self, store: "Store", sweep: str, run: str, attempt: int, submitted: int | None = None
+        self, folder: SweepFolder, run: str, attempt: int, submitted: int | None = None
     ) -> None:
         self.submitted = submitted
-        self.store = store
-        self.layout = Layout(sweep)
+        self.store = folder.store
+        self.folder = folder
         self.run = run
         self.attempt = attempt
         self._child: Child | fork_client.ForkedChild | None = None
-        self._heartbeat = Heartbeat(store, self.layout, run, attempt)
-        self._requests = Requests(store, self.layout, run, attempt)
+        self._heartbeat = Heartbeat(folder, run, attempt)
+        self._requests = Requests(folder, run, attempt)
         self._syncing: Syncing | None = None  # only with a remote store
         self._redactor = Redactor(())
         # A SimpleQueue, because a signal handler may put into it during another put. The locks of
@@ -103,14 +102,14 @@ class Worker:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         set_blocking(False)
-        described = self.layout.job(self.run, self.attempt)
+        described = self.folder.job(self.run, self.attempt)
         job = with_retries(lambda: read_as(self.store, described, jobs.read))
         path = self.store.local_path(described)
         if path is not None:
             hold(path)
-        self.layout = Layout(self.layout.sweep, metrics_dir(job.metrics_dir))
+        self.folder = self.folder.with_metrics_in(job.metrics_dir)
         origin = origin_of(job, self.store)
-        if not claim(self.store, self.layout, self.run, self.attempt, self.submitted, origin):
+        if not claim(self.folder, self.run, self.attempt, self.submitted, origin):
             say(f"sweeper: attempt {self.attempt} of {job.name} belongs to another worker")
             return 0
         started = timestamp()
@@ -159,9 +158,7 @@ class Worker:
                 return judge(self._ending(None))
             say(f"sweeper: {job.name}, attempt {self.attempt}, in {prepared.log_path}")
             self._heartbeat.folder = prepared.log_path
-            self._heartbeat.usage = UsageFiles(
-                usage_folder(prepared.place, self.layout, self.run, self.attempt)
-            )
+            self._heartbeat.usage = UsageFiles(usage_folder(prepared.place, self.run, self.attempt))
             self._redactor = Redactor(secret_values(prepared.environment, job.secrets))
             kills = MemoryKills()
             self._begin_syncing(job, prepared)
@@ -178,7 +175,7 @@ class Worker:
         if not kills.count():
             self._await_signal(code)
         final = checkpoint_resume.has_final_checkpoint(
-            os.path.join(prepared.log_path, self.layout.inner)
+            os.path.join(prepared.log_path, self.folder.inner)
         )
         ending = self._ending(code)._replace(
             final=final,
@@ -225,7 +222,7 @@ class Worker:
     def _has_failed_before(self) -> bool:
         """Return whether the previous attempt failed."""
         before = self.attempt - 1
-        return before > 0 and self.store.exists(self.layout.event(self.run, before, Event.FAILED))
+        return before > 0 and self.store.exists(self.folder.event(self.run, before, Event.FAILED))
 
     def _broken_off(self, error: Exception) -> Judged:
         """Kill the recipe after an error of sweeper or the machine. Returns the outcome."""
@@ -250,7 +247,7 @@ class Worker:
         tries, pause = 0, min(1.0, BEAT_SECONDS)
         while not self._stopped_at:
             try:
-                return prepare(self.store, self.layout, job, environment, self._beats_on)
+                return prepare(self.folder, job, environment, self._beats_on)
             except StoreError as error:
                 tries = tries + 1 if self._beat() else 0
                 if tries > _TRIES:
@@ -266,11 +263,11 @@ class Worker:
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
         pauses = self._heartbeat.pauses = Pauses(
-            os.path.join(prepared.log_path, self.layout.inner, "metrics.jsonl"),
+            os.path.join(prepared.log_path, self.folder.inner, "metrics.jsonl"),
             begun=lambda: self._wake.put(None),
         )
-        log = self.layout.log(self.run, self.attempt)
-        output = Output(prepared.place, log, self._redactor, pauses)
+        log = self.folder.log(self.run, self.attempt)
+        output = Output(prepared.place.store, log, self._redactor, pauses)
         over, ending = os.pipe()
         copying = threading.Thread(target=output.copy, args=(child.output, over), daemon=True)
         when_there_is_room(copying.start)
@@ -378,7 +375,7 @@ class Worker:
         """Flush the recipe's files and log to disk before the outcome is recorded. Only flushes
         files directly in its folder: the folders of iterations hold many files, and no run resumes
         from them. Returns what is missing in a remote store, or None."""
-        attempt = prepared.place.local_path(self.layout.attempt(self.run, self.attempt))
+        attempt = prepared.place.store.local_path(self.folder.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
                 sync_files(folder)
@@ -388,14 +385,11 @@ class Worker:
 
     def _begin_syncing(self, job: Job, prepared: Prepared) -> None:
         """If the store is remote, mark the attempt as unsynced and create its sync thread."""
-        if prepared.place is self.store:
+        if prepared.place.store is self.store:
             return
-        from sweeper.storage.local import LocalStore
         from sweeper.worker.spool import Spooled, start_syncing
 
-        place = prepared.place
-        assert isinstance(place, LocalStore)  # noqa: S101 - a spool is
-        spooled = Spooled(self.store, place, self.layout, self.run, self.attempt)
+        spooled = Spooled(self.store, prepared.place, self.run, self.attempt)
         self._syncing = start_syncing(spooled, job.sync_s, say)
 
     def _record(self, event: Event, body: dict[str, object]) -> None:
@@ -405,9 +399,9 @@ class Worker:
         while True:
             try:
                 if self._requests.look_for_sweep():
-                    say(f"sweeper: {self.layout.sweep} was removed: nothing is recorded")
+                    say(f"sweeper: {self.folder.name} was removed: nothing is recorded")
                     return
-                self.store.create(self.layout.event(self.run, self.attempt, event), encode(body))
+                self.store.create(self.folder.event(self.run, self.attempt, event), encode(body))
             except AlreadyExists:
                 return
             except StoreError as error:
@@ -470,12 +464,12 @@ def main(arguments: list[str]) -> int:
         if "--env" in given:
             # The backend's variables take precedence over those of the launch.
             os.environ.update(read_environment(given["--env"]) | backend_variables())
-        store = open_store(root)
         again = attempt > int(submitted)
-        if again and not reopen(store, Layout(sweep), run, int(submitted), attempt):
+        sweep_folder = SweepFolder(open_store(root), sweep)
+        if again and not reopen(sweep_folder, run, int(submitted), attempt):
             say(f"sweeper: {run} has ended, or is to be stopped: nothing to go on with")
             return 0
-        return Worker(store, sweep, run, attempt, int(submitted)).main()
+        return Worker(sweep_folder, run, attempt, int(submitted)).main()
     except SweeperError as error:
         say(f"sweeper: {error}")
         return 1

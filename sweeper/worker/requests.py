@@ -10,8 +10,7 @@ from sweeper.worker.claim import newer_attempt
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
-    from sweeper.storage.base import Store
-    from sweeper.storage.layout import Layout
+    from sweeper.storage.folder import SweepFolder
 
 __all__ = ["Requests"]
 
@@ -21,8 +20,8 @@ class Requests:
     newer attempt was opened, `cancelled` that a user has cancelled this one, or has `removed` its
     sweep."""
 
-    def __init__(self, store: "Store", layout: "Layout", run: str, attempt: int) -> None:
-        self._store, self._layout = store, layout
+    def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
+        self._store, self._folder = folder.store, folder
         self._run, self._attempt = run, attempt
         self._returned = False
         self.superseded = False
@@ -32,18 +31,18 @@ class Requests:
     def look(self) -> bool:
         """Return whether the worker is to stop. If the launcher took it for lost, records that it
         lives. An unreachable store makes no requests."""
-        lost = self._layout.event(self._run, self._attempt, Event.LOST)
+        lost = self._folder.event(self._run, self._attempt, Event.LOST)
         try:
             if self.look_for_sweep():
                 return True
-            if newer_attempt(self._store, self._layout, self._run, self._attempt):
+            if newer_attempt(self._folder, self._run, self._attempt):
                 self.superseded = True
                 return True
             if self._cancel_asked():
                 self.cancelled = True
                 return True
             if not self._returned and self._store.exists(lost):
-                returned = self._layout.event(self._run, self._attempt, Event.RETURNED)
+                returned = self._folder.event(self._run, self._attempt, Event.RETURNED)
                 with suppress(AlreadyExists):
                     self._store.create(returned, encode({"schema": SCHEMA, "time": timestamp()}))
                 self._returned = True
@@ -54,9 +53,9 @@ class Requests:
     def look_for_sweep(self) -> bool:
         """Return whether the sweep was removed, with the description of our job: then nothing is
         recorded any more. A link to a disk that is away is no removal. Raises `StoreError`."""
-        described = self._layout.job(self._run, self._attempt)
+        described = self._folder.job(self._run, self._attempt)
         if not self.removed and not self._store.exists(described):
-            self.removed = self._layout.sweep not in self._store.folders_with("sweep.json")
+            self.removed = self._folder.name not in self._store.folders_with("sweep.json")
             self.cancelled |= self.removed
         return self.removed
 
@@ -67,7 +66,7 @@ class Requests:
     def _cancel_asked(self) -> bool:
         """Return whether there is a cancel request that no retry of the same attempt has undone."""
         cancel, retry = (
-            self._layout.event(self._run, self._attempt, event)
+            self._folder.event(self._run, self._attempt, event)
             for event in (Event.CANCEL, Event.RETRY)
         )
         return self._store.exists(cancel) and not self._store.exists(retry)

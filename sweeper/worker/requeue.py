@@ -16,7 +16,7 @@ from sweeper.model import event
 from sweeper.model.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
 from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, read_as, read_json, timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.worker.claim import with_retries
 
 __all__ = ["reopen", "restarts"]
@@ -34,25 +34,25 @@ def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.e
     return max(0, int(text) - first) if text.isdecimal() else 0
 
 
-def reopen(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> bool:
+def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
     """Open `attempt` for a job that was submitted for the attempt `submitted`, unless it is open.
     Returns False if there is nothing to continue: the run has ended, or is to be stopped. Can be
     repeated."""
-    events = with_retries(lambda: _events(store, layout, run))
+    events = with_retries(lambda: _events(folder, run))
     if (attempt, Event.INTENT) not in events:
         # If later attempts are open, this one was given up. The claim will notice that.
         state = fold(events)
         preempted = events | {(state.opened, Event.PREEMPTED)}
         if state.state not in _GO_ON or not wants_attempt(preempted, 0):
             return False  # it has ended, or was restarted too often
-        if _anothers(store, layout, run, submitted, state, events):
+        if _anothers(folder, run, submitted, state, events):
             return False
         # Open the attempts between too, though they have no worker: a worker that was wrongly
         # taken for dead looks for the attempt after its own.
         opened = {number for number, event in events if event is Event.INTENT}
         for number in range(submitted + 1, attempt + 1):
             if number not in opened:
-                _open(store, layout, run, submitted, number)
+                _open(folder, run, submitted, number)
     earlier = {event for number, event in events if number == attempt - 1}
     if Event.CLAIMED in earlier and not earlier & {*ENDED, Event.LOST}:
         # Its worker died without recording an outcome. If it is alive after all, it finds a newer
@@ -60,13 +60,14 @@ def reopen(store: Store, layout: Layout, run: str, submitted: int, attempt: int)
         body = {"schema": SCHEMA, "time": timestamp(), "reason": "restarted"}
         body |= {"detail": "the backend started the job again", "code": None, "signal": None}
         body |= dict.fromkeys(("started", "ended", "wall_s", "max_rss_bytes", "host"))
-        with_retries(lambda: _create(store, layout.event(run, attempt - 1, Event.PREEMPTED), body))
+        with_retries(
+            lambda: _create(folder.store, folder.event(run, attempt - 1, Event.PREEMPTED), body)
+        )
     return True
 
 
 def _anothers(
-    store: Store,
-    layout: Layout,
+    folder: SweepFolder,
     run: str,
     submitted: int,
     state: RunState,
@@ -77,45 +78,44 @@ def _anothers(
     ended = {event for n, event in events if n == number} & {*ENDED, Event.LOST}
     if number <= submitted or (number, Event.CLAIMED) not in events or ended:
         return False
-    path = layout.event(run, number, Event.CLAIMED)
-    owner = with_retries(lambda: read_as(store, path, event.read)).submitted
+    path = folder.event(run, number, Event.CLAIMED)
+    owner = with_retries(lambda: read_as(folder.store, path, event.read)).submitted
     return owner not in (None, submitted)
 
 
-def _open(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> None:
-    launch = with_retries(lambda: _describe(store, layout, run, submitted, attempt))
+def _open(folder: SweepFolder, run: str, submitted: int, attempt: int) -> None:
+    launch = with_retries(lambda: _describe(folder, run, submitted, attempt))
     body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which started it again"}
-    place = with_retries(lambda: _place(store, layout, run, submitted))
+    place = with_retries(lambda: _place(folder, run, submitted))
     body |= {} if place is None else {"place": place}  # the job's place has not changed
     body |= {} if launch is None else {"launch": launch}
-    with_retries(lambda: _create(store, layout.event(run, attempt, Event.INTENT), body))
+    with_retries(lambda: _create(folder.store, folder.event(run, attempt, Event.INTENT), body))
 
 
-def _place(store: Store, layout: Layout, run: str, submitted: int) -> str | None:
+def _place(folder: SweepFolder, run: str, submitted: int) -> str | None:
     """Return where the job runs, or None if that record is missing or damaged."""
-    from sweeper.storage.sweeps import submitted_to  # few attempts need it; it loads the plan
 
     with suppress(Damaged):
-        return submitted_to(store, layout.sweep, run, submitted)
+        return folder.place_of(run, submitted)
     return None
 
 
-def _events(store: Store, layout: Layout, run: str) -> set[tuple[int, Event]]:
-    folder = f"{layout.state}/{run}"
-    names = (parse_name(path.rpartition("/")[2]) for path in store.names(folder))
+def _events(folder: SweepFolder, run: str) -> set[tuple[int, Event]]:
+    states = f"{folder.state}/{run}"
+    names = (parse_name(path.rpartition("/")[2]) for path in folder.store.names(states))
     return {found for found in names if found is not None}
 
 
-def _describe(store: Store, layout: Layout, run: str, submitted: int, attempt: int) -> object:
+def _describe(folder: SweepFolder, run: str, submitted: int, attempt: int) -> object:
     """Describe the attempt like the submitted one. Return the launch that it belongs to."""
-    job = read_json(store, layout.job(run, submitted))
-    store.replace(layout.job(run, attempt), encode(job | {"attempt": attempt}))
-    path = f"{layout.log_path(run, submitted)}/code.diff"
+    job = read_json(folder.store, folder.job(run, submitted))
+    folder.store.replace(folder.job(run, attempt), encode(job | {"attempt": attempt}))
+    path = f"{folder.log_path(run, submitted)}/code.diff"
     try:
-        diff = store.read(path)
+        diff = folder.store.read(path)
     except NotFound:
         return job.get("launch")  # the code had no changes to its commit
-    store.replace(f"{layout.log_path(run, attempt)}/code.diff", diff, durable=False)
+    folder.store.replace(f"{folder.log_path(run, attempt)}/code.diff", diff, durable=False)
     return job.get("launch")
 
 

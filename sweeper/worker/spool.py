@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.worker.checkpoint_resume import has_checkpoints
 from sweeper.worker.syncing import Sync, Syncing, contiguous
@@ -48,25 +48,24 @@ def place(root: str, home: str) -> LocalStore:
     return LocalStore(os.path.join(home, "spool", name))
 
 
-def arrange(
-    store: Store, layout: Layout, run: str, attempt: int, home: str, *, resume: bool
-) -> LocalStore:
-    """Prepare the spool for an attempt. Syncs earlier unsynced attempts of the run on this
-    machine. With `resume`, downloads the files of an earlier attempt on another machine. Raises
-    `StoreError` and `EnvironmentFailure`."""
-    spool = place(store.root, home)
+def arrange(folder: SweepFolder, run: str, attempt: int, home: str, *, resume: bool) -> SweepFolder:
+    """Prepare the spool for an attempt, and return the sweep's folder in it. Syncs earlier unsynced
+    attempts of the run on this machine. With `resume`, downloads the files of an earlier attempt on
+    another machine. Raises `StoreError` and `EnvironmentFailure`."""
+    store = place(folder.store.root, home)
+    spool = folder.at(store)
     try:
-        os.makedirs(spool.root, mode=0o700, exist_ok=True)
-        if not spool.exists("root"):
-            spool.replace("root", store.root.encode())
-        os.makedirs(_path(spool, layout, _MARKS), exist_ok=True)
+        os.makedirs(store.root, mode=0o700, exist_ok=True)
+        if not store.exists("root"):
+            store.replace("root", folder.store.root.encode())
+        os.makedirs(_path(spool, _MARKS), exist_ok=True)
     except OSError as error:
         raise EnvironmentFailure(
-            f"cannot write to {spool.root}: {error.strerror}; set SWEEPER_HOME to another folder"
+            f"cannot write to {store.root}: {error.strerror}; set SWEEPER_HOME to another folder"
         ) from error
-    recover(store, spool, layout, run)
+    recover(folder.store, spool, run)
     if resume:
-        _fetch_earlier(store, spool, layout, run, attempt)
+        _fetch_earlier(folder, spool, run, attempt)
     return spool
 
 
@@ -74,8 +73,7 @@ class Spooled(NamedTuple):
     """An attempt whose files stay in the spool until they are in the store."""
 
     store: Store
-    spool: LocalStore
-    layout: Layout
+    spool: SweepFolder
     run: str
     attempt: int
 
@@ -83,8 +81,8 @@ class Spooled(NamedTuple):
 def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) -> Syncing:
     """Return a syncing thread, not yet started, for the attempt that `arrange` prepared. It syncs
     every `seconds` seconds. Takes the attempt's lock."""
-    _, spool, layout, run, attempt = spooled
-    path = _path(spool, layout, f"{_MARKS}/{run}.{attempt}")
+    _, spool, run, attempt = spooled
+    path = _path(spool, f"{_MARKS}/{run}.{attempt}")
     while True:
         mark = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
         try:
@@ -102,25 +100,24 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
         sync,
         seconds,
         say,
-        lambda succeeded: discard(spool, layout, run, attempt, all_of_it=succeeded),
+        lambda succeeded: discard(spool, run, attempt, all_of_it=succeeded),
     )
 
 
-def discard(spool: LocalStore, layout: Layout, run: str, attempt: int, *, all_of_it: bool) -> None:
+def discard(spool: SweepFolder, run: str, attempt: int, *, all_of_it: bool) -> None:
     """Remove the mark of an attempt that is in the store. With `all_of_it`, also remove the local
     copies of this and of earlier attempts that are in the store."""
     with suppress(OSError):
-        os.unlink(_path(spool, layout, f"{_MARKS}/{run}.{attempt}"))
+        os.unlink(_path(spool, f"{_MARKS}/{run}.{attempt}"))
     for number in range(1, attempt + 1) if all_of_it else ():
-        if not spool.exists(f"{layout.sweep}/{_MARKS}/{run}.{number}"):
-            for folder in (layout.log_path(run, number), layout.attempt(run, number)):
-                shutil.rmtree(_path_of(spool, folder), ignore_errors=True)
+        if not os.path.exists(_path(spool, f"{_MARKS}/{run}.{number}")):
+            for folder in (spool.log_path(run, number), spool.attempt(run, number)):
+                shutil.rmtree(_local(spool, folder), ignore_errors=True)
 
 
 def recover(
     store: Store,
-    spool: LocalStore,
-    layout: Layout,
+    spool: SweepFolder,
     run: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
@@ -128,44 +125,44 @@ def recover(
     complete in the store. Files that the store refuses stay here, and `tell` gets a line. Raises
     `StoreError` if the store does not answer."""
     done = 0
-    marks = _marks(spool, layout)
-    if marks and not store.exists(layout.plan):
-        tell(f"{layout.sweep}: was removed from {store.root}: its files stay in {spool.root}")
+    marks = _marks(spool)
+    if marks and not store.exists(spool.plan):
+        tell(f"{spool.name}: was removed from {store.root}: its files stay in {spool.store.root}")
         return 0
     for mark in marks:
         owner, _, attempt = mark.rpartition(".")
         if run not in (None, owner) or not attempt.isdecimal():
             continue
-        with _held(_path(spool, layout, f"{_MARKS}/{mark}")) as ours:
+        with _held(_path(spool, f"{_MARKS}/{mark}")) as ours:
             if not ours:
                 continue
-            sync = Sync(store, spool, layout, owner, int(attempt), fresh=False)
+            sync = Sync(store, spool, owner, int(attempt), fresh=False)
             try:
                 sync.finish()
             except StoreError:
-                store.exists(layout.plan)  # raises if the store does not answer at all
+                store.exists(spool.plan)  # raises if the store does not answer at all
                 with suppress(StoreError):
                     sync.finish(whatever=True)
             if sync.missing is None:
-                discard(spool, layout, owner, int(attempt), all_of_it=False)
+                discard(spool, owner, int(attempt), all_of_it=False)
                 done += 1
             else:
-                tell(f"{layout.sweep}: {mark}: stays in {spool.root}: {sync.missing}")
+                tell(f"{spool.name}: {mark}: stays in {spool.store.root}: {sync.missing}")
     return done
 
 
-def _marks(spool: LocalStore, layout: Layout) -> list[str]:
+def _marks(spool: SweepFolder) -> list[str]:
     try:
-        return sorted(os.listdir(_path(spool, layout, _MARKS)))
+        return sorted(os.listdir(_path(spool, _MARKS)))
     except FileNotFoundError:
         return []
 
 
-def tidy(spool: LocalStore, layout: Layout) -> None:
+def tidy(spool: SweepFolder) -> None:
     """Remove the local copies of a sweep that is over, unless some attempts are unsynced."""
     with suppress(OSError):
-        if not _marks(spool, layout):
-            shutil.rmtree(_path_of(spool, layout.sweep), ignore_errors=True)
+        if not _marks(spool):
+            shutil.rmtree(_local(spool, spool.name), ignore_errors=True)
 
 
 def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
@@ -181,14 +178,13 @@ def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
                 yield root, spool, sorted(spool.folders_with(_MARKS))
 
 
-def abandoned(spool: LocalStore, sweep: str) -> tuple[int, int]:
+def abandoned(spool: SweepFolder) -> tuple[int, int]:
     """Count the attempts of a sweep that are not in the store yet: those of living workers, and
     those of dead ones."""
-    layout = Layout(sweep)
     living = dead = 0
     with suppress(OSError):
-        for mark in _marks(spool, layout):
-            with _held(_path(spool, layout, f"{_MARKS}/{mark}")) as ours:
+        for mark in _marks(spool):
+            with _held(_path(spool, f"{_MARKS}/{mark}")) as ours:
                 dead += ours
                 living += not ours
     return living, dead
@@ -213,23 +209,24 @@ def _held(path: str) -> Generator[bool]:
         os.close(descriptor)
 
 
-def _fetch_earlier(store: Store, spool: LocalStore, layout: Layout, run: str, attempt: int) -> None:
+def _fetch_earlier(folder: SweepFolder, spool: SweepFolder, run: str, attempt: int) -> None:
     """Download what the attempt may resume from: the files of attempts on other machines, from the
     newest back to one with a checkpoint."""
     for earlier in range(attempt - 1, 0, -1):
-        folder = layout.log_path(run, earlier)
-        target = _path_of(spool, folder)
+        log_path = folder.log_path(run, earlier)
+        target = _local(spool, log_path)
         if not os.path.isdir(target):
-            _fetch(store, folder, target, layout)
-        if has_checkpoints(target, layout):
+            _fetch(folder, log_path, target)
+        if has_checkpoints(target, folder):
             return
 
 
-def _fetch(store: Store, folder: str, target: str, layout: Layout) -> None:
+def _fetch(sweep: SweepFolder, folder: str, target: str) -> None:
+    store = sweep.store
     for _ in range(5):
         sizes = {entry.path: entry.size for entry in store.list(folder)}
         with suppress(NotFound):  # parts may be joined into one file meanwhile
-            names = _fetched(folder, sizes) if layout.inner else _FETCHED
+            names = _fetched(folder, sizes) if sweep.inner else _FETCHED
             files = {name: _read(store, f"{folder}/{name}", sizes) for name in names}
             break
     else:
@@ -272,11 +269,9 @@ def _read(store: Store, path: str, sizes: dict[str, int]) -> bytes | None:
     return data or None
 
 
-def _path(spool: LocalStore, layout: Layout, inside: str) -> str:
-    return _path_of(spool, f"{layout.sweep}/{inside}")
+def _path(spool: SweepFolder, inside: str) -> str:
+    return _local(spool, f"{spool.name}/{inside}")
 
 
-def _path_of(spool: LocalStore, path: str) -> str:
-    found = spool.local_path(path)
-    assert found is not None  # noqa: S101 - it is a local store
-    return found
+def _local(spool: SweepFolder, path: str) -> str:
+    return os.path.join(spool.store.root, path)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from sweeper.atomic import TEMPORARY
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import open_regular
 
 __all__ = ["REFUSED_SECONDS", "Sync", "Syncing", "contiguous"]
@@ -76,16 +76,16 @@ class _Plain:
 
 
 class Sync:
-    """Sends the files of one attempt from `spool`, a local store, to the same paths in the store.
-    With `fresh`, none of them is in the store yet; otherwise the store is listed. For use by one
-    thread."""
+    """Sends the files of one attempt from `folder`, that of the sweep in the spool, to the same
+    paths in `store`. With `fresh`, none of them is in the store yet; otherwise the store is listed.
+    For use by one thread."""
 
     def __init__(
-        self, store: Store, spool: Store, layout: Layout, run: str, attempt: int, *, fresh: bool
+        self, store: Store, folder: SweepFolder, run: str, attempt: int, *, fresh: bool
     ) -> None:
         self._store = store
-        self._spool = spool
-        self._folders = (layout.log_path(run, attempt), layout.attempt(run, attempt))
+        self._spool = folder.store
+        self._folders = (folder.log_path(run, attempt), folder.attempt(run, attempt))
         self._fresh = fresh
         self._known: dict[str, int] | None = {} if fresh else None
         self._growing: dict[str, _Growing] = {}

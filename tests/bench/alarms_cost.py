@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 
 from sweeper.monitor.watcher import Criteria, Seen, Watcher
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.thresholds import resolve
 
-LAYOUT = Layout("s")
 ROW = {f"some/key_{n}": 0.1 * n for n in range(17)} | {
     "train_mean_nll": 1.0,
     "optim/entropy": 1.0,
@@ -23,8 +22,8 @@ ROW = {f"some/key_{n}": 0.1 * n for n in range(17)} | {
 }
 
 
-def write(root: str, run: str, steps: range) -> None:
-    folder = f"{root}/{LAYOUT.log_path(run, 1)}"
+def write(sweep: SweepFolder, run: str, steps: range) -> None:
+    folder = f"{sweep.store.root}/{sweep.log_path(run, 1)}"
     os.makedirs(folder, exist_ok=True)
     with open(f"{folder}/metrics.jsonl", "a", encoding="utf-8") as file:
         file.writelines(json.dumps({"step": step} | ROW) + "\n" for step in steps)
@@ -42,12 +41,12 @@ def main() -> None:
     count = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as root:
         ids = [f"{n:012x}" for n in range(count)]
+        sweep = SweepFolder(LocalStore(root), "s")
         for run in ids:
-            write(root, run, range(3))
+            write(sweep, run, range(3))
         later = 0.0
         watcher = Watcher(
-            LocalStore(root),
-            LAYOUT,
+            sweep,
             Criteria(resolve(), lease=60.0, is_command=False),
             set(),
             clock=lambda: time.monotonic() + later,
@@ -59,13 +58,13 @@ def main() -> None:
         idle = min(cost(lambda: watcher.look(seen)) for _ in range(5))
         print(f"{count} runs, none with a new row: {idle:.1f} ms")
         for run in ids[:10]:
-            write(root, run, range(3, 4))
+            write(sweep, run, range(3, 4))
         print(f"{count} runs, 10 with a new row: {cost(lambda: watcher.look(seen)):.1f} ms")
         later = 1e6
         watcher.look(seen)
         still = min(cost(lambda: watcher.look(seen)) for _ in range(5))
         print(f"{len(watcher.stalled)} runs, all of which stand still: {still:.1f} ms")
-        write(root, ids[0], range(3, 20_000))
+        write(sweep, ids[0], range(3, 20_000))
         most = max(cost(lambda: watcher.look(seen[:1])) for _ in range(3))
         print(f"one run with 20,000 new rows, of which a look takes a part: {most:.1f} ms")
 

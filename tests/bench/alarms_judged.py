@@ -31,7 +31,7 @@ from sweeper.engine.limits import Limits
 from sweeper.monitor import alarms
 from sweeper.monitor.watcher import Criteria, Seen, Watcher
 from sweeper.results.registry import Registry
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
 from sweeper.thresholds import resolve
 
@@ -284,20 +284,19 @@ def recorded(out: Path, name: str) -> dict[str, dict[str, Any]]:
     store = open_store(str(out / "sweeps"))
     sweep = Registry(store.root).sweep(slug(name))
     found: dict[str, dict[str, Any]] = {run.id: {} for run in sweep.runs}
-    for alarm in alarms(store, slug(name)):
+    for alarm in alarms(SweepFolder(store, slug(name))):
         found[alarm.run][alarm.rule] = alarm
     return found
 
 
 def replayed(out: Path, name: str) -> dict[str, dict[str, Any]]:
     """Return the same by the current rules, over metrics and rollouts."""
-    store, layout = open_store(str(out / "sweeps")), Layout(slug(name))
+    store = open_store(str(out / "sweeps"))
     found: dict[str, dict[str, Any]] = {}
     for run in Registry(store.root).sweep(slug(name)).runs:
         said: dict[str, Any] = {}
         watcher = Watcher(
-            store,
-            layout,
+            SweepFolder(store, slug(name)),
             Criteria(resolve(), lease=60.0, is_command=False),
             set(),
             clock=lambda: 0.0,

@@ -3,7 +3,7 @@
 from sweeper.backends.base import JobSpec
 from sweeper.command import worker_command
 from sweeper.storage.documents import encode
-from sweeper.storage.layout import Layout, token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.local import LocalStore
 
 __all__ = ["attempts"]
@@ -11,8 +11,9 @@ __all__ = ["attempts"]
 
 def attempts(folder: str, count: int) -> list[JobSpec]:
     """Return jobs for `count` runs of `true` of a new sweep `s` in `folder`."""
-    store, layout = LocalStore(folder), Layout("s")
-    store.replace(layout.plan, encode({}))  # a sweep without a plan in its folder does not exist
+    store = LocalStore(folder)
+    sweep = SweepFolder(store, "s")
+    store.replace(sweep.plan, encode({}))  # a sweep without a plan in its folder does not exist
     jobs: list[JobSpec] = []
     for number in range(count):
         run, name = f"{number:012x}", f"n={number}"
@@ -32,7 +33,7 @@ def attempts(folder: str, count: int) -> list[JobSpec]:
             "grace_s": 5,
             "resume": "auto",
         }
-        store.replace(layout.job(run, 1), encode(job), durable=False)
-        argv = worker_command(f"{folder}/s", token(run, 1))
-        jobs.append(JobSpec(token(run, 1), name, argv, f"{folder}/s", {}))
+        store.replace(sweep.job(run, 1), encode(job), durable=False)
+        argv = worker_command(sweep.address, token(run, 1))
+        jobs.append(JobSpec(token(run, 1), name, argv, sweep.address, {}))
     return jobs

@@ -16,7 +16,7 @@ import psutil
 
 from sweeper.model.states import Event
 from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 
 SPEAKING = 10
@@ -25,7 +25,8 @@ LINE = b"step 17 of 1000: loss 0.1234, 31 tokens/s\n"
 
 def sweep(folder: str, count: int) -> list[str]:
     """Write a sweep of `count` runs that are at work; returns the paths of their logs."""
-    store, layout = LocalStore(folder), Layout("many")
+    store = LocalStore(folder)
+    many = SweepFolder(store, "many")
     runs = []
     logs: list[str] = []
     for number in range(count):
@@ -33,12 +34,12 @@ def sweep(folder: str, count: int) -> list[str]:
         runs.append({"id": run, "name": name, "cell": name, "seed": None, "config": {}})
         body = encode({"schema": 1, "time": timestamp(), "started": timestamp()})
         for event in (Event.INTENT, Event.SUBMITTED, Event.CLAIMED):
-            store.replace(layout.event(run, 1, event), body, durable=False)
-        store.append(layout.log(run, 1), LINE)
-        logs.append(store.local_path(layout.log(run, 1)) or "")
+            store.replace(many.event(run, 1, event), body, durable=False)
+        store.append(many.log(run, 1), LINE)
+        logs.append(store.local_path(many.log(run, 1)) or "")
     launch = {"backend": "local", "retries": 0, "max_parallel": count, "lease_s": 60}
     plan = {"schema": 1, "name": "many", "recipe": {"reference": "true"}, "metric": None}
-    store.replace(layout.plan, encode(plan | {"launch": launch, "axes": {}, "runs": runs}))
+    store.replace(many.plan, encode(plan | {"launch": launch, "axes": {}, "runs": runs}))
     return logs
 
 

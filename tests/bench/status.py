@@ -21,7 +21,7 @@ from sweeper.backends.base import JobSpec
 from sweeper.backends.tmux.backend import open_backend, socket_name
 from sweeper.model.states import Event
 from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.layout import Layout, token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.local import LocalStore
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -34,7 +34,8 @@ ROUNDS = 25
 
 def sweep(folder: str, count: int) -> list[JobSpec]:
     """Write a sweep of `count` runs on disk, all of which have succeeded."""
-    store, layout = LocalStore(folder), Layout("many")
+    store = LocalStore(folder)
+    many = SweepFolder(store, "many")
     runs = []
     jobs: list[JobSpec] = []
     for number in range(count):
@@ -45,11 +46,11 @@ def sweep(folder: str, count: int) -> list[JobSpec]:
         body = {"schema": 1, "time": timestamp(), "started": timestamp(), "ended": timestamp()}
         body |= {"code": 0, "signal": None, "reason": None, "detail": None, "wall_s": 1.5}
         for event in (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.SUCCEEDED):
-            store.replace(layout.event(run, 1, event), encode(body), durable=False)
+            store.replace(many.event(run, 1, event), encode(body), durable=False)
         jobs.append(JobSpec(token(run, 1), name, ["true", token(run, 1)], folder, {}))
     launch = {"backend": "tmux", "retries": 0, "max_parallel": 8, "lease_s": 60}
     plan = {"schema": 1, "name": "many", "recipe": {"reference": "true"}, "metric": None}
-    store.replace(layout.plan, encode(plan | {"launch": launch, "axes": {}, "runs": runs}))
+    store.replace(many.plan, encode(plan | {"launch": launch, "axes": {}, "runs": runs}))
     return jobs
 
 

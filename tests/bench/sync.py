@@ -22,12 +22,12 @@ from typing import Any
 
 from sweeper.results.registry import Registry
 from sweeper.storage.base import Store
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.storage.opening import open_store
 from sweeper.worker.syncing import Sync
 
-LAYOUT = Layout("s")
+NAME = "s"
 EVENTS = ("intent", "submitted", "claimed", "succeeded")
 BUCKET = "bench"
 MOTO = Path(__file__).parents[1] / "support" / "moto_server.py"
@@ -110,8 +110,9 @@ def row(step: int) -> bytes:
 
 def one_long_run(server: Server, root: str, spool: LocalStore, steps: int, every: int) -> None:
     store = Counted(open_store(root))
-    sync: Any = Sync(store, spool, LAYOUT, "long", 1, fresh=True)  # type: ignore[arg-type]
-    path = Path(spool.root, LAYOUT.log_path("long", 1), "metrics.jsonl")
+    folder = SweepFolder(spool, NAME)
+    sync: Any = Sync(store, folder, "long", 1, fresh=True)  # type: ignore[arg-type]
+    path = Path(spool.root, folder.log_path("long", 1), "metrics.jsonl")
     path.parent.mkdir(parents=True)
 
     def run() -> None:
@@ -125,7 +126,7 @@ def one_long_run(server: Server, root: str, spool: LocalStore, steps: int, every
 
     requests, seconds = server.during(run)
     written = path.stat().st_size
-    assert open_store(root).read(f"{LAYOUT.log_path('long', 1)}/metrics.jsonl") == path.read_bytes()
+    assert open_store(root).read(f"{folder.log_path('long', 1)}/metrics.jsonl") == path.read_bytes()
     print(
         f"{steps} steps, a sync every {every}: {written / 1e6:.2f} MB written, "
         f"{store.up / written:.2f} times that up, {store.down} bytes down, "
@@ -135,14 +136,15 @@ def one_long_run(server: Server, root: str, spool: LocalStore, steps: int, every
 
 def many_runs(server: Server, root: str, spool: LocalStore, runs: int) -> None:
     """Sync each in a thread with its own client, all at the same moment."""
+    sweep = SweepFolder(spool, NAME)
     syncs: list[Any] = []
     for run in range(runs):
-        folder = Path(spool.root, LAYOUT.log_path(f"r{run}", 1))
+        folder = Path(spool.root, sweep.log_path(f"r{run}", 1))
         folder.mkdir(parents=True)
         (folder / "metrics.jsonl").write_bytes(b"".join(map(row, range(100))))
         store = open_store(root)
         store.exists("x")  # leaves out the time to make a client
-        syncs.append(Sync(store, spool, LAYOUT, f"r{run}", 1, fresh=True))
+        syncs.append(Sync(store, sweep, f"r{run}", 1, fresh=True))
     for what in ("step", "finish"):
 
         def together(what: str = what) -> None:
@@ -155,8 +157,8 @@ def many_runs(server: Server, root: str, spool: LocalStore, runs: int) -> None:
         requests, seconds = server.during(together)
         count = sum(requests.values())
         print(f"{runs} runs at once, {what}: {count} requests ({_told(requests)}), {seconds:.1f} s")
-    names = set(open_store(root).names(LAYOUT.runs))
-    assert all(f"{LAYOUT.log_path(f'r{run}', 1)}/metrics.jsonl" in names for run in range(runs))
+    names = set(open_store(root).names(sweep.runs))
+    assert all(f"{sweep.log_path(f'r{run}', 1)}/metrics.jsonl" in names for run in range(runs))
 
 
 def finding(server: Server, root: str, count: int, folder: str) -> None:

@@ -25,8 +25,8 @@ from attempts import attempts
 from sweeper.backends.tmux.backend import open_backend, socket_name
 from sweeper.backends.tmux.server import argument
 from sweeper.model.states import State
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_states
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -104,7 +104,7 @@ class Sweep:
         """Wait until every run is recorded as done."""
         deadline = time.monotonic() + 600
         while True:
-            states = [state.state for state in read_states(self.store, "s").values()]
+            states = [state.state for state in SweepFolder(self.store, "s").read_states().values()]
             if states.count(State.SUCCEEDED) == self.count:
                 break
             assert time.monotonic() < deadline, f"{self.count} jobs: {states}"
@@ -138,7 +138,7 @@ def launched(folder: str, count: int, parallel: int) -> float:
         command, cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False
     )
     taken = time.perf_counter() - begun
-    states = read_states(LocalStore(os.path.join(folder, "sweeps")), "many")
+    states = SweepFolder(LocalStore(os.path.join(folder, "sweeps")), "many").read_states()
     succeeded = sum(state.state is State.SUCCEEDED for state in states.values())
     assert (done.returncode, succeeded) == (0, count), done.stdout[-500:] + done.stderr[-500:]
     return taken

@@ -30,7 +30,7 @@ import psutil
 from sweeper.command import self_command
 from sweeper.model.states import Event
 from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -71,7 +71,8 @@ class Sweep:
     """Runs that are at work, with the files that their workers would write."""
 
     def __init__(self, root: str, count: int) -> None:
-        self.store, self.layout = LocalStore(root), Layout("many")
+        self.store = LocalStore(root)
+        self.folder = SweepFolder(self.store, "many")
         self.ids = [f"{number:012x}" for number in range(count)]
         self._step, self._next = ROWS, 0
         runs = []
@@ -82,14 +83,14 @@ class Sweep:
             config = {"learning_rate": number / 1e6, "max_steps": 100 * ROWS}
             runs.append({"id": run, "name": name, "cell": name, "seed": None, "config": config})
             for event in (Event.INTENT, Event.SUBMITTED, Event.CLAIMED):
-                self.store.replace(self.layout.event(run, 1, event), body, durable=False)
+                self.store.replace(self.folder.event(run, 1, event), body, durable=False)
             self.beat(run)
-            self.store.append(f"{self.layout.log_path(run, 1)}/metrics.jsonl", rows)
+            self.store.append(f"{self.folder.log_path(run, 1)}/metrics.jsonl", rows)
         launch = {"backend": "tmux", "retries": 0, "max_parallel": count, "lease_s": 3600}
         metric = {"name": "key/0", "goal": "minimize", "at": "last"}
         plan = {"schema": 1, "name": "many", "recipe": {"reference": "true"}, "metric": metric}
         plan |= {"launch": launch, "axes": {}, "runs": runs}
-        self.store.replace(self.layout.plan, encode(plan))
+        self.store.replace(self.folder.plan, encode(plan))
 
     def _row(self, step: int) -> bytes:
         return json.dumps({"step": step} | {f"key/{k}": step * 0.5 + k for k in range(KEYS)}
@@ -97,7 +98,7 @@ class Sweep:
 
     def beat(self, run: str) -> None:
         body = {"schema": 1, "counter": time.time(), "time": timestamp(), "paused": None}
-        self.store.replace(self.layout.heartbeat(run, 1), encode(body), durable=False)
+        self.store.replace(self.folder.heartbeat(run, 1), encode(body), durable=False)
 
     def go_on(self) -> None:
         """Let one run in twenty, the next ones each time, record something."""
@@ -106,7 +107,7 @@ class Sweep:
             run = self.ids[self._next % len(self.ids)]
             self._next += 1
             self.beat(run)
-            path = f"{self.layout.log_path(run, 1)}/metrics.jsonl"
+            path = f"{self.folder.log_path(run, 1)}/metrics.jsonl"
             self.store.append(path, self._row(self._step))
 
 
@@ -130,7 +131,7 @@ def refreshes(sweep: Sweep) -> dict[str, dict]:
     from sweeper.tui.screen_model import ScreenModel
     from sweeper.tui.text import UNICODE
 
-    poller = Poller(sweep.store, "many")
+    poller = Poller(SweepFolder(sweep.store, "many"))
     while (view := poller.look()).loading:
         pass
     model = ScreenModel(view)

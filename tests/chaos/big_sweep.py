@@ -24,8 +24,8 @@ from harness.ledger import judge, read_ledger
 from harness.real import HERE
 
 from sweeper.backends.tmux.server import socket_name
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_events
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -83,7 +83,9 @@ def main() -> int:
         verdict = judge(LocalStore(str(folder / "sweeps")), "big", read_ledger(ledger), STEPS)
         attempts = Counter(
             max(number for number, _ in events)
-            for events in read_events(LocalStore(str(folder / "sweeps")), "big").values()
+            for events in SweepFolder(LocalStore(str(folder / "sweeps")), "big")
+            .read_events()
+            .values()
         )
         print(
             f"{RUNS} runs on tmux, max_parallel 8, {time.monotonic() - began:.0f} s\n"

@@ -44,8 +44,8 @@ MUTATIONS = [
     Mutation(
         "no claim",
         "sweeper/worker/claim.py",
-        "        with_retries(lambda: store.create(path, encode(body)))\n",
-        "        with_retries(lambda: store.replace(path, encode(body)))\n",
+        "        with_retries(lambda: folder.store.create(path, encode(body)))\n",
+        "        with_retries(lambda: folder.store.replace(path, encode(body)))\n",
         TWICE,
     ),
     Mutation(
@@ -116,7 +116,7 @@ MUTATIONS = [
     Mutation(
         "a newer attempt stops nobody",
         "sweeper/worker/claim.py",
-        "    return store.exists(layout.event(run, attempt + 1, Event.INTENT))\n",
+        "    return folder.store.exists(folder.event(run, attempt + 1, Event.INTENT))\n",
         "    return False\n",
         WAKES,
     ),

@@ -31,7 +31,7 @@ from harness.real import HERE, Launching, Sweep, until
 
 from sweeper.engine import lifecycle
 from sweeper.model.states import Event
-from sweeper.storage.sweeps import read_events
+from sweeper.storage.folder import SweepFolder
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -179,7 +179,7 @@ class Trial:
             found += [
                 f"{kind} {line}" for kind, lines in verdict._asdict().items() for line in lines
             ]
-            for run, happened in read_events(one.store, "toys").items():
+            for run, happened in SweepFolder(one.store, "toys").read_events().items():
                 ran += [(f"{one.root} {run}", str(n)) for n, e in happened if e is Event.CLAIMED]
         if sorted(ran) != sorted(self.engine.sessions()):
             found.append("the engine had other sessions than there were attempts")

@@ -21,8 +21,8 @@ from pathlib import Path
 from harness.ledger import judge, read_ledger
 
 from sweeper.model.states import fold
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_events
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -89,7 +89,7 @@ class Sweep:
         store = LocalStore(str(self.folder / "sweeps"))
         rows = read_ledger(self.folder / "ledger")
         verdict = judge(store, self.name, rows, self.steps, once=once, resumes=not once)
-        events = read_events(store, self.name)
+        events = SweepFolder(store, self.name).read_events()
         states = Counter(fold(found).state.value for found in events.values())
         attempts = Counter(fold(found).attempt for found in events.values())
         print(

@@ -27,13 +27,14 @@ from harness.ledger import Verdict
 from harness.real import NAME, Sweep
 from harness.simulation import by_seed, one_fault
 
-# Forked launchers find these imported.
 import sweeper.backends.local.backend
 import sweeper.launcher.launching
 import sweeper.planner.plan
 import sweeper.scheduler.progress
 import sweeper.testing
-from sweeper.storage.sweeps import read_states
+
+# Forked launchers find these imported.
+from sweeper.storage.folder import SweepFolder
 from sweeper.testing import Fault
 
 KINDS = ("worker", "both", "recipe", "preempt")
@@ -137,7 +138,10 @@ def workers(seed: int, kills: int, folder: Path, keep: bool) -> Iterator[Line]:
             number += 1
             with sweeping(folder, keep, runs=2, seconds=0.05, launch={"retries": 2}) as one:
                 one.finish(worker={"beat": 0.2, "faults": {str(number): kind}})
-                killed = sum(state.opened > 1 for state in read_states(one.store, NAME).values())
+                killed = sum(
+                    state.opened > 1
+                    for state in SweepFolder(one.store, NAME).read_states().values()
+                )
                 every.add(one.verdict(), killed, f"{kind} at call {number} in {one.folder}")
     yield every.line()
     kills -= every.kills

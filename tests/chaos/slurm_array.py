@@ -26,8 +26,8 @@ from harness.ledger import judge, read_ledger
 
 from sweeper.errors import EnvironmentFailure
 from sweeper.model.states import fold
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_events
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -186,7 +186,9 @@ def agreed(folder: Path, steps: int, runs: int) -> bool:
     store = LocalStore(str(folder / "sweeps"))
     done = read_ledger(folder / "ledger")
     verdict = judge(store, "toys", done, steps, once=True)
-    states = Counter(fold(found).state.value for found in read_events(store, "toys").values())
+    states = Counter(
+        fold(found).state.value for found in SweepFolder(store, "toys").read_events().values()
+    )
     arrays = len(list((folder / "sweeps" / "toys" / "slurm").glob("*.json")))
     print(
         f"{arrays} submissions, states {dict(states)}, rows in the ledger {len(done)} of "

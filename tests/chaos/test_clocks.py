@@ -16,7 +16,7 @@ from harness.real import NAME, Sweep, until
 from sweeper import Registry
 from sweeper.model.states import Event
 from sweeper.monitor.records import read as read_alarms
-from sweeper.storage.sweeps import read_events
+from sweeper.storage.folder import SweepFolder
 
 Sweeps = Callable[..., Sweep]
 HOUR = 3600.0
@@ -67,7 +67,9 @@ def test_a_lost_worker_is_found_whatever_the_time_is(
     Path(f"{one.ledger}.go").touch()
     assert one.finish(**clock) == 0
     assert one.verdict().good
-    assert all((1, Event.LOST) in events for events in read_events(one.store, NAME).values())
+    assert all(
+        (1, Event.LOST) in events for events in SweepFolder(one.store, NAME).read_events().values()
+    )
 
 
 @pytest.mark.skipif(not FAKETIME, reason="no faketime: `make faketime` installs it")
@@ -110,7 +112,7 @@ def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
     assert one.verdict(once=True).good
     assert not told & {"stale", "stalled", "paused", "unreachable"}
     assert not [said for said in told if said.startswith("-")]
-    assert read_alarms(one.store, one.layout) == []
+    assert read_alarms(one.sweep_folder) == []
     years = set[str]()
     for record in Registry(str(one.root)).records(NAME):
         assert record["state"] == "succeeded"

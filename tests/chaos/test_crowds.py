@@ -12,7 +12,7 @@ from harness.zombies import Sampled
 
 from sweeper.model.states import ENDED, Event
 from sweeper.storage.documents import read_json
-from sweeper.storage.sweeps import read_events
+from sweeper.storage.folder import SweepFolder
 
 Sweeps = Callable[..., Sweep]
 
@@ -51,7 +51,7 @@ def test_a_user_with_too_few_processes(sweep: Sweeps) -> None:
     said = one.log.read_text()
     assert "this machine has no more processes or threads" in said
     assert "at once: this machine has no room for more" in said
-    for run, happened in read_events(one.store, NAME).items():
+    for run, happened in SweepFolder(one.store, NAME).read_events().items():
         for attempt, event in [(n, e) for n, e in happened if e in ENDED]:
-            outcome = read_json(one.store, one.layout.event(run, attempt, event))
+            outcome = read_json(one.store, one.sweep_folder.event(run, attempt, event))
             assert event is Event.SUCCEEDED or outcome["reason"] == "limit", outcome

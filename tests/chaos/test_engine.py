@@ -17,7 +17,7 @@ from sweeper.engine import lifecycle
 from sweeper.model.observation import Kind
 from sweeper.model.states import Event, State
 from sweeper.storage.documents import read_json
-from sweeper.storage.sweeps import read_events, read_observations
+from sweeper.storage.folder import SweepFolder
 
 STEPS = 6
 
@@ -65,10 +65,10 @@ class Served:
         assert one.settled()
         verdict = one.verdict(resumes=True)
         assert verdict.good, verdict
-        for run, events in read_events(one.store, NAME).items():
+        for run, events in SweepFolder(one.store, NAME).read_events().items():
             failed = {attempt for attempt, event in events if event is Event.FAILED}
             for attempt in failed:
-                why = read_json(one.store, one.layout.event(run, attempt, Event.FAILED))
+                why = read_json(one.store, one.sweep_folder.event(run, attempt, Event.FAILED))
                 assert why["reason"] == "service", why
             assert failed <= {attempt for attempt, event in events if event is Event.RETRY}
             steps = [step for identity, _, step in one.rows() if identity == run]
@@ -122,7 +122,7 @@ def test_its_port_is_taken_when_it_comes_back(serve: Callable[..., Served]) -> N
         assert not one.info.url.endswith(f":{port}")
         assert launching.wait(300) == 0
     one.judge()
-    assert read_json(one.sweep.store, one.sweep.layout.service)["engine"] == one.info.url
+    assert read_json(one.sweep.store, one.sweep.sweep_folder.service)["engine"] == one.info.url
 
 
 def test_while_there_is_none_nothing_is_started_and_that_is_told(
@@ -150,9 +150,11 @@ def test_while_there_is_none_nothing_is_started_and_that_is_told(
     done = len(one.sweep.rows())
     second = one.sweep.start("drive")
     told = f"no engine answers at {one.info.url}"
-    until(lambda: told in str(read_observations(one.sweep.store, NAME).unreachable), 120)
+    until(
+        lambda: told in str(SweepFolder(one.sweep.store, NAME).read_observations().unreachable), 120
+    )
     until(lambda: set(one.sweep.states().values()) == {State.LOST, State.PLANNED}, 120)
-    observed = read_observations(one.sweep.store, NAME).observed
+    observed = SweepFolder(one.sweep.store, NAME).read_observations().observed
     assert {seen.kind for seen in observed.values()} == {Kind.ENGINE}
     assert len(one.sweep.rows()) == done and second.poll() is None
     one.start()

@@ -17,9 +17,7 @@ from harness.real import NAME, Sweep, until
 from sweeper import annotations
 from sweeper.backends import open_backend
 from sweeper.model.states import Event, State
-from sweeper.storage.base import Store
-from sweeper.storage.layout import token
-from sweeper.storage.sweeps import read_plan
+from sweeper.storage.folder import SweepFolder, token
 
 Sweeps = Callable[..., Sweep]
 
@@ -100,10 +98,10 @@ def test_a_launch_during_a_deletion(sweep: Sweeps, monkeypatch: pytest.MonkeyPat
     one.ledger.unlink()
     clear, begun = annotations.clear, threading.Event()
 
-    def slow(store: Store, name: str) -> None:
+    def slow(folder: SweepFolder) -> None:
         begun.set()
         time.sleep(4.0)
-        clear(store, name)
+        clear(folder)
 
     monkeypatch.setattr(annotations, "clear", slow)
     with ThreadPoolExecutor() as pool:
@@ -212,7 +210,7 @@ def test_a_job_that_was_adopted_can_be_cancelled(sweep: Sweeps) -> None:
     launching = one.start()
     until(one.rows)
     launching.kill()
-    (run,) = [run.id for run in read_plan(one.store, NAME).runs]
+    (run,) = [run.id for run in SweepFolder(one.store, NAME).read_plan().runs]
     backend = open_backend("local", NAME, f"{one.store.root}/{NAME}")
     backend.cancel([token(run, 1)])
     until(lambda: State.PREEMPTED in one.states().values(), 60, "the worker was not told")

@@ -12,7 +12,7 @@ from harness.real import NAME, Sweep, until
 
 from sweeper.model.states import Event
 from sweeper.storage.documents import read_json
-from sweeper.storage.sweeps import read_observations
+from sweeper.storage.folder import SweepFolder
 
 Sweeps = Callable[..., Sweep]
 
@@ -84,12 +84,15 @@ def test_a_job_at_work_is_stopped_by_another_name(sweep: Sweeps, other_socket: s
     _other_name(one, "home", other_socket)
     second = one.start()
     (run,) = one.states()
-    one.store.create(one.layout.event(run, 1, Event.CANCEL), b"{}")
+    one.store.create(one.sweep_folder.event(run, 1, Event.CANCEL), b"{}")
     assert second.wait() == 3, one.log.read_text()
-    ended = read_json(one.store, one.layout.event(run, 1, Event.CANCELLED))
+    ended = read_json(one.store, one.sweep_folder.event(run, 1, Event.CANCELLED))
     assert ended["signal"] == "SIGTERM"  # the worker's own report
 
 
 def _seen(one: Sweep) -> list[str]:
     """Return the last observations of launchers."""
-    return [seen.kind.value for seen in read_observations(one.store, NAME).observed.values()]
+    return [
+        seen.kind.value
+        for seen in SweepFolder(one.store, NAME).read_observations().observed.values()
+    ]

@@ -14,8 +14,8 @@ from harness.small_disk import can_mount, small_disk
 
 from sweeper.errors import StoreError
 from sweeper.model.states import State
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_states
 from sweeper.storage.writable import probe
 
 SOME = (
@@ -74,7 +74,7 @@ def test_an_s3_that_refuses_is_told_by_its_own_word(
 
 def _ended(one: Trial) -> int:
     """Return how many runs have succeeded."""
-    states = read_states(open_store(one.root), NAME).values()
+    states = SweepFolder(open_store(one.root), NAME).read_states().values()
     return sum(state.state is State.SUCCEEDED for state in states)
 
 

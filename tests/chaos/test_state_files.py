@@ -11,8 +11,7 @@ from harness.real import NAME, Sweep, until
 
 from sweeper.model.states import Event
 from sweeper.storage.documents import encode
-from sweeper.storage.layout import Layout
-from sweeper.storage.sweeps import read_plan
+from sweeper.storage.folder import SweepFolder
 
 Sweeps = Callable[..., Sweep]
 DAMAGE = {
@@ -64,7 +63,7 @@ def test_a_damaged_event_still_tells_its_name(done: Sweep, damage: str) -> None:
 @pytest.mark.parametrize("damage", ["empty", "torn", "list", "deep", "newer", "types"])
 def test_a_damaged_plan_costs_a_line(done: Sweep, damage: str) -> None:
     """No reader, and no launch, takes it for something else or overwrites it."""
-    plan = Path(done.root, Layout(NAME).plan)
+    plan = Path(done.root, done.sweep_folder.plan)
     data = DAMAGE[damage]
     plan.write_bytes(data)
     for verb in ("status", "ls"):
@@ -79,7 +78,7 @@ def test_a_damaged_plan_costs_a_line(done: Sweep, damage: str) -> None:
 
 
 def test_a_newer_plan_is_named_as_such(done: Sweep) -> None:
-    plan = Path(done.root, Layout(NAME).plan)
+    plan = Path(done.root, done.sweep_folder.plan)
     document = json.loads(plan.read_bytes())
     plan.write_bytes(encode(document | {"schema": 2}))
     code, said = _say(done, "status", NAME)
@@ -107,12 +106,12 @@ def test_what_may_be_lost_is_made_again(sweep: Sweeps, damage: str) -> None:
     as if nothing had happened."""
     one = sweep(runs=3, seconds=0.6)
     first = one.start()
-    layout = one.layout
-    beats = Path(one.root, layout.heartbeats)
+    folder = one.sweep_folder
+    beats = Path(one.root, folder.heartbeats)
     # A recipe may have done a step before its worker's first heartbeat.
     until(lambda: len(one.rows()) >= 2 and beats.exists())
     first.kill()
-    for path in (layout.observations, layout.service):
+    for path in (folder.observations, folder.service):
         Path(one.root, path).write_bytes(DAMAGE[damage])
     for path in beats.iterdir():
         path.write_bytes(DAMAGE[damage])
@@ -127,8 +126,8 @@ def test_a_damaged_claim_is_somebody_elses(sweep: Sweeps, damage: str) -> None:
     """A worker that finds an unreadable claim leaves the attempt alone."""
     one = sweep(runs=1, lease=1.0, launch={"retries": 2})
     one.start(faults={"1": "kill"}, only="backend.submit").wait()
-    (run,) = [run.id for run in read_plan(one.store, NAME).runs]
-    claim = Path(one.root, one.layout.event(run, 1, Event.CLAIMED))
+    (run,) = [run.id for run in SweepFolder(one.store, NAME).read_plan().runs]
+    claim = Path(one.root, one.sweep_folder.event(run, 1, Event.CLAIMED))
     claim.write_bytes(DAMAGE[damage])
     assert one.finish() == 0, one.log.read_text()
     assert {attempt for _, attempt, _ in one.rows()} == {2}

@@ -16,7 +16,7 @@ from sweeper.backends.tmux.backend import TmuxServer
 from sweeper.errors import NotFound, Unreachable
 from sweeper.model.states import Event
 from sweeper.storage.documents import read_json
-from sweeper.storage.sweeps import read_events
+from sweeper.storage.folder import SweepFolder
 
 Sweeps = Callable[..., Sweep]
 
@@ -29,11 +29,11 @@ def _tmux(socket: str, *arguments: str) -> str:
 def _pids(one: Sweep) -> list[int]:
     """Return the pids of the workers that have claimed, as they report them."""
     try:
-        happened = read_events(one.store, NAME)
+        happened = SweepFolder(one.store, NAME).read_events()
     except NotFound:
         return []  # not yet
     return [
-        int(read_json(one.store, one.layout.event(run, attempt, Event.CLAIMED))["pid"])
+        int(read_json(one.store, one.sweep_folder.event(run, attempt, Event.CLAIMED))["pid"])
         for run, events in happened.items()
         for attempt, event in events
         if event is Event.CLAIMED
@@ -83,7 +83,13 @@ def test_the_server_is_killed_and_so_are_its_jobs(sweep: Sweeps, tmux_socket: st
     assert launching.wait() == 0, one.log.read_text()
     one.rest()
     assert one.verdict().good
-    assert sum((1, Event.LOST) in events for events in read_events(one.store, NAME).values()) >= 1
+    assert (
+        sum(
+            (1, Event.LOST) in events
+            for events in SweepFolder(one.store, NAME).read_events().values()
+        )
+        >= 1
+    )
 
 
 def test_the_socket_is_deleted(sweep: Sweeps, tmux_socket: str) -> None:
@@ -152,10 +158,10 @@ def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(sweep: Sweeps, tmux_so
     assert launching.wait() == 0, one.log.read_text()
     one.rest()
     (run,) = one.states()
-    events = read_events(one.store, NAME)[run]
+    events = SweepFolder(one.store, NAME).read_events()[run]
     assert {(1, Event.LOST), (1, Event.PREEMPTED), (2, Event.SUCCEEDED)} <= events
-    body = read_json(one.store, one.layout.event(run, 1, Event.PREEMPTED))
+    body = read_json(one.store, one.sweep_folder.event(run, 1, Event.PREEMPTED))
     assert body["reason"] == "superseded"
     assert one.verdict().good
-    second = Path(one.store.root, one.layout.log_path(run, 2), "metrics.jsonl").read_bytes()
+    second = Path(one.store.root, one.sweep_folder.log_path(run, 2), "metrics.jsonl").read_bytes()
     assert second.count(b"\n") == 30

@@ -80,8 +80,8 @@ def _echoing(sweep: Sweeps, kind: str, values: list[str], **options: object) -> 
 
 def _got(one: Sweep) -> list[str]:
     """Return the values that the recipes got, in the order of the plan."""
-    runs = [run["id"] for run in read_json(one.store, one.layout.plan)["runs"]]
-    paths = [Path(one.store.root, one.layout.log_path(run, 1), "got.json") for run in runs]
+    runs = [run["id"] for run in read_json(one.store, one.sweep_folder.plan)["runs"]]
+    paths = [Path(one.store.root, one.sweep_folder.log_path(run, 1), "got.json") for run in runs]
     return [json.loads(path.read_text()) for path in paths]
 
 
@@ -107,7 +107,7 @@ def test_a_megabyte(sweep: Sweeps, tmux_socket: str, backend: str) -> None:
     other = _echoing(sweep, "command", large, backend=backend)
     assert other.finish(fork=False) == 3
     (run,) = other.states()
-    body = read_json(other.store, other.layout.event(run, 1, Event.FAILED))
+    body = read_json(other.store, other.sweep_folder.event(run, 1, Event.FAILED))
     assert body["reason"] == "start"
     assert "Argument list too long" in body["detail"]
 

@@ -20,8 +20,7 @@ from sweeper.backends import open_backend
 from sweeper.backends.base import JobState
 from sweeper.model.states import Event, State
 from sweeper.storage.documents import read_json
-from sweeper.storage.layout import token
-from sweeper.storage.sweeps import read_events, read_plan
+from sweeper.storage.folder import SweepFolder, token
 
 Sweeps = Callable[..., Sweep]
 STEPS = 4
@@ -30,7 +29,7 @@ STEPS = 4
 def _body(one: Sweep, event: Event, attempt: int = 1) -> dict[str, object]:
     """Return the body of an event of the only run."""
     (run,) = one.states()
-    return read_json(one.store, one.layout.event(run, attempt, event))
+    return read_json(one.store, one.sweep_folder.event(run, attempt, event))
 
 
 @pytest.mark.parametrize("kind", ["kill", "kill_after"])
@@ -48,7 +47,7 @@ def test_sigkill_at_calls_of_the_workers_store(sweep: Sweeps, kind: str) -> None
 
 
 def _events(one: Sweep) -> list[set[tuple[int, Event]]]:
-    return list(read_events(one.store, NAME).values())
+    return list(SweepFolder(one.store, NAME).read_events().values())
 
 
 @pytest.mark.parametrize("kind", ["worker", "both", "recipe", "preempt"])
@@ -127,8 +126,12 @@ def test_a_kill_at_every_byte_of_a_metrics_append(sweep: Sweeps) -> None:
     assert one.verdict(resumes=True).good
     _each_step_once(one)
     for run in one.states():
-        first = Path(one.store.root, one.layout.log_path(run, 1), "metrics.jsonl").read_bytes()
-        second = Path(one.store.root, one.layout.log_path(run, 2), "metrics.jsonl").read_bytes()
+        first = Path(
+            one.store.root, one.sweep_folder.log_path(run, 1), "metrics.jsonl"
+        ).read_bytes()
+        second = Path(
+            one.store.root, one.sweep_folder.log_path(run, 2), "metrics.jsonl"
+        ).read_bytes()
         assert second.startswith(first[: first.rfind(b"\n") + 1])
         assert second.endswith(b"}\n")
         assert second.count(b"\n") in (3, 4)  # step 1 is whole twice where nothing was torn
@@ -168,7 +171,7 @@ def test_a_worker_is_out_of_memory(sweep: Sweeps) -> None:
         Path(f"/proc/{_body(one, Event.CLAIMED)['pid']}/oom_score_adj").write_text("1000")
         Path(f"{one.ledger}.go").touch()
         (run,) = one.states()
-        again = one.layout.event(run, 2, Event.CLAIMED)
+        again = one.sweep_folder.event(run, 2, Event.CLAIMED)
         until(lambda: one.store.exists(again), why="it is not done again")
         os.kill(int(str(_body(one, Event.CLAIMED, 2)["pid"])), signal.SIGKILL)
         assert launching.wait() == 0, one.log.read_text()
@@ -187,7 +190,7 @@ def test_out_of_address_space(sweep: Sweeps) -> None:
     body = _body(one, Event.FAILED)
     assert (body["reason"], body["code"]) == ("error", 1)
     (run,) = one.states()
-    assert b"MemoryError" in one.store.read(one.layout.log(run, 1))
+    assert b"MemoryError" in one.store.read(one.sweep_folder.log(run, 1))
 
 
 def _process_with_pid(pid: int) -> "subprocess.Popen[bytes] | None":
@@ -219,7 +222,7 @@ def test_a_pid_that_is_used_again(sweep: Sweeps) -> None:
     launching = one.start()
     until(one.rows)
     launching.kill()
-    (run,) = [run.id for run in read_plan(one.store, NAME).runs]
+    (run,) = [run.id for run in SweepFolder(one.store, NAME).read_plan().runs]
     job = token(run, 1)
     backend = open_backend("local", NAME, f"{one.store.root}/{NAME}")
     assert backend.poll([job])[job].state is JobState.RUNNING

@@ -10,6 +10,7 @@ from sweeper.errors import EnvironmentFailure, NotFound
 from sweeper.results.registry import Registry
 from sweeper.scheduler import environment
 from sweeper.storage.documents import encode
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
 
 
@@ -76,4 +77,4 @@ def test_a_sweep_that_we_moved_or_deleted_is_not_looked_for_on_a_missing_disk(
     else:
         annotations.delete("one", root=root)
     assert not Path(kept).exists()
-    environment.refuse_if_folder_missing(store, "one")  # the name can be used again
+    environment.refuse_if_folder_missing(SweepFolder(store, "one"))  # the name can be used again

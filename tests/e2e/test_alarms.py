@@ -18,7 +18,7 @@ from sweeper.engine.lifecycle import Settings
 from sweeper.engine.limits import Limits
 from sweeper.monitor import alarms, names
 from sweeper.storage.documents import read_json
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
 
 pytestmark = pytest.mark.e2e
@@ -115,14 +115,14 @@ def toys(scene: Scene) -> dict[str, Any]:
 
 
 def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Scene) -> None:
-    grid, layout = toys(scene), Layout("toys")
+    grid, folder = toys(scene), SweepFolder(scene.store, "toys")
     with scene.launching(grid) as first:
 
         def state() -> str:
             return Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
         def acted() -> bool:
-            paths = scene.store.names(layout.alarms)
+            paths = scene.store.names(folder.alarms)
             done = [path for path in paths if path.endswith(".action.json")]
             if not any(read_json(scene.store, path)["outcome"] for path in done):
                 return False
@@ -130,7 +130,7 @@ def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Sce
             # still while we look whether all of which there is a record have begun.
             os.kill(first.pid, signal.SIGSTOP)
             scene.until(lambda: state() in "TZ")
-            paths = scene.store.names(layout.alarms)
+            paths = scene.store.names(folder.alarms)
             begun = (scene.folder / "ledger").read_text().splitlines()
             if sum(path.endswith(".action.json") for path in paths) == len(begun):
                 return True
@@ -144,7 +144,7 @@ def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Sce
     with scene.launching(grid) as second:
         _, told = second.communicate(timeout=SECONDS)
     assert second.returncode == 3
-    found = {alarm.name: alarm for alarm in alarms(scene.store, "toys")}
+    found = {alarm.name: alarm for alarm in alarms(folder)}
     assert {name: alarm.rule for name, alarm in found.items()} == {
         "kind=diverge": "divergence",
         "kind=broken": "nan",
@@ -276,7 +276,8 @@ def limited(tmp_path: Path) -> Iterator[str]:
 def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
     tmp_path: Path, limited: str
 ) -> None:
-    scene, layout = Scene(tmp_path, limited), Layout("limited")
+    scene = Scene(tmp_path, limited)
+    folder = SweepFolder(scene.store, "limited")
     # Were it not seen to be paused it would be stalled well before it has been paused for long.
     grid = {
         "name": "limited",
@@ -287,7 +288,7 @@ def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
         "launch": {"backend": "local", "grace": "1s"},
     }
     with scene.launching(grid) as launcher:
-        scene.until(lambda: scene.store.exists(layout.alarms) and names(scene.store, layout))
+        scene.until(lambda: scene.store.exists(folder.alarms) and names(folder))
 
         def observed() -> str:
             [run] = json.loads(scene.run("status", "limited", "--json").stdout)["runs"]
@@ -296,7 +297,7 @@ def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
 
         # Between two requests that the service takes it is not held back for a moment.
         scene.until(lambda: observed().startswith("paused: rate limit since "))
-        [alarm] = alarms(scene.store, "limited")
+        [alarm] = alarms(folder)
         assert alarm.rule == "paused"
         assert "rate_limit since " in alarm.message
         assert scene.run("cancel", "limited").returncode == 0

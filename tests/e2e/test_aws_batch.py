@@ -15,8 +15,8 @@ from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.model.states import Event, State
 from sweeper.results.registry import Registry
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -133,7 +133,7 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
     assert "3/3 succeeded" in shell.run(*given)
     shell.judge()
     assert batch.requests.count("submitjob") == 1  # nothing was submitted again
-    happened = read_events(open_store(batch.root), "toys")
+    happened = SweepFolder(open_store(batch.root), "toys").read_events()
     again = happened.pop(run)
     assert {(1, Event.PREEMPTED), (2, Event.CLAIMED), (2, Event.SUCCEEDED)} <= again
     assert all((1, Event.SUCCEEDED) in events for events in happened.values())
@@ -168,7 +168,7 @@ def test_a_host_is_lost_and_batch_does_not_answer(shell: Any, batch: Any) -> Non
     output, errors = launcher.communicate(timeout=90)
     assert launcher.returncode == 0, output + errors
     shell.judge()
-    events = read_events(open_store(batch.root), "toys")
+    events = SweepFolder(open_store(batch.root), "toys").read_events()
     assert {(1, Event.PREEMPTED), (2, Event.SUBMITTED), (2, Event.SUCCEEDED)} <= events[lost]
     assert all({attempt for attempt, _ in events[run]} == {1} for run in others)
     ends = {event for found in events.values() for _, event in found}

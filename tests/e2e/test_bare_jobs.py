@@ -16,8 +16,8 @@ import pytest
 
 from sweeper.model.states import Event
 from sweeper.provenance import job_bundle
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_events, read_outcome, read_states
 from sweeper.worker import bare_machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -146,8 +146,11 @@ def test_on_beaker_with_a_requirement_that_is_not_to_be_had(
 
 def _details(shell: Any) -> list[str]:
     store = open_store(shell.root)
-    states = read_states(store, "toys")
-    return [str(read_outcome(store, "toys", run, state).detail) for run, state in states.items()]
+    states = SweepFolder(store, "toys").read_states()
+    return [
+        str(SweepFolder(store, "toys").read_outcome(run, state).detail)
+        for run, state in states.items()
+    ]
 
 
 def test_on_modal(
@@ -181,7 +184,7 @@ def test_in_an_array_on_aws_batch(
     _run(shell, "launch", "grid.yaml", "--wait")
     assert shell.run_states() == {"succeeded": 2}
     assert _versions(shell) == {"1.0"}
-    events = read_events(open_store(batch.root), "toys")
+    events = SweepFolder(open_store(batch.root), "toys").read_events()
     assert all((1, Event.SUCCEEDED) in happened for happened in events.values())
     job = batch.jobs()[-1]
     assert job.container_overrides["command"][5] == "sweeper.worker.array"

@@ -16,8 +16,8 @@ from harness.real import until
 from sweeper import Registry
 from sweeper.engine import lifecycle
 from sweeper.recipes.hyperparams import SHAPES, learning_rate
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_plan
 from sweeper.tracking import run_id
 
 ROOT = Path(__file__).parents[2]
@@ -297,7 +297,7 @@ def test_one_that_is_killed_resumes_from_its_checkpoint(
     runs = registry.runs(sweep=sweep)
     merged = registry.metrics(runs[runs["run"] == killed["id"]], keys=["train_mean_nll"])
     assert merged["step"].astype(int).tolist() == list(range(24))
-    plan = read_plan(open_store(str(shell.root)), sweep)
+    plan = SweepFolder(open_store(str(shell.root)), sweep).read_plan()
     for attempt in (1, 2):
         (kept,) = (shell.root / sweep / f"runs/{killed['id']}.{attempt}/wandb").glob("offline-*")
         records = wandb_records(kept)

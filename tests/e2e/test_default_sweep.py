@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sweeper.cli import main
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.lock import holding_sweep
 from sweeper.storage.opening import open_store
 
@@ -53,9 +54,8 @@ def test_verbs_that_change_a_sweep_guess_none(here: Path, verb: str, capfd: Capt
     """They take the only one; `pause` and `stop` also the only one that is at work."""
     assert main([verb]) == 2
     assert "which sweep? There are early, late" in capfd.readouterr().err
-    store = open_store("sweeps")
     if verb == "pause":
-        with holding_sweep(store, "early"):
+        with holding_sweep(SweepFolder(open_store("sweeps"), "early")):
             assert main([verb]) == 0
         assert "early: paused" in capfd.readouterr().out
     os.rename(here / "sweeps/late", here / "late")
@@ -82,7 +82,7 @@ def test_a_report_says_that_open_runs_will_not_start(here: Path, capfd: Captured
     assert main(["analyze", "late", "--no-pictures"]) == 0
     told = " ".join(capfd.readouterr().out.split())
     assert "1 open run, but paused by " in told
-    with holding_sweep(open_store("sweeps"), "early"):
+    with holding_sweep(SweepFolder(open_store("sweeps"), "early")):
         assert main(["analyze", "early", "--no-pictures"]) == 0
     assert "open run" not in capfd.readouterr().out
 

@@ -16,8 +16,8 @@ from sweeper import trial
 from sweeper.errors import EnvironmentFailure
 from sweeper.model.launch import Launch
 from sweeper.model.states import State
+from sweeper.storage.folder import find_sweeps
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import find_sweeps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 CANARY = "tml-canary-5f0c1d2e3b4a"

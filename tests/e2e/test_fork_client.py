@@ -116,7 +116,7 @@ class Warm:
     @property
     def modules(self) -> Path:
         bench = self.bench
-        path = bench.layout.job(bench.id, 1)
+        path = bench.folder.job(bench.id, 1)
         found = fork_client.module_list(read_as(bench.store, path, jobs.read), self.environment)
         assert found is not None
         return Path(found)
@@ -141,7 +141,7 @@ class Warm:
         recipe = {"kind": "file", "file": str(file), "module": None, "cwd": "/"}
         described = self.folder.parent / f"child{len(self.guards)}.json"
         described.write_text(json.dumps({"recipe": recipe, "config": {}}))
-        job = read_as(self.bench.store, self.bench.layout.job(self.bench.id, 1), jobs.read)
+        job = read_as(self.bench.store, self.bench.folder.job(self.bench.id, 1), jobs.read)
         command = [sys.executable, BOOTSTRAP, "run", str(described)]
         guard = Guard()
         self.guards.append(guard)

@@ -16,6 +16,7 @@ from libtmux import Server
 
 from sweeper.cli import main
 from sweeper.sanitize import sanitize
+from sweeper.storage.folder import SweepFolder
 
 # A title, the clipboard (both ends of an OSC), the screen, orders of C1, turned and unseen text,
 # what overwrites a line or starts one.
@@ -249,7 +250,7 @@ def test_the_screen_of_watch_has_no_orders(root: Path) -> None:
     from sweeper.tui.poller import Poller
     from sweeper.tui.text import as_strip, as_text
 
-    poller = Poller(LocalStore(str(root)), "evil")
+    poller = Poller(SweepFolder(LocalStore(str(root)), "evil"))
     app = WatchApp(poller, poller.look(), every=0.05)
 
     async def shown() -> None:

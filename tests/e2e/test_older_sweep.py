@@ -15,8 +15,8 @@ import pytest
 import sweeper
 from sweeper.model.plan_file import read
 from sweeper.results.registry import Registry
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_plan
 
 pytestmark = pytest.mark.e2e
 
@@ -98,11 +98,11 @@ def test_it_is_retried_and_gone_on_with(root: Path) -> None:
     (root / "toy.py").write_text(
         "import os, sys\nopen(sys.argv[3] + '/metrics.jsonl', 'a').close()\n"
     )
-    plan = read_plan(open_store(str(root)), "before")
+    plan = SweepFolder(open_store(str(root)), "before").read_plan()
     (root / "grid.yaml").write_text(plan.grid_text)
     told = run(root, "launch", "grid.yaml", "--wait", "--trust")
     assert "4" in told and "succeeded" in told
-    again = read_plan(open_store(str(root)), "before")
+    again = SweepFolder(open_store(str(root)), "before").read_plan()
     assert [r._replace(config={}) for r in again.runs] == [r._replace(config={}) for r in plan.runs]
     assert (again.created, len(again.launches)) == (plan.created, 1)
     assert {r["attempts"] for r in json.loads(run(root, "ls", "--json"))["runs"]} == {1, 2}

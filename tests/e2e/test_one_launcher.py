@@ -12,14 +12,14 @@ import pytest
 
 from sweeper.errors import AnotherLauncher, NotFound
 from sweeper.storage import lock
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 
 pytestmark = pytest.mark.e2e
 
 
 def _hold(root: str, held: Any, release: Any) -> None:
-    with lock.holding_sweep(LocalStore(root), "s"):
+    with lock.holding_sweep(SweepFolder(LocalStore(root), "s")):
         held.set()
         release.wait(120)
         os.kill(os.getpid(), 9)  # whoever holds the lock may die holding it
@@ -32,25 +32,25 @@ def test_one_launcher_a_sweep(tmp_path: Path) -> None:
     holder = context.Process(target=_hold, args=(store.root, held, release))
     holder.start()
     assert held.wait(120)
-    assert lock.is_held(store, "s")
-    assert not lock.is_held(store, "other")
+    assert lock.is_held(SweepFolder(store, "s"))
+    assert not lock.is_held(SweepFolder(store, "other"))
     with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
-        lock.holding_sweep(store, "s").__enter__()
+        lock.holding_sweep(SweepFolder(store, "s")).__enter__()
     release.set()
     holder.join(120)
-    assert not lock.is_held(store, "s")
+    assert not lock.is_held(SweepFolder(store, "s"))
 
 
 def test_who_only_looks_and_stands_still_is_no_launcher(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     store.create("s/sweep.json", b"{}")
-    with lock.holding_sweep(store, "s"):
+    with lock.holding_sweep(SweepFolder(store, "s")):
         pass
-    looking = os.open(tmp_path / Layout("s").lock, os.O_RDONLY)
+    looking = os.open(tmp_path / SweepFolder(store, "s").lock, os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)
     threading.Timer(0.5, os.close, (looking,)).start()
-    with lock.holding_sweep(store, "s", patience=0.0):
-        assert lock.is_held(store, "s")
+    with lock.holding_sweep(SweepFolder(store, "s"), patience=0.0):
+        assert lock.is_held(SweepFolder(store, "s"))
 
 
 def test_who_waits_for_a_sweep_that_is_deleted_locks_the_one_that_comes_after(
@@ -63,19 +63,22 @@ def test_who_waits_for_a_sweep_that_is_deleted_locks_the_one_that_comes_after(
 
     def wait() -> None:
         waiting.set()
-        with lock.holding_sweep(store, "s", patience=60):
+        with lock.holding_sweep(SweepFolder(store, "s"), patience=60):
             held.set()
             assert done.wait(60)
 
     waiter = threading.Thread(target=wait)
-    with lock.holding_sweep(store, "s"):
+    with lock.holding_sweep(SweepFolder(store, "s")):
         waiter.start()
         assert waiting.wait(60)
         time.sleep(0.2)  # it has the file open by now, or it will open the new one
         store.remove(["s/sweep.json"])
     assert held.wait(60)
     try:
-        with pytest.raises(AnotherLauncher), lock.holding_sweep(store, "s", patience=0):
+        with (
+            pytest.raises(AnotherLauncher),
+            lock.holding_sweep(SweepFolder(store, "s"), patience=0),
+        ):
             pass
     finally:
         done.set()
@@ -85,6 +88,6 @@ def test_who_waits_for_a_sweep_that_is_deleted_locks_the_one_that_comes_after(
 
 def test_a_lock_makes_no_sweep_that_is_gone(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    with pytest.raises(NotFound), lock.holding_sweep(store, "s", existing=True):
+    with pytest.raises(NotFound), lock.holding_sweep(SweepFolder(store, "s"), existing=True):
         pass
     assert os.listdir(tmp_path) == []

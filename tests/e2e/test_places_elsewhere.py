@@ -13,8 +13,8 @@ import yaml
 
 from sweeper.backends import open_backend
 from sweeper.model.states import Event
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_events, read_observations
 
 pytestmark = pytest.mark.e2e
 HOLDS = "mode=resume:first:holds-3"
@@ -63,10 +63,10 @@ class Sweep:
         self.shell.until(lambda: all(list(store.names(path)) for path in parts))
 
     def events(self) -> dict[str, set[tuple[int, Event]]]:
-        return read_events(open_store(self.root), "toys")
+        return SweepFolder(open_store(self.root), "toys").read_events()
 
     def unreachable(self) -> str:
-        return str(read_observations(open_store(self.root), "toys").unreachable)
+        return str(SweepFolder(open_store(self.root), "toys").read_observations().unreachable)
 
 
 @pytest.fixture

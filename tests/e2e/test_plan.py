@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.recipe import probe
 from sweeper.storage.documents import read_json
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 
 pytestmark = pytest.mark.e2e
@@ -85,9 +85,9 @@ def test_a_launch_submits_what_the_plan_says(kind: str, tmp_path: Path) -> None:
     before = json.loads(_sweeper(tmp_path, "plan", "grid.yaml", "--json"))
     assert not (tmp_path / "sweeps").exists()
     _sweeper(tmp_path, "launch", "grid.yaml", "--wait")
-    store, layout = LocalStore(str(tmp_path / "sweeps")), Layout("told")
+    folder = SweepFolder(LocalStore(str(tmp_path / "sweeps")), "told")
 
-    recorded = read_json(store, layout.plan)
+    recorded = read_json(folder.store, folder.plan)
     same = ("name", "recipe", "service", "secrets", "launch", "axes", "metric", "overrides")
     assert {key: before[key] for key in same} == {key: recorded[key] for key in same}
     identity = ("id", "name", "cell", "seed", "config")
@@ -96,7 +96,7 @@ def test_a_launch_submits_what_the_plan_says(kind: str, tmp_path: Path) -> None:
     ]
     for run in before["runs"]:
         assert (run["state"], run["attempts"]) == ("planned", 0)
-        _as_it_was(run, before, store, layout)
+        _as_it_was(run, before, folder)
 
     after = json.loads(_sweeper(tmp_path, "plan", "grid.yaml", "--json"))
     assert {run["state"] for run in after["runs"]} == {"succeeded"}
@@ -104,9 +104,7 @@ def test_a_launch_submits_what_the_plan_says(kind: str, tmp_path: Path) -> None:
     assert "0 to start" in _sweeper(tmp_path, "plan", "grid.yaml")
 
 
-def _as_it_was(
-    run: dict[str, Any], plan: dict[str, Any], store: LocalStore, layout: Layout
-) -> None:
+def _as_it_was(run: dict[str, Any], plan: dict[str, Any], folder: SweepFolder) -> None:
     """A run's job in the plan is what the backend, the worker and the recipe were given."""
     planned = run["job"]
     told = json.loads((Path(planned["log_path"]) / "told.json").read_text())
@@ -124,7 +122,7 @@ def _as_it_was(
     else:
         assert told["argv"] == planned["command"][1:]
         assert planned["command"][0] == sys.executable
-    job = read_json(store, layout.job(run["id"], planned["attempt"]))
+    job = read_json(folder.store, folder.job(run["id"], planned["attempt"]))
     for key in ("name", "seed", "config"):
         assert job[key] == run[key]
     assert job["secrets"] == plan["secrets"]

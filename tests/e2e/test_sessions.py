@@ -17,8 +17,8 @@ from sweeper import control
 from sweeper.engine import lifecycle
 from sweeper.environments import missing
 from sweeper.results.registry import Registry
+from sweeper.storage.folder import find_sweeps
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import find_sweeps
 
 pytestmark = [
     pytest.mark.e2e,
@@ -89,7 +89,7 @@ async def begin(agents: ModuleType, servers: Any, engine: int) -> None:
             while told["progress"]["step"] < 6:
                 told = await agents.ask(client, "session", session=SESSION)
             run = Registry(str(servers.folder / "root")).run(SESSION)
-            beat = servers.folder / "root" / run.layout.heartbeat(run.id, 1)
+            beat = servers.folder / "root" / run.sweep_folder.heartbeat(run.id, 1)
             launcher = psutil.Process(json.loads(beat.read_text())["pid"]).parent()
             assert launcher is not None and "sweeper.launcher.launching" in launcher.cmdline()
             launcher.kill()

@@ -14,6 +14,7 @@ from sweeper.provenance import checkout as checkouts
 from sweeper.provenance import provenance, snapshot
 from sweeper.provenance.redaction import Redactor
 from sweeper.recipe import bootstrap
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 
 pytestmark = pytest.mark.e2e
@@ -48,7 +49,7 @@ def _git(root: Path, *arguments: str) -> bytes:
 
 def _make(root: Path, **options: Any) -> tuple[LocalStore, snapshot.CodeCopy]:
     store = LocalStore(str(root / "sweeps"))
-    return store, snapshot.make(store, "s", str(root), **options)
+    return store, snapshot.make(SweepFolder(store, "s"), str(root), **options)
 
 
 def _has_changed(store: LocalStore, kept: snapshot.Snapshot) -> bool:
@@ -134,7 +135,7 @@ def test_a_store_that_holds_the_checkout_hides_no_code(
     store = LocalStore(str(checkout / above))
     store.replace("other/sweep.json", b"{}")
     store.replace("s/state/x", b"")
-    made = snapshot.make(store, "s", str(checkout))
+    made = snapshot.make(SweepFolder(store, "s"), str(checkout))
     assert made.kept is not None
     assert not _has_changed(store, made.kept)
     (checkout / "package" / "code.py").write_text("version = 3\n")
@@ -310,7 +311,11 @@ def test_imports_move_to_the_copy(
 def _collect(root: Path) -> tuple[LocalStore, dict[str, Any]]:
     store = LocalStore(str(root / "sweeps"))
     found = provenance.collect(
-        store, "s", cwd=str(root), python=sys.executable, secrets=["MY_SECRET"], code={"code": "h"}
+        SweepFolder(store, "s"),
+        cwd=str(root),
+        python=sys.executable,
+        secrets=["MY_SECRET"],
+        code={"code": "h"},
     )
     return store, found
 
@@ -339,7 +344,7 @@ def test_provenance(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_provenance_outside_a_checkout(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path / "sweeps"))
     found = provenance.collect(
-        store, "s", cwd=str(tmp_path), python="/no/python", secrets=[], code={}
+        SweepFolder(store, "s"), cwd=str(tmp_path), python="/no/python", secrets=[], code={}
     )
     assert (found["commit"], found["dirty"], found["python"]) == (None, None, None)
     assert found["packages"] == {}

@@ -36,7 +36,7 @@ from sweeper.launcher import launching
 from sweeper.model.notify import Message
 from sweeper.storage import messages
 from sweeper.storage.documents import encode
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 
 pytestmark = pytest.mark.e2e
@@ -194,29 +194,32 @@ def _attack(folder: Path, canaries: Canaries, tmp_path: Path) -> None:
     plan["wandb"] = {"project": "p", "entity": "e", "app": http}
     plan["budget"] = {"usd": 1e-9, "tokens": 1}
     (folder / "sweep.json").write_text(json.dumps(plan))
-    store, layout = LocalStore(str(folder.parent)), Layout(NAME)
+    store = LocalStore(str(folder.parent))
+    sweep = SweepFolder(store, NAME)
     env_file = tmp_path / "their-environment.json"
     env_file.write_text(json.dumps({**os.environ, "TINKER_BASE_URL": http}))
     service = {"schema": 1, "env_file": str(env_file), "engine": http, "home": str(tmp_path / "h")}
-    store.replace(layout.service, encode(service))
+    store.replace(sweep.service, encode(service))
     body = {"schema": 1, "time": "2026-11-21T01:02:04Z"}
     for run, state in zip(plan["runs"], ("succeeded", "failed", "running"), strict=True):
         events = ["intent", "submitted", "claimed", *([state] if state != "running" else [])]
         for event in events:
-            store.replace(f"{layout.state}/{run['id']}/1.{event}.json", encode(body))
-        store.replace(f"{layout.attempt(run['id'], 1)}/stdout.log", b"a line\n")
+            store.replace(f"{sweep.state}/{run['id']}/1.{event}.json", encode(body))
+        store.replace(f"{sweep.attempt(run['id'], 1)}/stdout.log", b"a line\n")
         records = {"metrics.jsonl": '{"step": 1, "loss": NaN, "test/nll": 1.0}\n'}
         records["checkpoints.jsonl"] = (
             json.dumps({"name": "final", "final": True, "sampler_path": f"{http}/weights"}) + "\n"
         )
         records["config.json"] = json.dumps({"model_name": "m", "base_url": http})
         for name, text in records.items():
-            store.replace(f"{layout.log_path(run['id'], 1)}/{name}", text.encode())
+            store.replace(f"{sweep.log_path(run['id'], 1)}/{name}", text.encode())
         alarm = {**body, "rule": "nan", "message": "loss is NaN", "advice": "", "actions": ["run"]}
-        store.replace(layout.alarm(run["id"], 1, "nan"), encode(alarm))
+        store.replace(sweep.alarm(run["id"], 1, "nan"), encode(alarm))
     for kind in ("end", "alarm", "budget"):
-        messages.put(store, NAME, Message(f"{kind}-1", kind, "text", "2026-11-21T01:02:04Z"))
-    allowance.reserve(store, NAME, [run["id"] for run in plan["runs"]], {})  # "an agent's"
+        messages.put(sweep, Message(f"{kind}-1", kind, "text", "2026-11-21T01:02:04Z"))
+    allowance.reserve(
+        SweepFolder(store, NAME), [run["id"] for run in plan["runs"]], {}
+    )  # "an agent's"
 
 
 def _arguments(verb: str) -> list[list[str]]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sweeper.results.registry import Registry
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_plan
 from sweeper.tracking import run_id
 
 pytestmark = pytest.mark.e2e
@@ -95,7 +95,7 @@ def test_both_attempts_of_a_run_are_one_run_there(tmp_path: Path, wandb_records:
     assert done.returncode == 3, done.stdout + done.stderr
     done = _sweeper(tmp_path, "retry", "tracked", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
-    plan = read_plan(LocalStore(str(tmp_path / "sweeps")), "tracked")
+    plan = SweepFolder(LocalStore(str(tmp_path / "sweeps")), "tracked").read_plan()
     runs = Registry(str(tmp_path / "sweeps")).handles("tracked")
     assert len(runs) == 2
     for run in runs:
@@ -142,5 +142,5 @@ def test_a_launch_without_the_key_is_refused_and_one_without_a_name_for_it_is_to
     assert "W&B has no key here for api.wandb.ai" in done.stderr
     (run,) = Registry(str(tmp_path / "sweeps")).handles("grid")
     shown = _sweeper(tmp_path, "show", f"grid/{run.name}")
-    plan = read_plan(LocalStore(str(tmp_path / "sweeps")), "grid")
+    plan = SweepFolder(LocalStore(str(tmp_path / "sweeps")), "grid").read_plan()
     assert f"https://wandb.ai/us/p/runs/{run_id(plan, run.id)}" in shown.stdout, shown.stderr

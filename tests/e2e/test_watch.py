@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from sweeper.model.states import Event, RunState, State, fold, retry_asked
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_events, read_plan
 
 pytestmark = pytest.mark.e2e
 TIME = 120.0
@@ -55,12 +55,12 @@ class Sweep:
     """What is on record of the sweep."""
 
     def __init__(self, folder: Path, name: str = "demo") -> None:
-        self.store, self.name = LocalStore(str(folder / "sweeps")), name
+        self.folder = SweepFolder(LocalStore(str(folder / "sweeps")), name)
 
     def events(self, run: str) -> set[tuple[int, Event]]:
-        runs = read_plan(self.store, self.name).runs
+        runs = self.folder.read_plan().runs
         (identity,) = [planned.id for planned in runs if planned.name == run]
-        return read_events(self.store, self.name)[identity]
+        return self.folder.read_events()[identity]
 
     def __getitem__(self, run: str) -> RunState:
         return fold(self.events(run))
@@ -321,7 +321,7 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
     sweep = written.Written(tmp_path, "s")
     sweep.run({"x": 1}, state=state)
     sweep.save()
-    poller = Poller(open_store(str(tmp_path)), "s")
+    poller = Poller(SweepFolder(open_store(str(tmp_path)), "s"))
     app = views.WatchApp(poller, poller.look(), leaves=True, every=0.05)
 
     async def looked_at() -> None:
@@ -342,11 +342,12 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
 def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -> None:
     """What a view on S3 shows of a run, from its claim to its end, through two launches."""
     from sweeper.storage.documents import encode
-    from sweeper.storage.layout import Layout
+    from sweeper.storage.folder import SweepFolder
     from sweeper.storage.opening import open_store
     from sweeper.tui.poller import Poller
 
-    store, layout, now = open_store(s3_root), Layout("far"), [100.0]
+    store, now = open_store(s3_root), [100.0]
+    folder = SweepFolder(store, "far")
     ids = ["0" * 12, "1" * 12]
     runs = [
         {"id": run, "name": f"x={n}", "cell": f"x={n}", "seed": None, "config": {"max_steps": 4}}
@@ -355,32 +356,32 @@ def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -
     launch = {"backend": "local", "max_parallel": 2, "retries": 0, "lease_s": 60.0}
     metric = {"name": "loss", "goal": "minimize", "at": "last"}
     plan = {"schema": 1, "name": "far", "recipe": {}, "launch": launch, "axes": {}}
-    store.create(layout.plan, encode(plan | {"metric": metric, "runs": runs}))
-    poller = Poller(store, "far", clock=lambda: now[0])
+    store.create(folder.plan, encode(plan | {"metric": metric, "runs": runs}))
+    poller = Poller(folder, clock=lambda: now[0])
     assert [run.state for run in poller.look().runs] == ["planned"] * 2
 
     def rows(*steps: int) -> bytes:
         return b"".join(b'{"step": %d, "loss": %d}\n' % (step, 9 - step) for step in steps)
 
-    path = f"{layout.log_path(ids[0], 1)}/metrics.jsonl"
-    store.create(layout.event(ids[0], 1, Event.CLAIMED), encode({"schema": 1}))
+    path = f"{folder.log_path(ids[0], 1)}/metrics.jsonl"
+    store.create(folder.event(ids[0], 1, Event.CLAIMED), encode({"schema": 1}))
     paused = {"reason": "capacity", "since": "2026-11-21T12:01:03Z"}
-    store.replace(layout.heartbeat(ids[0], 1), encode({"schema": 1, "paused": paused}))
+    store.replace(folder.heartbeat(ids[0], 1), encode({"schema": 1, "paused": paused}))
     store.create(f"{path}.parts/0", rows(0, 1))
     run = poller.look().runs[0]
     assert (run.shown_state, run.waits) == ("waiting", "capacity since 12:01")
     assert (run.step, run.curve, run.fraction) == (1.0, (9.0, 8.0), 0.5)
     store.create(f"{path}.parts/{len(rows(0, 1))}", rows(2))
-    store.replace(layout.heartbeat(ids[0], 1), encode({"schema": 1, "counter": 2}))
+    store.replace(folder.heartbeat(ids[0], 1), encode({"schema": 1, "counter": 2}))
     run = poller.look().runs[0]
     assert (run.shown_state, run.curve) == ("running", (9.0, 8.0, 7.0))
     store.create(path, rows(0, 1, 2, 3))
-    store.create(layout.event(ids[0], 1, Event.SUCCEEDED), encode({"schema": 1, "wall_s": 3.0}))
+    store.create(folder.event(ids[0], 1, Event.SUCCEEDED), encode({"schema": 1, "wall_s": 3.0}))
     run = poller.look().runs[0]
     assert (run.state, run.curve, run.rank) == ("succeeded", (9.0, 8.0, 7.0, 6.0), 1)
     view = poller.look()
     assert poller.look() is view
     # Another launcher with another plan: told by what it publishes.
-    store.replace(layout.plan, encode(plan | {"metric": metric, "runs": runs[:1]}))
-    store.replace(layout.observations, encode({"schema": 1, "observed": {}, "pid": 7}))
+    store.replace(folder.plan, encode(plan | {"metric": metric, "runs": runs[:1]}))
+    store.replace(folder.observations, encode({"schema": 1, "observed": {}, "pid": 7}))
     assert len(poller.look().runs) == 1

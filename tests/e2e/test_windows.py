@@ -11,9 +11,9 @@ import pytest
 from harness.real import until
 
 from sweeper.model.states import State
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.storage.process import began
-from sweeper.storage.sweeps import read_states
 
 pytestmark = pytest.mark.e2e
 
@@ -71,7 +71,7 @@ class Shell:
 
     def states(self) -> list[State]:
         store = LocalStore(str(self.folder / "sweeps"))
-        return [state.state for state in read_states(store, "s").values()]
+        return [state.state for state in SweepFolder(store, "s").read_states().values()]
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from sweeper.model.states import Event, State
 from sweeper.storage.documents import encode, read_json
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.process import began
-from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py
@@ -39,7 +39,7 @@ def test_a_run_that_succeeds(bench: Bench) -> None:
     assert (outcome["code"], outcome["signal"], outcome["reason"]) == (0, None, None)
     assert outcome["max_rss_bytes"] > 1 << 20
     assert bench.log() == "trained\né\n"
-    heartbeat = read_json(bench.store, bench.layout.heartbeat(bench.id, 1))
+    heartbeat = read_json(bench.store, bench.folder.heartbeat(bench.id, 1))
     assert heartbeat["counter"] >= 1
 
 
@@ -151,11 +151,11 @@ def test_a_timeout_is_a_failure_with_a_reason(bench: Bench) -> None:
 def test_a_sweep_that_was_removed_is_not_made_anew(bench: Bench) -> None:
     """Its results could not be found by anybody: the recipe is stopped, and nothing is written."""
     worker = bench.start_waiting(0)
-    shutil.rmtree(bench.folder)
+    shutil.rmtree(bench.folder.address)
     code, output = bench.finish(worker)
     assert code != 0
     assert "s was removed: nothing is recorded" in output
-    assert not os.path.exists(bench.folder)
+    assert not os.path.exists(bench.folder.address)
 
 
 def test_a_hangup_is_survived(bench: Bench) -> None:
@@ -227,17 +227,17 @@ def test_without_a_checkpoint_the_next_attempt_starts_empty(bench: Bench) -> Non
 
 def test_a_worker_that_was_declared_lost_says_that_it_lives(bench: Bench) -> None:
     bench.prepare("import time; time.sleep(1)")
-    bench.store.create(bench.layout.event(bench.id, 1, Event.LOST), encode({"schema": 1}))
+    bench.store.create(bench.folder.event(bench.id, 1, Event.LOST), encode({"schema": 1}))
     bench.finish(bench.start())
-    assert (1, Event.RETURNED) in read_events(bench.store, "s")[bench.id]
+    assert (1, Event.RETURNED) in SweepFolder(bench.store, "s").read_events()[bench.id]
     assert bench.outcome()["state"] is State.SUCCEEDED
 
 
 def test_a_running_worker_stops_when_a_newer_attempt_was_opened(bench: Bench) -> None:
     worker = bench.start_waiting(143)
-    bench.store.create(bench.layout.event(bench.id, 2, Event.INTENT), encode({"schema": 1}))
+    bench.store.create(bench.folder.event(bench.id, 2, Event.INTENT), encode({"schema": 1}))
     bench.finish(worker)
-    body = read_json(bench.store, bench.layout.event(bench.id, 1, Event.PREEMPTED))
+    body = read_json(bench.store, bench.folder.event(bench.id, 1, Event.PREEMPTED))
     assert (body["reason"], body["code"]) == ("superseded", 143)
 
 
@@ -268,7 +268,7 @@ def test_no_environment_is_no_run(bench: Bench) -> None:
     outcome = bench.run("print('ran')", env_file="/nowhere/env.json")
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
     assert "/nowhere/env.json" in outcome["detail"]
-    assert not bench.store.exists(bench.layout.log(bench.id, 1))
+    assert not bench.store.exists(bench.folder.log(bench.id, 1))
 
 
 def test_whatever_a_recipe_does_its_attempt_gets_an_outcome(bench: Bench) -> None:
@@ -278,7 +278,7 @@ def test_whatever_a_recipe_does_its_attempt_gets_an_outcome(bench: Bench) -> Non
 
 def test_a_worker_stops_for_a_newer_attempt(bench: Bench) -> None:
     bench.prepare("import sys; open(sys.argv[1] + '/trained', 'w')")
-    bench.store.create(bench.layout.event(bench.id, 2, Event.INTENT), encode({"schema": 1}))
+    bench.store.create(bench.folder.event(bench.id, 2, Event.INTENT), encode({"schema": 1}))
     code, output = bench.finish(bench.start())
     assert code == 0
     assert "belongs to another worker" in output

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sweeper.model.states import Event, State
-from sweeper.storage.layout import token
+from sweeper.storage.folder import token
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py
@@ -69,7 +69,7 @@ def start(
         environment = {"SWEEPER_HOME": str(home), "TROUBLE": str(trouble)}
         environment |= {"REFUSED": str(refused_s)}
         worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER, bench.folder, token(bench.id, attempt)],
+            [sys.executable, "-c", WORKER, bench.folder.address, token(bench.id, attempt)],
             stdout=subprocess.PIPE,
             env=os.environ | environment,
         )
@@ -112,7 +112,7 @@ def test_cancelling_what_waits_for_the_store_ends_it(
     # Nothing is sent before the recipe has ended: it is not to be what the cancel ends.
     worker = start(PLOT, sync_s=600)
     _wait_for_output(worker, "not synced yet")
-    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), b"{}")
+    bench.store.create(bench.folder.event(bench.id, 1, Event.CANCEL), b"{}")
     bench.finish(worker)
     outcome = bench.outcome()
     assert (outcome["state"], outcome["code"]) == (State.CANCELLED, 0)
@@ -145,7 +145,7 @@ def test_an_outage_before_the_recipe_starts_can_be_ended(
 ) -> None:
     _wait_for_output(outage, "trying again")
     if how == "cancel":
-        bench.store.create(bench.layout.event(bench.id, 2, Event.CANCEL), b"{}")
+        bench.store.create(bench.folder.event(bench.id, 2, Event.CANCEL), b"{}")
     else:
         outage.send_signal(signal.SIGTERM)
     bench.finish(outage)

@@ -15,9 +15,8 @@ import pytest
 
 from sweeper.model.states import Event, State, fold
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.process import began
-from sweeper.storage.sweeps import read_events
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py
@@ -36,7 +35,16 @@ UNHURRIED = 60.0
 def _patient(bench: Bench, module: str, name: str, **options: Any) -> "subprocess.Popen[bytes]":
     """A worker that has a minute more for what waits so many seconds: on a busy machine whoever it
     waits for may stand still for some."""
-    command = [sys.executable, "-P", "-c", PATIENT, module, name, bench.folder, token(bench.id, 1)]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        PATIENT,
+        module,
+        name,
+        bench.folder.address,
+        token(bench.id, 1),
+    ]
     worker = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
     bench.workers.append(worker)
     return worker
@@ -44,7 +52,7 @@ def _patient(bench: Bench, module: str, name: str, **options: Any) -> "subproces
 
 def test_a_cancelled_attempt_does_not_start(bench: Bench) -> None:
     bench.prepare("import sys; open(sys.argv[1] + '/trained', 'w')")
-    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
+    bench.store.create(bench.folder.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
     bench.finish(bench.start())
     outcome = bench.outcome()
     assert (outcome["state"], outcome["reason"]) == (State.CANCELLED, "cancelled")
@@ -53,7 +61,7 @@ def test_a_cancelled_attempt_does_not_start(bench: Bench) -> None:
 
 def test_cancelling_and_the_signal_that_hands_it_on(bench: Bench) -> None:
     worker = bench.start_waiting(0, grace_s=UNHURRIED)
-    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
+    bench.store.create(bench.folder.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
     worker.terminate()
     bench.finish(worker)
     outcome = bench.outcome()
@@ -66,7 +74,7 @@ def test_cancelling_and_the_signal_that_hands_it_on(bench: Bench) -> None:
 
 def test_a_request_alone_stops_a_run(bench: Bench) -> None:
     worker = bench.start_waiting(143)
-    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
+    bench.store.create(bench.folder.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
     bench.finish(worker)
     assert bench.outcome()["state"] is State.CANCELLED
 
@@ -99,8 +107,8 @@ def test_a_request_reaches_a_worker_that_makes_an_environment(
     bench.prepare("pass", **installer)
     worker = bench.start()
     bench.wait_for(tmp_path / "begun")
-    bench.wait_for(Path(bench.store.root, bench.layout.heartbeat(bench.id, 1)))
-    bench.store.create(bench.layout.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
+    bench.wait_for(Path(bench.store.root, bench.folder.heartbeat(bench.id, 1)))
+    bench.store.create(bench.folder.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
     bench.finish(worker)
     assert bench.outcome()["state"] is State.CANCELLED
     deadline = time.monotonic() + 60
@@ -153,7 +161,7 @@ def test_variables_of_the_grid_reach_the_installer(
 
 def test_a_retry_takes_a_cancel_back(bench: Bench) -> None:
     for event in (Event.CANCEL, Event.RETRY):
-        bench.store.create(bench.layout.event(bench.id, 1, event), encode({"schema": 1}))
+        bench.store.create(bench.folder.event(bench.id, 1, event), encode({"schema": 1}))
     assert bench.run("pass")["state"] is State.SUCCEEDED
 
 
@@ -254,7 +262,7 @@ def test_a_recipe_that_a_scheduler_kills_before_its_worker(bench: Bench) -> None
     time.sleep(2)
     worker.kill()
     worker.wait(timeout=60)
-    (events,) = read_events(bench.store, "s").values()
+    (events,) = SweepFolder(bench.store, "s").read_events().values()
     assert fold(events).state is State.RUNNING  # nothing is said of its end
 
 
@@ -305,7 +313,7 @@ def test_waiting_for_the_service_is_told_and_costs_no_time(bench: Bench) -> None
     timeout_s = 9.0  # in which it has to come to its pause
     bench.prepare(PAUSED, timeout_s=timeout_s)
     worker = bench.start()
-    path = bench.layout.heartbeat(bench.id, 1)
+    path = bench.folder.heartbeat(bench.id, 1)
     deadline = time.monotonic() + 90
     beat: dict[str, Any] = {"paused": None}
     while not (beat["paused"] and beat["paused_s"] > timeout_s):

@@ -31,6 +31,8 @@ from typing import Any
 
 from shapes import mutated, mutated_lines
 
+from sweeper.storage.folder import SweepFolder
+
 ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
@@ -313,7 +315,7 @@ class World:
         from sweeper.storage.opening import open_store
         from sweeper.tui.poller import Poller
 
-        poller = Poller(open_store(str(self.top / "root")), "bad")
+        poller = Poller(SweepFolder(open_store(str(self.top / "root")), "bad"))
         for _ in range(3):
             poller.look()
 
@@ -323,16 +325,15 @@ class World:
         from sweeper.scheduler.loop import Scheduler
         from sweeper.storage.opening import open_store
         from sweeper.storage.requests import request_cancel, request_retry
-        from sweeper.storage.sweeps import read_events
         from sweeper.testing import FakeBackend, FakeClock
 
         store, clock = open_store(str(self.top / "root")), FakeClock()
-        for run, happened in read_events(store, "bad").items():
+        for run, happened in SweepFolder(store, "bad").read_events().items():
             if rng.random() < 0.3:
-                request_retry(store, "bad", run, happened)
+                request_retry(SweepFolder(store, "bad"), run, happened)
             elif rng.random() < 0.1:
-                request_cancel(store, "bad", run, happened, 1)
-        launcher = Scheduler(Context(store, "bad", FakeBackend(), clock, clock.sleep),
+                request_cancel(SweepFolder(store, "bad"), run, happened, 1)
+        launcher = Scheduler(Context(SweepFolder(store, "bad"), FakeBackend(), clock, clock.sleep),
                             starting=rng.random() < 0.8)  # fmt: skip
         for _ in range(4):
             launcher.step()
@@ -346,21 +347,21 @@ class World:
         from sweeper.storage.opening import open_store
 
         store = open_store(str(self.top / "root"))
-        found = ready(store, "bad", lambda _: True)
-        refuse_moved_sweep(store, "bad", found.places)
+        found = ready(SweepFolder(store, "bad"), lambda _: True)
+        refuse_moved_sweep(SweepFolder(store, "bad"), found.places)
 
     def worker(self, rng: random.Random) -> None:
         """What a worker makes of its job before it executes anything."""
         from sweeper.model import job as jobs
         from sweeper.storage.documents import read_as
-        from sweeper.storage.layout import Layout
+        from sweeper.storage.folder import SweepFolder
         from sweeper.storage.opening import open_store
         from sweeper.worker.job import prepare, read_environment
 
-        store, layout = open_store(str(self.top / "root")), Layout("bad")
+        store = open_store(str(self.top / "root"))
         path = rng.choice(self.documents["jobs"]).relative_to(self.top / "root")
         job = read_as(store, str(path), jobs.read)
-        prepare(store, layout, job, read_environment(job.env_file))
+        prepare(SweepFolder(store, "bad"), job, read_environment(job.env_file))
 
     def vault(self, rng: random.Random) -> None:
         """What an engine does with the checkpoints that it finds."""

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from sweeper.backends import open_backend, options_of
 from sweeper.results.registry import Registry
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_plan
 
 TOY = """
 import json, os, sys, time
@@ -85,7 +85,7 @@ def steps(folder: str, root: str, name: str) -> int:
     sweeper("status", name, check=False)
     sweeper("cancel", name)
     sweeper("launch", "grid.yaml", "--wait", check=False)  # 3: one run is cancelled
-    launch = read_plan(open_store(root), name).launch
+    launch = SweepFolder(open_store(root), name).read_plan().launch
     backend = open_backend("aws-batch", name, f"{root}/{name}", options_of(launch, "aws-batch"))
     runs = Registry(root, cache=False).sweep(name).runs
     wrong: list[str] = []

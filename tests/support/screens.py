@@ -17,10 +17,9 @@ from own_tmux import own_tmux
 from screen import Terminal, wait_until, write_grid
 
 from sweeper.storage.documents import read_json
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.storage.lock import is_held
-from sweeper.storage.sweeps import read_plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
 
@@ -29,10 +28,11 @@ def worker_of(root: Path, run: str) -> psutil.Process:
     """Return the worker of a run's first attempt, once it sends heartbeats and the run has taken
     some steps.
     """
-    store, layout = LocalStore(str(root)), Layout("demo")
-    (identity,) = [one.id for one in read_plan(store, "demo").runs if one.name == run]
-    path = layout.heartbeat(identity, 1)
-    metrics = root / layout.log_path(identity, 1) / "metrics.jsonl"
+    store = LocalStore(str(root))
+    folder = SweepFolder(store, "demo")
+    (identity,) = [one.id for one in folder.read_plan().runs if one.name == run]
+    path = folder.heartbeat(identity, 1)
+    metrics = root / folder.log_path(identity, 1) / "metrics.jsonl"
     wait_until(
         lambda: store.exists(path) and metrics.exists() and metrics.read_bytes().count(b"\n") > 5,
         lambda: f"no steps in {metrics}",
@@ -80,7 +80,10 @@ def main() -> None:
             finally:
                 subprocess.run([*sweeper, "cancel", "demo"], cwd=folder, check=False)
                 store = LocalStore(str(folder / "sweeps"))
-                wait_until(lambda: not is_held(store, "demo"), lambda: "the launcher does not end")
+                wait_until(
+                    lambda: not is_held(SweepFolder(store, "demo")),
+                    lambda: "the launcher does not end",
+                )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     text = PAGE.read_text()

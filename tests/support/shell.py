@@ -21,8 +21,8 @@ from sweeper.backends.base import Backend
 from sweeper.model.states import Event
 from sweeper.results.registry import Registry
 from sweeper.results.sweeps import SweepRun
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_events, read_observations
 
 TOY = """
 import json, os, time
@@ -187,7 +187,9 @@ class ShellElsewhere(Shell):
         longer than the lease. No run may be given up meanwhile."""
         before = self.run_states()
         assert set(before) == {"running"}
-        self.until(lambda: read_observations(open_store(self.root), "toys").unreachable)
+        self.until(
+            lambda: SweepFolder(open_store(self.root), "toys").read_observations().unreachable
+        )
         time.sleep(60 if "SWEEPER_TEST_WHOLE" in os.environ else 18)
         assert self.run_states() == before
 
@@ -225,11 +227,11 @@ class SweepElsewhere:
         return open_backend(self._backend, "toys", folder, self.service.options())
 
     def waits_for(self, reason: str) -> bool:
-        found = read_observations(open_store(self.root), "toys").observed.values()
+        found = SweepFolder(open_store(self.root), "toys").read_observations().observed.values()
         return any(reason in str(seen.reason) for seen in found)
 
     def events(self) -> dict[str, set[tuple[int, Event]]]:
-        return read_events(open_store(self.root), "toys")
+        return SweepFolder(open_store(self.root), "toys").read_events()
 
     def at_step(self, step: int) -> int:
         """Return how many executions have reached this step."""

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from sweeper.storage.documents import encode, read_json
+from sweeper.storage.folder import SweepFolder
 from sweeper.tui.model import RunView
 from sweeper.tui.poller import Poller
 
@@ -13,15 +14,17 @@ class Watched:
 
     def __init__(self, scene: Any) -> None:
         self.scene, self.now = scene, 1000.0
-        plan = read_json(scene.store, scene.layout.plan)
+        plan = read_json(scene.store, scene.folder.plan)
         plan["metric"] = {"name": "loss", "goal": "minimize", "at": "last"}
         plan["recipe"]["takes"] = {"max_steps": {"default": 10}}
-        scene.store.replace(scene.layout.plan, encode(plan))
-        self.poller = Poller(scene.store, "s", clock=lambda: self.now, wall=lambda: 0.0)
+        scene.store.replace(scene.folder.plan, encode(plan))
+        self.poller = Poller(
+            SweepFolder(scene.store, "s"), clock=lambda: self.now, wall=lambda: 0.0
+        )
 
     def rows(self, run: str, *steps: int, attempt: int = 1, **more: Any) -> None:
         lines = [json.dumps({"step": s, "loss": 1.0 / (1 + s)} | more) + "\n" for s in steps]
-        path = f"{self.scene.layout.log_path(run, attempt)}/metrics.jsonl"
+        path = f"{self.scene.folder.log_path(run, attempt)}/metrics.jsonl"
         self.scene.store.append(path, "".join(lines).encode())
 
     def run(self, number: int = 0, seconds: float = 1.0) -> RunView:

@@ -9,9 +9,8 @@ from typing import Any
 from sweeper.command import worker_command
 from sweeper.model.states import fold
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import Layout, token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_events
 
 RUN = "0123456789ab"
 WAIT = """
@@ -30,8 +29,7 @@ class Bench:
 
     def __init__(self, root: Path) -> None:
         self.store = LocalStore(str(root))
-        self.layout = Layout("s")
-        self.folder = f"{self.store.root}/s"
+        self.folder = SweepFolder(self.store, "s")
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def prepare(self, program: str, attempt: int = 1, **changes: Any) -> None:
@@ -56,10 +54,10 @@ class Bench:
             "grace_s": 60,  # a recipe on a busy machine is not killed before it has stopped
             "resume": "auto",
         }
-        self.store.replace(self.layout.job(RUN, attempt), encode(job | changes))
+        self.store.replace(self.folder.job(RUN, attempt), encode(job | changes))
 
     def start(self, attempt: int = 1, **options: Any) -> subprocess.Popen[bytes]:
-        command = worker_command(self.folder, token(RUN, attempt))
+        command = worker_command(self.folder.address, token(RUN, attempt))
         worker = subprocess.Popen(command, stdout=subprocess.PIPE, **options)
         self.workers.append(worker)
         return worker
@@ -77,9 +75,9 @@ class Bench:
         return self.outcome()
 
     def outcome(self) -> dict[str, Any]:
-        state = fold(read_events(self.store, "s")[RUN])
+        state = fold(SweepFolder(self.store, "s").read_events()[RUN])
         assert state.event is not None
-        path = self.layout.event(RUN, state.attempt, state.event)
+        path = self.folder.event(RUN, state.attempt, state.event)
         return read_json(self.store, path) | {"state": state.state}
 
     @staticmethod
@@ -96,10 +94,10 @@ class Bench:
         return worker
 
     def path(self, attempt: int = 1) -> Path:
-        return Path(self.store.root, self.layout.log_path(RUN, attempt))
+        return Path(self.store.root, self.folder.log_path(RUN, attempt))
 
     def log(self, attempt: int = 1) -> str:
-        return self.store.read(self.layout.log(RUN, attempt)).decode()
+        return self.store.read(self.folder.log(RUN, attempt)).decode()
 
     def wait_for(self, path: Path) -> None:
         deadline = time.monotonic() + 90

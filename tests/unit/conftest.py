@@ -19,9 +19,8 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import Layout, token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_events, read_observations, read_states
 from sweeper.testing import FakeBackend, FakeClock
 
 # How long an example takes is the machine's affair, which does other things beside.
@@ -38,7 +37,7 @@ class Scene:
 
     def __init__(self, root: Path, runs: int = 3, **launch: Any) -> None:
         self.store = LocalStore(str(root))
-        self.layout = Layout("s")
+        self.folder = SweepFolder(self.store, "s")
         self.backend = FakeBackend()
         self.clock = FakeClock()
         self.ids = [f"{index:012x}" for index in range(runs)]
@@ -64,14 +63,14 @@ class Scene:
                 for n, run in enumerate(self.ids)
             ],
         }
-        self.store.replace(self.layout.plan, encode(plan))
-        self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
+        self.store.replace(self.folder.plan, encode(plan))
+        self.store.replace(self.folder.service, encode({"schema": 1, "env_file": None}))
         self.scheduler = self.new_scheduler()
 
     def new_scheduler(self, **options: Any) -> Scheduler:
         """As after the last one was killed."""
         clock, wall = self.clock, lambda: WALL + self.clock.now
-        context = Context(self.store, "s", self.backend, clock, clock.sleep, wall)
+        context = Context(self.folder, self.backend, clock, clock.sleep, wall)
         return Scheduler(context, **options)
 
     def step(self, seconds: float = 0.5) -> Summary:
@@ -79,31 +78,31 @@ class Scene:
         return self.scheduler.step()
 
     def worker(self, run: str, attempt: int, event: Event, **body: Any) -> None:
-        self.store.create(self.layout.event(run, attempt, event), encode({"schema": 1} | body))
+        self.store.create(self.folder.event(run, attempt, event), encode({"schema": 1} | body))
 
     def beat(self, run: str, attempt: int = 1, **body: Any) -> None:
-        path = self.layout.heartbeat(run, attempt)
+        path = self.folder.heartbeat(run, attempt)
         self.store.replace(path, encode({"counter": self.clock.now} | body), durable=False)
 
     def log(self, run: str, text: str, attempt: int = 1) -> None:
-        self.store.append(self.layout.log(run, attempt), text.encode())
+        self.store.append(self.folder.log(run, attempt), text.encode())
 
     def observed(self) -> dict[str, Any]:
         """What the launcher has published, with words for what it observes."""
-        seen = read_observations(self.store, "s")
+        seen = self.folder.read_observations()
         words = {run: labels.observed(one) for run, one in seen.observed.items()}
         return {
-            **read_json(self.store, self.layout.observations),
+            **read_json(self.store, self.folder.observations),
             "observed": words,
             "held": labels.held_of(seen),
             "gave_up": False,
         }
 
     def events(self, run: str) -> set[tuple[int, Event]]:
-        return read_events(self.store, "s").get(run, set())
+        return self.folder.read_events().get(run, set())
 
     def states(self) -> list[State]:
-        states = read_states(self.store, "s")
+        states = self.folder.read_states()
         return [states[run].state if run in states else State.PLANNED for run in self.ids]
 
     def finish(

@@ -19,6 +19,7 @@ from sweeper.agents.workspace import Workspace
 from sweeper.environments import missing
 from sweeper.launcher import launching
 from sweeper.storage.documents import encode
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 
 SECRET = "tml-a-secret-key-of-a-person"
@@ -54,7 +55,7 @@ class Bench:
                 self.run = run
         self.workspace = Workspace(str(self.root), str(self.grids), Limits(runs=5, tokens=1000))
         for name in ("agent-old", "agent-grid"):
-            allowance.reserve(self.workspace.store, name, ["a"], {})
+            allowance.reserve(SweepFolder(self.workspace.store, name), ["a"], {})
         self.folder = self.root / "agent-old" / "session" / self.run
 
     def launch(self, request: Any, _: Any) -> None:
@@ -84,7 +85,7 @@ def bench(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TINKER_API_KEY", SECRET)
     made = Bench(tmp_path, written)
     monkeypatch.setattr(launching, "launch_plan", made.launch)
-    monkeypatch.setattr(launching, "resume", lambda _, sweep, wait: made.resumed.append(sweep))
+    monkeypatch.setattr(launching, "resume", lambda folder, wait: made.resumed.append(folder.name))
     return made
 
 

@@ -17,7 +17,7 @@ Scene = Any
 
 def diverging(scene: Scene, run: str, attempt: int = 1) -> None:
     text = "".join(json.dumps({"step": n, "loss": 2.0**n}) + "\n" for n in range(10))
-    path = f"{scene.layout.log_path(run, attempt)}/metrics.jsonl"
+    path = f"{scene.folder.log_path(run, attempt)}/metrics.jsonl"
     scene.store.append(path, text.encode())
 
 
@@ -29,8 +29,8 @@ def running(scene: Scene, runs: int = 1) -> None:
 
 
 def with_on_alarm(scene: Scene, **sections: Any) -> None:
-    plan = read_json(scene.store, scene.layout.plan)
-    scene.store.replace(scene.layout.plan, encode(plan | sections))
+    plan = read_json(scene.store, scene.folder.plan)
+    scene.store.replace(scene.folder.plan, encode(plan | sections))
     scene.scheduler = scene.new_scheduler()
 
 
@@ -38,7 +38,7 @@ def test_a_launcher_says_it_once_whoever_restarts(scene: Scene) -> None:
     running(scene)
     diverging(scene, scene.ids[0])
     summary = scene.step(2.5)
-    [alarm] = alarms(scene.store, "s")
+    [alarm] = alarms(scene.folder)
     assert (alarm.run, alarm.name, alarm.attempt) == (scene.ids[0], "x=0", 1)
     assert (alarm.rule, alarm.key, alarm.step) == ("divergence", "loss", 5)
     assert alarm.value is not None
@@ -48,8 +48,8 @@ def test_a_launcher_says_it_once_whoever_restarts(scene: Scene) -> None:
     assert summary.alarms == (f"alarm: x=0: divergence: {alarm.message}",)
     scene.scheduler = scene.new_scheduler()
     assert scene.step(2.5).alarms == ()
-    assert alarms(scene.store, "s") == [alarm]
-    assert names(scene.store, scene.layout) == [(scene.ids[0], 1, "divergence")]
+    assert alarms(scene.folder) == [alarm]
+    assert names(scene.folder) == [(scene.ids[0], 1, "divergence")]
 
 
 def test_a_run_that_failed_for_want_of_the_service(scene: Scene) -> None:
@@ -60,7 +60,7 @@ def test_a_run_that_failed_for_want_of_the_service(scene: Scene) -> None:
         scene.backend.end(f"{run}-a1")
     scene.step(2.5)
     scene.step(2.5)
-    [alarm] = alarms(scene.store, "s")
+    [alarm] = alarms(scene.folder)
     assert (alarm.run, alarm.rule) == (scene.ids[0], "service")
     assert alarm.message == "it has failed: Connection refused"
 
@@ -70,15 +70,15 @@ def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
     running(scene, 3)
     rows = (b'{"step": 0, "loss": 1, "test/nll": 2}\n', b'{"step": 0, "test/nl": null}\n')
     for run, row in zip(scene.ids, rows, strict=False):
-        scene.store.append(f"{scene.layout.log_path(run, 1)}/metrics.jsonl", row)
+        scene.store.append(f"{scene.folder.log_path(run, 1)}/metrics.jsonl", row)
     scene.step(2.5)
-    assert alarms(scene.store, "s") == []  # it may come at the end
+    assert alarms(scene.folder) == []  # it may come at the end
     for run in scene.ids[:3]:
         scene.worker(run, 1, Event.SUCCEEDED)
         scene.backend.end(f"{run}-a1")
     scene.step(2.5)
     scene.step(2.5)
-    found = {alarm.run: alarm for alarm in alarms(scene.store, "s")}
+    found = {alarm.run: alarm for alarm in alarms(scene.folder)}
     assert {alarm.rule for alarm in found.values()} == {"metric"}
     assert {run: alarm.message for run, alarm in found.items()} == {
         scene.ids[0]: "no 'test/nl' was recorded; recorded: test/nll, loss",
@@ -88,7 +88,7 @@ def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
 
 
 def test_a_command_that_is_not_given_its_folder_is_told_why_it_has_no_metrics(scene: Scene) -> None:
-    plan = read_json(scene.store, scene.layout.plan)
+    plan = read_json(scene.store, scene.folder.plan)
     recipe = plan["recipe"] | {"kind": "command", "command": ["train.py", "{x}"]}
     metric = {"name": "loss", "goal": "minimize", "at": "last"}
     with_on_alarm(scene, metric=metric, recipe=recipe)
@@ -97,7 +97,7 @@ def test_a_command_that_is_not_given_its_folder_is_told_why_it_has_no_metrics(sc
     scene.backend.end(f"{scene.ids[0]}-a1")
     scene.step(2.5)
     scene.step(2.5)
-    [alarm] = alarms(scene.store, "s")
+    [alarm] = alarms(scene.folder)
     assert alarm.message == (
         "no 'loss' was recorded, nor anything else: the command has no {log_path}: sweeper cannot"
         " find its metrics"
@@ -106,10 +106,10 @@ def test_a_command_that_is_not_given_its_folder_is_told_why_it_has_no_metrics(sc
 
 def test_a_metric_may_be_called_anything(scene: Scene) -> None:
     running(scene)
-    path = f"{scene.layout.log_path(scene.ids[0], 1)}/metrics.jsonl"
+    path = f"{scene.folder.log_path(scene.ids[0], 1)}/metrics.jsonl"
     scene.store.append(path, b'{"step": 0, "a\\u001b[2J\\u0000\\n": NaN}\n')
     scene.step(2.5)
-    [alarm] = alarms(scene.store, "s")
+    [alarm] = alarms(scene.folder)
     assert alarm.key == "a\\x00\\n"
     assert alarm.message == "a\\x00\\n is NaN at step 0"
 
@@ -132,7 +132,7 @@ def test_what_an_attempt_wrote_last_is_judged_when_the_next_has_begun(make_scene
     scene.step(0.5)
     assert scene.step(0.5).counts[State.SUBMITTED] == 1
     scene.step(2.5)
-    assert [(a.attempt, a.rule) for a in alarms(scene.store, "s")] == [(1, "divergence")]
+    assert [(a.attempt, a.rule) for a in alarms(scene.folder)] == [(1, "divergence")]
 
 
 def test_the_last_look_is_after_the_last_run(make_scene: Any) -> None:
@@ -143,7 +143,7 @@ def test_the_last_look_is_after_the_last_run(make_scene: Any) -> None:
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
     scene.backend.end(f"{scene.ids[0]}-a1")
     assert scene.scheduler.run().finished
-    assert [a.rule for a in alarms(scene.store, "s")] == ["divergence"]
+    assert [a.rule for a in alarms(scene.folder)] == ["divergence"]
 
 
 def test_on_alarm_stops_the_run_once(scene: Scene) -> None:
@@ -154,7 +154,7 @@ def test_on_alarm_stops_the_run_once(scene: Scene) -> None:
     scene.step()
     assert (1, Event.CANCEL) in scene.events(scene.ids[0])
     assert (1, Event.CANCEL) not in scene.events(scene.ids[1])
-    request = read_json(scene.store, scene.layout.event(scene.ids[0], 1, Event.CANCEL))
+    request = read_json(scene.store, scene.folder.event(scene.ids[0], 1, Event.CANCEL))
     assert request["by"] == "the launcher, because of the alarm divergence"
     # A user who starts it again is not overruled by the alarm of the attempt before.
     scene.worker(scene.ids[0], 1, Event.CANCELLED)
@@ -181,7 +181,7 @@ def test_on_alarm_not_asked_for_by_that_rule(scene: Scene) -> None:
     running(scene)
     diverging(scene, scene.ids[0])
     scene.step(2.5)
-    assert alarms(scene.store, "s")[0].actions == ()
+    assert alarms(scene.folder)[0].actions == ()
     assert (1, Event.CANCEL) not in scene.events(scene.ids[0])
 
 
@@ -211,7 +211,7 @@ def test_a_command_that_is_no_more_does_not_go_on_for_ever(scene: Scene) -> None
     scene.step(2.5)
     with_on_alarm(scene, on_alarm=None)
     scene.step(2.5)
-    action = read_json(scene.store, scene.layout.action(scene.ids[0], 1, "divergence"))
+    action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
     assert (action["command"], action["outcome"]) == (None, "not run: no such command now")
 
 
@@ -250,7 +250,7 @@ def test_what_a_command_says_goes_on_record_without_secrets(
     diverging(scene, scene.ids[0])
     scene.step(2.5)
     scene.scheduler._parts.alarm_monitor._alarm_actions.finish()
-    action = read_json(scene.store, scene.layout.action(scene.ids[0], 1, "divergence"))
+    action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
     assert action["outcome"] == "ended with 3" + (f": {told}" if told else "")
 
 
@@ -267,11 +267,11 @@ def test_a_store_that_fails_delays_an_alarm_and_ends_no_loop(scene: Scene, fault
         return None
 
     alarming = scene.scheduler._parts.alarm_monitor
-    alarming._store = FaultyStore(scene.store, Faults(choose))
+    alarming._folder = scene.folder.at(FaultyStore(scene.store, Faults(choose)))
     scene.step(2.5)
     assert struck
     assert len(scene.step(2.5).alarms) == 1
-    assert len(alarms(scene.store, "s")) == 1
+    assert len(alarms(scene.folder)) == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER])
@@ -286,7 +286,7 @@ def test_a_launcher_may_be_killed_at_any_call(make_scene: Any, fault: Fault) -> 
         faults = Faults({calls: fault})
         alarming = scene.scheduler._parts.alarm_monitor
         for part in (alarming, alarming._alarm_actions, alarming._watcher):
-            part._store = FaultyStore(scene.store, faults)
+            part._folder = scene.folder.at(FaultyStore(scene.store, faults))
         try:
             scene.step(2.5)
             break
@@ -294,9 +294,9 @@ def test_a_launcher_may_be_killed_at_any_call(make_scene: Any, fault: Fault) -> 
             scene.scheduler = scene.new_scheduler()
             calls += 1
     assert 5 < calls < 100
-    assert [a.rule for a in alarms(scene.store, "s")] == ["divergence"]
+    assert [a.rule for a in alarms(scene.folder)] == ["divergence"]
     assert (1, Event.CANCEL) in scene.events(scene.ids[0])
-    action = read_json(scene.store, scene.layout.action(scene.ids[0], 1, "divergence"))
+    action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
     assert action["actions"] == ["stop run"]
 
 
@@ -321,14 +321,14 @@ def test_a_low_disk_is_said_once_for_a_machine(scene: Scene) -> None:
     full = {"disk_free_bytes": 10**8}
     scene.beat(scene.ids[0], host="node7", machine=full, pid=1)
     scene.step(2.5)
-    [alarm] = alarms(scene.store, "s")
+    [alarm] = alarms(scene.folder)
     assert (alarm.rule, alarm.key) == ("disk", "disk_free_bytes")
     assert "node7" in alarm.message
     for again in (False, True):  # and once more by the next launcher
         scene.scheduler = scene.new_scheduler() if again else scene.scheduler
         scene.beat(scene.ids[1], host="node7", machine=full, pid=1)
         scene.step(2.5)
-        assert alarms(scene.store, "s") == [alarm]
+        assert alarms(scene.folder) == [alarm]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -347,7 +347,7 @@ def test_a_low_disk_is_said_again_once_that_attempt_is_over(
         scene.beat(run, host="node7", machine=full)
         scene.step(2.5)
     said = {(first, 1)}
-    assert {(a.run, a.attempt) for a in alarms(scene.store, "s")} == said
+    assert {(a.run, a.attempt) for a in alarms(scene.folder)} == said
     for ended, attempt, told in ((first, 1, (second, 1)), (second, 1, (first, 2))):
         scene.worker(ended, attempt, Event.PREEMPTED, reason="terminated")
         scene.backend.end(f"{ended}-a{attempt}")
@@ -359,9 +359,9 @@ def test_a_low_disk_is_said_again_once_that_attempt_is_over(
         scene.step(2.5)
         lines = scene.step(2.5).alarms
         said.add(told)
-        assert {(a.run, a.attempt) for a in alarms(scene.store, "s")} == said
+        assert {(a.run, a.attempt) for a in alarms(scene.folder)} == said
     assert lines[-1].startswith("alarm: x=0 (attempt 2): disk: 0.1 GB are free")
-    acted = {(a.run, a.attempt): a.actions for a in alarms(scene.store, "s")}
+    acted = {(a.run, a.attempt): a.actions for a in alarms(scene.folder)}
     assert acted == dict.fromkeys(said, ()) | {(first, 1): ("run",)}
 
 
@@ -391,12 +391,12 @@ def test_a_full_disk_stops_one_run_and_none_that_takes_its_place(make_scene: Any
         scene.scheduler = scene.new_scheduler() if turn % 4 == 3 else scene.scheduler
         work()
     assert sorted(scene.states()) == [State.CANCELLED] + [State.SUCCEEDED] * 11
-    [alarm] = alarms(scene.store, "s")
+    [alarm] = alarms(scene.folder)
     # Whoever starts it again takes back that it was stopped: the machine is news once more.
     scene.worker(alarm.run, 1, Event.RETRY)
     for _ in range(3):
         work()
-    assert [a.actions for a in alarms(scene.store, "s")] == [("stop run",)] * 2
+    assert [a.actions for a in alarms(scene.folder)] == [("stop run",)] * 2
     assert (2, Event.CANCEL) in scene.events(alarm.run)
 
 
@@ -415,12 +415,12 @@ def test_an_alarm_that_cannot_be_said_holds_up_no_other(
 
     monkeypatch.setattr(scene.scheduler._parts.alarm_monitor, "_record", refuse)
     assert "alarms: KeyError: 'advice'" in scene.step(2.5).alarms
-    assert [alarm.run for alarm in alarms(scene.store, "s")] == [scene.ids[1]]
+    assert [alarm.run for alarm in alarms(scene.folder)] == [scene.ids[1]]
 
 
 def test_paused_is_observed_and_is_not_stalled(scene: Scene) -> None:
     running(scene)
-    path = f"{scene.layout.log_path(scene.ids[0], 1)}/metrics.jsonl"
+    path = f"{scene.folder.log_path(scene.ids[0], 1)}/metrics.jsonl"
     for step in range(3):
         scene.store.append(path, json.dumps({"step": step, "loss": 1.0}).encode() + b"\n")
         scene.beat(scene.ids[0])
@@ -431,13 +431,13 @@ def test_paused_is_observed_and_is_not_stalled(scene: Scene) -> None:
         scene.step(50)
     said = scene.observed()["observed"][scene.ids[0]]
     assert said == "paused: rate limit since 12:00:03Z"
-    assert alarms(scene.store, "s") == []
+    assert alarms(scene.folder) == []
 
 
 def test_stalled_is_observed_as_often_as_it_is_so_and_said_once(scene: Scene) -> None:
     running(scene)
     run = scene.ids[0]
-    path = f"{scene.layout.log_path(run, 1)}/metrics.jsonl"
+    path = f"{scene.folder.log_path(run, 1)}/metrics.jsonl"
     pause = {"paused": {"reason": "rate_limit", "since": "2026-01-01T12:00:03Z"}}
 
     def seen(seconds: float, **beat: Any) -> str | None:
@@ -454,7 +454,7 @@ def test_stalled_is_observed_as_often_as_it_is_so_and_said_once(scene: Scene) ->
         scene.step(0.5)  # no look is due
         assert scene.observed()["observed"][run] == "stalled"
     assert seen(3.0, **pause) == "paused: rate limit since 12:00:03Z"
-    assert [alarm.rule for alarm in alarms(scene.store, "s")] == ["stalled"]
+    assert [alarm.rule for alarm in alarms(scene.folder)] == ["stalled"]
     scene.worker(run, 1, Event.FAILED, reason="error")
     scene.step(0.5)
     assert run not in scene.observed()["observed"]
@@ -476,7 +476,7 @@ def test_a_store_error_in_the_listing_is_asked_again(scene: Scene) -> None:
             raise StoreError("down")
 
     alarming = scene.scheduler._parts.alarm_monitor
-    store, alarming._store = alarming._store, Down()
+    alarming._folder = scene.folder.at(Down())
     assert scene.step(2.5).alarms == ()
-    alarming._store = store
+    alarming._folder = scene.folder
     assert len(scene.step(2.5).alarms) == 1

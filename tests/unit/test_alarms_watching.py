@@ -12,7 +12,7 @@ import pytest
 from sweeper.monitor import names, read
 from sweeper.monitor.watcher import Criteria, Seen, Watcher
 from sweeper.results.attempt_rows import Tail
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.storage.opening import open_store
 from sweeper.thresholds import resolve
@@ -26,17 +26,17 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.store = LocalStore(str(root))
-        self.layout = Layout("s")
+        self.folder = SweepFolder(self.store, "s")
         self.now = 0.0
         self.told: list[str] = []
 
     def write(self, text: str, attempt: int = 1) -> None:
-        path = f"{self.layout.log_path('r', attempt)}/metrics.jsonl"
+        path = f"{self.folder.log_path('r', attempt)}/metrics.jsonl"
         self.store.append(path, text.encode())
 
     def tail(self, attempt: int, most: int = 10**6) -> list[tuple[Any, bool]]:
         """The steps of all rows, and whether they are copies, read so many bytes at a time."""
-        tail, rows = Tail(self.store, self.layout, "r", attempt), list[tuple[Any, bool]]()
+        tail, rows = Tail(self.folder, "r", attempt), list[tuple[Any, bool]]()
         more = True
         while more:
             fresh = tail.read(most)
@@ -46,8 +46,7 @@ class Folder:
 
     def watcher(self, **given: Any) -> Watcher:
         return Watcher(
-            self.store,
-            self.layout,
+            self.folder,
             Criteria(resolve(given), lease=60.0, is_command=False, metric="loss"),
             set(),
             clock=lambda: self.now,
@@ -77,7 +76,7 @@ def test_a_line_without_end_is_passed_over(folder: Folder) -> None:
 
 def test_only_what_is_new_is_read(folder: Folder) -> None:
     folder.write(rows(0, 1))
-    tail = Tail(folder.store, folder.layout, "r", 1)
+    tail = Tail(folder.folder, "r", 1)
     assert len(tail.read(1000).rows) == 2
     assert tail.read(1000).size == 0
     folder.write(rows(2))
@@ -96,7 +95,7 @@ def test_a_file_that_is_written_anew_in_place_is_read_anew(
 ) -> None:
     """As long as before or longer: by its inode and its size it goes on."""
     folder.write(rows(0, 1, 2))
-    tail = Tail(folder.store, folder.layout, "r", 1)
+    tail = Tail(folder.folder, "r", 1)
     assert len(tail.read(1000).rows) == 3
     path = folder.store.local_path("s/runs/r.1/metrics.jsonl")
     assert path is not None
@@ -112,9 +111,10 @@ def test_a_file_that_is_written_anew_in_place_is_read_anew(
 
 
 def test_parts_and_then_the_whole_on_a_store_that_is_elsewhere() -> None:
-    store, layout = open_store(f"memory://{uuid.uuid4().hex}"), Layout("s")
-    path = f"{layout.log_path('r', 1)}/metrics.jsonl"
-    tail = Tail(store, layout, "r", 1)
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    folder = SweepFolder(store, "s")
+    path = f"{folder.log_path('r', 1)}/metrics.jsonl"
+    tail = Tail(folder, "r", 1)
 
     def steps() -> list[Any]:
         return [row["step"] for row, _ in tail.read(1000).rows]
@@ -151,7 +151,7 @@ def test_the_alarm_of_a_broken_reward_has_its_error(
 ) -> None:
     """Who reads the alarm shall not have to look for what the function raised."""
     if written is not None:
-        path = f"{folder.layout.log_path('r', 1)}/iteration_000001/reward_failures.jsonl"
+        path = f"{folder.folder.log_path('r', 1)}/iteration_000001/reward_failures.jsonl"
         folder.store.append(path, written.encode())
     folder.write(rows(0) + rows(1, **{"env/all/frac_reward_failed": 1.0}))
     found, _ = folder.watcher().look([Seen("r", 1, running=True)])
@@ -301,19 +301,19 @@ def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> Non
     from sweeper.monitor.records import Alarm, put
 
     alarm = Alarm("r", "a/b", 2, "nan", "2026-01-01T00:00:00Z", "x", 3, math.inf, None, "m", "a")
-    assert put(folder.store, folder.layout, alarm)
-    assert not put(folder.store, folder.layout, alarm)
+    assert put(folder.folder, alarm)
+    assert not put(folder.folder, alarm)
     known: dict[str, Alarm] = {}
-    assert read(folder.store, folder.layout, known) == [alarm]
+    assert read(folder.folder, known=known) == [alarm]
     os.truncate(f"{folder.store.root}/s/alarms/r.2.nan.json", 0)
-    assert read(folder.store, folder.layout, known) == [alarm]
-    assert read(folder.store, folder.layout) == []  # damaged, and passed over
+    assert read(folder.folder, known=known) == [alarm]
+    assert read(folder.folder) == []  # damaged, and passed over
     orders = alarm._replace(rule="kl", advice="\x1b[2Jlower it")
-    assert put(folder.store, folder.layout, orders)
-    assert [one.advice for one in read(folder.store, folder.layout)] == ["lower it"]
+    assert put(folder.folder, orders)
+    assert [one.advice for one in read(folder.folder)] == ["lower it"]
     folder.store.remove(["s/alarms/r.2.kl.json"])
     folder.store.append("s/alarms/stray.json", b"{}")
-    assert names(folder.store, folder.layout) == [("r", 2, "nan")]
+    assert names(folder.folder) == [("r", 2, "nan")]
 
 
 def test_what_is_left_of_a_machine(tmp_path: Path) -> None:

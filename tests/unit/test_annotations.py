@@ -18,6 +18,7 @@ from sweeper.cli import main
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
 from sweeper.model.mark import Kind
 from sweeper.results.registry import Registry
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.storage.lock import holding_sweep
 from sweeper.storage.marks import put_mark, read_marks
@@ -93,7 +94,7 @@ def test_the_report_tells_notes_and_escapes_them(sweep: Any) -> None:
 )
 def test_what_cannot_be_noted_is_refused_and_nothing_is_written(words: list[str]) -> None:
     assert main(["note", *words]) == 2
-    assert read_marks(LocalStore(os.environ["SWEEPER_ROOT"]), "s") == []
+    assert read_marks(SweepFolder(LocalStore(os.environ["SWEEPER_ROOT"]), "s")) == []
 
 
 @pytest.mark.usefixtures("sweep")
@@ -130,12 +131,14 @@ def test_an_editor_that_fails_leaves_no_note(
     for code in ("1", "0"):
         monkeypatch.setenv("CODE", code)
         main(["note", "s", "--edit"])
-    assert [mark.text for mark in read_marks(LocalStore(str(sweep.root)), "s")] == ["as I see it"]
+    assert [mark.text for mark in read_marks(SweepFolder(LocalStore(str(sweep.root)), "s"))] == [
+        "as I see it"
+    ]
 
 
 def test_a_damaged_mark_hides_no_other(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
     store = LocalStore(str(sweep.root))
-    put_mark(store, "s", Kind.TAG, None, "good")
+    put_mark(SweepFolder(store, "s"), Kind.TAG, None, "good")
     store.replace("s/notes/0000000000000000001-00000000.tag.json", b"{")
     store.replace(
         "s/notes/0000000000000000002-00000000.tag.json", b'{"kind": "tag", "text": "a b"}'
@@ -180,7 +183,7 @@ def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any, written: 
         annotations.rename("s", "../s")
     with pytest.raises(EnvironmentFailure, match="1 run of 'other' at work"):
         annotations.rename("other", "t")
-    with holding_sweep(store, "s"), pytest.raises(AnotherLauncher):
+    with holding_sweep(SweepFolder(store, "s")), pytest.raises(AnotherLauncher):
         annotations.rename("s", "t")
     annotations.rename("s", "t")
     registry = Registry(str(sweep.root))

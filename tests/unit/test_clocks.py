@@ -82,11 +82,11 @@ def test_a_worker_whose_clock_is_set_is_not_paused_for_a_year(make_scene: Any) -
         scene.beat(run, paused={**pause, "for_s": seconds}, time="2027-01-01T12:00:00Z")
         scene.step(20)
         scene.step(20)
-    assert read_alarms(scene.store, scene.layout) == []
+    assert read_alarms(scene.folder) == []
     scene.beat(run, paused={**pause, "for_s": 3601.0}, time="2026-01-01T11:00:00Z")
     scene.step(20)
     scene.step(20)
-    assert [alarm.rule for alarm in read_alarms(scene.store, scene.layout)] == ["paused"]
+    assert [alarm.rule for alarm in read_alarms(scene.folder)] == ["paused"]
 
 
 def test_how_long_a_pause_lasts_is_the_workers_own_clocks(tmp_path: Path) -> None:
@@ -137,7 +137,10 @@ def test_status_tells_how_long_a_run_was_at_work(
     scene.worker(first, 1, Event.SUBMITTED)
     scene.worker(first, 1, Event.CLAIMED, time=began, started=began)
     scene.beat(first, up_s=75.0)
-    sweep, asked = Sweep(scene.store, "s", None), Namespace(json=False, state=None, where=None)
+    sweep, asked = (
+        Sweep(scene.folder, None),
+        Namespace(json=False, state=None, where=None),
+    )
     print_status(sweep, read_status(sweep), asked)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("x=0"))
     assert line.split()[:2] == ["x=0", "running"] and "1m15s" in line.replace(" ", "")

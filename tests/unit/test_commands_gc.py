@@ -23,6 +23,7 @@ from sweeper.launcher.remote_recovery import launcher_log
 from sweeper.paths import built, home, sources
 from sweeper.scheduler import environment
 from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.storage.lock import holding_sweep
 from sweeper.storage.opening import open_store
@@ -122,13 +123,13 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
 
 def test_what_launchers_left_goes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     kept = {name: Path(environment.write(f"{store.root}/{name}", {})) for name in ("gone", "s")}
-    quiet = Path(launcher_log(store, "s"))
+    quiet = Path(launcher_log(SweepFolder(store, "s")))
     logs = quiet.parent
     for path in (logs / "old.log", logs / "young.log", quiet):
         path.touch()
     for path in (*kept.values(), logs / "old.log", quiet):
         os.utime(path, (1, 1))
-    with holding_sweep(store, "s"):
+    with holding_sweep(SweepFolder(store, "s")):
         told = ask(capsys, "gc", "--delete")
     assert str(logs / "old.log") in {item["path"] for item in told["items"]}
     gone = {"path": str(kept["gone"]), "folder": f"{store.root}/gone"}

@@ -20,6 +20,7 @@ from sweeper.results.registry import Registry
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.tables.sources import Files
 from sweeper.sanitize import sanitize
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.terminal import in_colour, print_table
 
@@ -28,21 +29,21 @@ class Printing:
     """A run of a sweep that was written straight into a store, and what it prints."""
 
     def __init__(self, scene: Any) -> None:
-        self.scene, self.store, self.layout = scene, scene.store, scene.layout
+        self.scene, self.folder = scene, scene.folder
         self.id = scene.ids[0]
 
     @property
     def run(self) -> SweepRun:
-        found = Registry(self.store.root, cache=False).handles("s")[0]
+        found = Registry(self.folder.store.root, cache=False).handles("s")[0]
         assert isinstance(found, SweepRun)
         return found
 
     def log(self, text: str | bytes, attempt: int = 1) -> None:
         data = text.encode() if isinstance(text, str) else text
-        self.store.append(self.layout.log(self.id, attempt), data)
+        self.folder.store.append(self.folder.log(self.id, attempt), data)
 
     def files(self) -> Files:
-        return Files(self.store, files_of(self.run)[1])
+        return Files(self.folder.store, files_of(self.run)[1])
 
     def tail(self) -> Tail:
         return Tail(self.run, self.files())
@@ -105,20 +106,20 @@ def test_a_log_that_was_cut_is_read_again(printing: Printing) -> None:
     printing.log("a long first line\n")
     tail = printing.tail()
     assert printing.take(tail) == ["a long first line"]
-    os.truncate(printing.store.local_path(printing.layout.log(printing.id, 1)) or "", 0)
+    os.truncate(printing.folder.store.local_path(printing.folder.log(printing.id, 1)) or "", 0)
     printing.log("new\n")
     assert printing.take(tail) == ["new"]
 
 
 def test_parts_and_then_the_whole(printing: Printing) -> None:
     """As a run's log looks in a store that is elsewhere."""
-    log = printing.layout.log(printing.id, 1)
-    printing.store.replace(f"{log}.parts/0", b"a\nb")
+    log = printing.folder.log(printing.id, 1)
+    printing.folder.store.replace(f"{log}.parts/0", b"a\nb")
     tail = printing.tail()
     assert printing.take(tail) == ["a"]
-    printing.store.replace(f"{log}.parts/3", b"b\n")
+    printing.folder.store.replace(f"{log}.parts/3", b"b\n")
     assert printing.take(tail) == ["bb"]
-    printing.store.replace(log, b"a\nbb\nc\n")
+    printing.folder.store.replace(log, b"a\nbb\nc\n")
     assert printing.take(tail) == ["c"]
 
 
@@ -184,7 +185,7 @@ def test_colours_only_where_they_are_welcome(monkeypatch: pytest.MonkeyPatch) ->
 
 def asked(printing: Printing, *runs: str, **more: Any) -> Namespace:
     given: dict[str, Any] = {"runs": runs, "state": None, "where": None, "grep": None}
-    given |= {"lines": None, "json": False, "follow": False, "root": printing.store.root}
+    given |= {"lines": None, "json": False, "follow": False, "root": printing.folder.store.root}
     return Namespace(**given | more)
 
 
@@ -196,7 +197,7 @@ def test_a_sweep_that_is_removed_is_not_followed(
     selectors: tuple[str, ...],
 ) -> None:
     """Nor one instead whose name begins like its own."""
-    root = Path(printing.store.root)
+    root = Path(printing.folder.store.root)
     printing.log("mine\n")
     shutil.copytree(root / "s", root / "s2")
     if "other" in selectors:
@@ -210,7 +211,8 @@ def test_a_sweep_that_is_removed_is_not_followed(
             removed.append(name)
             shutil.rmtree(root / name)
         if now[0] == 4.0 and "other" in selectors:
-            printing.store.append(f"other/{printing.layout.log(printing.id, 1)[2:]}", b"more\n")
+            other = SweepFolder(printing.folder.store, "other")
+            other.store.append(other.log(printing.id, 1), b"more\n")
         assert now[0] < 20.0
 
     monkeypatch.setattr("sweeper.commands.logs.time.sleep", sleep)

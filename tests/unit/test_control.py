@@ -17,18 +17,18 @@ from sweeper.results.selectors import pick
 from sweeper.results.sweeps import Sweep
 from sweeper.storage import lease, lock
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import token
+from sweeper.storage.folder import token
 from sweeper.storage.requests import request_cancel, request_retry
 
 Scene = Any
 
 
 def _cancel(scene: Scene, run: str, retries: int = 0) -> Any:
-    return request_cancel(scene.store, "s", run, scene.events(run), retries)
+    return request_cancel(scene.folder, run, scene.events(run), retries)
 
 
 def _retry(scene: Scene, run: str) -> Any:
-    return request_retry(scene.store, "s", run, scene.events(run))
+    return request_retry(scene.folder, run, scene.events(run))
 
 
 def _pairs(text: str) -> set[tuple[int, Event]]:
@@ -213,12 +213,10 @@ def test_what_has_ended_is_not_cancelled(make_scene: Any) -> None:
 
 def test_cancelling_before_anything_ran_needs_no_backend(make_scene: Any) -> None:
     scene = make_scene(3)
-    done = cancel_runs(scene.store, "s", scene.ids)
+    done = cancel_runs(scene.folder, scene.ids)
     assert [request.why for request in done] == ["cancelled"] * 3
     assert scene.states() == [State.CANCELLED] * 3
-    assert [request.why for request in cancel_runs(scene.store, "s", scene.ids)] == [
-        "cancelled"
-    ] * 3
+    assert [request.why for request in cancel_runs(scene.folder, scene.ids)] == ["cancelled"] * 3
 
 
 def test_cancelling_some_leaves_the_environment_to_the_others(
@@ -229,14 +227,14 @@ def test_cancelling_some_leaves_the_environment_to_the_others(
     first, second = scene.ids
     kept = tmp_path / "environment.json"
     kept.write_text(json.dumps({"SWEEPER_FOLDER": f"{scene.store.root}/s"}))
-    scene.store.replace(scene.layout.service, encode({"schema": 1, "env_file": str(kept)}))
+    scene.store.replace(scene.folder.service, encode({"schema": 1, "env_file": str(kept)}))
     monkeypatch.setattr(backends, "open_backend", lambda *_: scene.backend)
     monkeypatch.setattr(control, "_POLL_SECONDS", 0.0)
     scene.step()
     scene.backend.end(token(first, 1))
-    assert [r.why for r in cancel_runs(scene.store, "s", [first])] == ["cancelled"]
+    assert [r.why for r in cancel_runs(scene.folder, [first])] == ["cancelled"]
     assert kept.exists()
-    cancel_runs(scene.store, "s", [second])
+    cancel_runs(scene.folder, [second])
     assert not kept.exists()
 
 
@@ -262,9 +260,9 @@ def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(
     for at_work in (True, False):
         beats[:] = [at_work]
         began = now[0]
-        assert control._taken_up(scene.store, "s") is at_work
+        assert control._taken_up(scene.folder) is at_work
         assert (now[0] - began < lease.LEASE_SECONDS / 2) is at_work
-    assert control._taken_up(scene.store, "s") is False
+    assert control._taken_up(scene.folder) is False
 
 
 def test_a_launcher_that_starts_nothing_takes_no_retry_up(
@@ -277,14 +275,14 @@ def test_a_launcher_that_starts_nothing_takes_no_retry_up(
     monkeypatch.setattr(lock, "is_held", lambda *_: now[0] < until[0])
     monkeypatch.setattr(lock, "is_alive", lambda *_: True)
     scene.new_scheduler(starting=False).step()
-    assert not control._taken_up(scene.store, "s", said.append)
+    assert not control._taken_up(scene.folder, said.append)
     assert now[0] == 60.0 and len(said) == 1 and "cancel" in said[0]
     until[0] = 200.0
     scene.new_scheduler().step()
-    assert control._taken_up(scene.store, "s") and now[0] < 70.0
-    scene.store.replace(scene.layout.observations, encode(scene.observed() | {"held": "alike"}))
+    assert control._taken_up(scene.folder) and now[0] < 70.0
+    scene.store.replace(scene.folder.observations, encode(scene.observed() | {"held": "alike"}))
     with pytest.raises(EnvironmentFailure, match="starts nothing \\(alike\\)"):
-        control._taken_up(scene.store, "s")
+        control._taken_up(scene.folder)
     assert now[0] < 90.0
 
 
@@ -298,9 +296,9 @@ def _recorded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> tuple[Sweep, lis
     )
     monkeypatch.setattr(launching, "resume", lambda *_, **given: launches.append(given["known"]))
     monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
-    plan = read_json(scene.store, scene.layout.plan)
-    scene.store.replace(scene.layout.plan, encode(sealed(plan)))
-    return Sweep(scene.store, "s"), launches
+    plan = read_json(scene.store, scene.folder.plan)
+    scene.store.replace(scene.folder.plan, encode(sealed(plan)))
+    return Sweep(scene.folder), launches
 
 
 def test_a_retry_that_a_backend_will_not_have_is_not_on_record(
@@ -354,7 +352,7 @@ def test_a_retry_that_a_launcher_takes_up_starts_none(
     scene.finish(scene.ids[0], event=Event.FAILED)
     sweep, launches = _recorded(scene, monkeypatch)
     monkeypatch.setattr(control, "_TAKE_OVER_SECONDS", 0.0)
-    with lock.holding_sweep(scene.store, "s"):
+    with lock.holding_sweep(scene.folder):
         assert control.retry_runs(sweep, scene.ids)[0].asked
     assert launches == []
     assert retry_asked(scene.events(scene.ids[0]))
@@ -394,7 +392,7 @@ def test_who_waits_is_told_how_it_ended(make_scene: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(control.time, "sleep", work)
     found = sweeper.wait("s", root=scene.store.root)
     assert (found.at_work, found.finished, found.exit_code, len(ends)) == (False, False, 4, 2)
-    with lock.holding_sweep(scene.store, "s"):
+    with lock.holding_sweep(scene.folder):
         while ends:
             work(0)
         held = sweeper.status("s", root=scene.store.root)
@@ -407,7 +405,7 @@ def test_who_waits_is_told_how_it_ended(make_scene: Any, monkeypatch: pytest.Mon
 def test_which_runs_are_meant(make_scene: Any) -> None:
     scene = make_scene(12)
     scene.step()
-    runs = Sweep(scene.store, "s").runs
+    runs = Sweep(scene.folder).runs
 
     def names(*given: Any) -> list[str]:
         return [run.name for run in pick(runs, *given)]

@@ -32,10 +32,10 @@ class Engine:
         self.scene, self.home = scene, home
         self.info: EngineInfo | None = EngineInfo(FIRST, 1, "t1", "0", str(home))
         self.env_file = environment.write("/s", {"TINKER_BASE_URL": FIRST, "MINE": "1"})
-        plan = read_json(scene.store, scene.layout.plan) | {"service": "local"}
-        scene.store.replace(scene.layout.plan, encode(plan))
+        plan = read_json(scene.store, scene.folder.plan) | {"service": "local"}
+        scene.store.replace(scene.folder.plan, encode(plan))
         service = {"schema": 1, "env_file": self.env_file, "engine": FIRST, "home": str(home)}
-        scene.store.replace(scene.layout.service, encode(service))
+        scene.store.replace(scene.folder.service, encode(service))
         scene.scheduler = scene.new_scheduler()
 
     def find(self, home: str | None = None, timeout: float = 5.0) -> EngineInfo | None:
@@ -49,7 +49,7 @@ class Engine:
         return json.loads(Path(self.env_file).read_text())
 
     def job(self, run: str, attempt: int) -> Any:
-        return read_json(self.scene.store, self.scene.layout.job(run, attempt))["engine"]
+        return read_json(self.scene.store, self.scene.folder.job(run, attempt))["engine"]
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_nothing_is_started_while_no_engine_answers(make_engine: Any) -> None:
     assert scene.observed()["unreachable"] is None
     assert engine.told() == engine.told() | {"TINKER_BASE_URL": SECOND, "MINE": "1"}
     assert engine.job(scene.ids[0], 1) == {"url": SECOND, "started": "t2"}
-    assert read_json(scene.store, scene.layout.service)["engine"] == SECOND
+    assert read_json(scene.store, scene.folder.service)["engine"] == SECOND
 
 
 @pytest.mark.parametrize("record", [None, b'{"env_file": 7}'])
@@ -91,19 +91,19 @@ def test_an_address_that_cannot_be_recorded_is_waited_with(
 ) -> None:
     """The record of the launch is gone, or damaged: the launcher says so, and starts nothing."""
     scene, engine = make_engine(1)
-    kept = scene.store.read(scene.layout.service)
+    kept = scene.store.read(scene.folder.service)
     if record is None:
-        scene.store.remove([scene.layout.service])
+        scene.store.remove([scene.folder.service])
     else:
-        scene.store.replace(scene.layout.service, record)
+        scene.store.replace(scene.folder.service, record)
     engine.back(SECOND)
     assert not scene.step().finished
     assert "service.json" in scene.observed()["unreachable"]
     assert scene.backend.submitted == []
-    scene.store.replace(scene.layout.service, kept)
+    scene.store.replace(scene.folder.service, kept)
     scene.step()
     assert len(scene.backend.submitted) == 1
-    assert read_json(scene.store, scene.layout.service)["engine"] == SECOND
+    assert read_json(scene.store, scene.folder.service)["engine"] == SECOND
 
 
 def test_what_the_engine_took_with_it_costs_no_retry(make_engine: Any) -> None:

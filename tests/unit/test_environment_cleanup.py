@@ -11,7 +11,7 @@ from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.model.states import Event
 from sweeper.scheduler import environment
 from sweeper.storage import lease
-from sweeper.storage.layout import token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.testing import FakeClock
 
 
@@ -35,7 +35,11 @@ class Left:
                 happens.pop(0)()
 
         remove_unneeded_environment(
-            self.scene.store, "s", [self.scene.backend], self.mark, clock=self.clock, sleep=sleep
+            SweepFolder(self.scene.store, "s"),
+            [self.scene.backend],
+            self.mark,
+            clock=self.clock,
+            sleep=sleep,
         )
         return self.clock.now
 

@@ -16,11 +16,11 @@ from sweeper.scheduler.attempt_usage import AttemptUsage, SweepUsageWatch
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.status_publisher import Publisher
+from sweeper.storage.documents import encode
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.layout import Layout
 from sweeper.storage.local import LocalStore
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_observations
 from sweeper.tui.poller import Poller
 
 
@@ -37,9 +37,8 @@ def sweep(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     made.run({"lr": 0.2, "size": 1}, state="failed", usage=_used(400))
     made.run({"lr": 0.2, "size": 1}, attempt=2, usage=_used(1000))
     at_work = made.run({"lr": 0.3, "size": 1}, state="running")
-    beat = tmp_path / "root" / Layout("study").heartbeat(at_work, 1)
-    beat.parent.mkdir(parents=True, exist_ok=True)
-    beat.write_text(json.dumps({"schema": 1, "usage": _used(600)}))
+    folder = SweepFolder(LocalStore(str(made.root)), "study")
+    folder.store.replace(folder.heartbeat(at_work, 1), encode({"schema": 1, "usage": _used(600)}))
     made.run({"lr": 0.4, "size": 1}, state="planned")
     made.run({"lr": 0.4, "size": 2}, state="planned")
     made.save()
@@ -54,15 +53,14 @@ def _used(tokens: int) -> dict[str, Any]:
 def root(sweep: Any, tmp_path: Path) -> str:
     """As its launcher has published it."""
     del sweep
-    store = LocalStore(str(tmp_path / "root"))
-    backend = open_backend("local", "study", str(tmp_path / "root/study"), {})
-    context = Context(store, "study", backend)
-    run_table = RunTable(store, "study", context.plan)
+    folder = SweepFolder(LocalStore(str(tmp_path / "root")), "study")
+    context = Context(folder, open_backend("local", "study", folder.address, {}))
+    run_table = RunTable(folder, context.plan)
     run_table.read()
-    attempts = AttemptUsage(context, run_table, Heartbeats(store, Layout("study"), context.clock))
+    attempts = AttemptUsage(context, run_table, Heartbeats(folder, context.clock))
     found = SweepUsageWatch(context, run_table, attempts).look(context.plan)
     Publisher(context, starting=True).publish(Observations(usage=found))
-    return store.root
+    return folder.store.root
 
 
 def test_status(root: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,13 +76,13 @@ def test_status(root: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_watch(root: str) -> None:
-    poller = Poller(open_store(root), "study")
+    poller = Poller(SweepFolder(open_store(root), "study"))
     assert poller.look().costs == "3.00 dollars, 1.40 and more to come"
 
 
 def test_what_the_runs_say_themselves_is_the_same(root: str) -> None:
     """Which is what a report goes by."""
-    told = read_observations(open_store(root), "study").usage
+    told = SweepFolder(open_store(root), "study").read_observations().usage
     assert told is not None
     for _ in range(2):  # the second time from what is remembered
         assert forecast_of(Registry(root).sweep("study")) == told._replace(time=None)

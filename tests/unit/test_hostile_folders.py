@@ -14,6 +14,7 @@ from sweeper.cli import main
 from sweeper.errors import StoreError, UsageError
 from sweeper.model.states import Event
 from sweeper.scheduler import environment
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.storage.lock import holding_sweep
 from sweeper.storage.requests import request_cancel
@@ -115,10 +116,13 @@ def test_no_lock_request_or_launcher_goes_through_a_link(root: Path) -> None:
     store.replace("s/sweep.json", b"{}")
     for name in ("launcher", "state"):
         (root / "s" / name).symlink_to(outside)
-    with pytest.raises(StoreError, match="launcher: is a symbolic link"), holding_sweep(store, "s"):
+    with (
+        pytest.raises(StoreError, match="launcher: is a symbolic link"),
+        holding_sweep(SweepFolder(store, "s")),
+    ):
         pass
     with pytest.raises(StoreError, match="state: is a symbolic link"):
-        request_cancel(store, "s", "a", {(1, Event.CLAIMED)}, 0)
+        request_cancel(SweepFolder(store, "s"), "a", {(1, Event.CLAIMED)}, 0)
     assert os.listdir(outside) == ["keep"]
 
 
@@ -194,9 +198,9 @@ def test_what_lies_beside_an_intent_is_not_what_is_executed(
     """So an earlier launcher was about to submit this. What was agreed to is the plan."""
     run = scene.ids[0]
     scene.step()
-    path = scene.layout.job(run, 1)
+    path = scene.folder.job(run, 1)
     right = scene.store.read(path)
-    scene.store.remove([scene.layout.event(run, 1, Event.SUBMITTED)])
+    scene.store.remove([scene.folder.event(run, 1, Event.SUBMITTED)])
     scene.backend.lose(scene.backend.submitted[0])
     scene.store.replace(path, json.dumps(other(json.loads(right))).encode())
     scene.scheduler = scene.new_scheduler()
@@ -215,9 +219,9 @@ def test_what_says_the_same_stays_the_same_file(scene: Any) -> None:
     """A worker that lives is known by its lock on it."""
     run = scene.ids[0]
     scene.step()
-    path = scene.store.local_path(scene.layout.job(run, 1))
+    path = scene.store.local_path(scene.folder.job(run, 1))
     before = _written(path)
-    scene.store.remove([scene.layout.event(run, 1, Event.SUBMITTED)])
+    scene.store.remove([scene.folder.event(run, 1, Event.SUBMITTED)])
     scene.backend.lose(scene.backend.submitted[0])
     scene.scheduler = scene.new_scheduler()
     scene.step()

@@ -17,7 +17,7 @@ from sweeper.model.states import Event
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by
 from sweeper.storage.documents import encode, strict
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.terminal import display_width
 
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 def happen(store: LocalStore, planned: Plan, run: int, *events: tuple[int, Event]) -> None:
     for attempt, event in events:
-        path = Layout(planned.name).event(planned.runs[run].id, attempt, event)
+        path = SweepFolder(store, planned.name).event(planned.runs[run].id, attempt, event)
         store.create(path, encode({"schema": 1, "reason": "error"}))
 
 
@@ -92,7 +92,7 @@ def test_what_is_there_already(store: LocalStore) -> None:
 
 def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
     old = plan(GRID | {"grid": {"lr": [0.1]}})
-    store.replace(Layout("toys").plan, encode(old.document() | {"created": "x"}))
+    store.replace(SweepFolder(store, "toys").plan, encode(old.document() | {"created": "x"}))
     planned = plan(GRID)
     found = launch_preview.survey(planned, store)
     assert [preview.run.name for preview in found.previews] == [
@@ -231,7 +231,7 @@ def test_warnings_are_on_standard_error(capsys: pytest.CaptureFixture[str], tmp_
 
 def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
     old = plan(GRID)
-    store.replace(Layout("toys").plan, encode(old.document() | {"created": "x"}))
+    store.replace(SweepFolder(store, "toys").plan, encode(old.document() | {"created": "x"}))
     planned = plan(GRID | {"base": {"fixed": "x", "rank": 8}})
     takes = {"rank": {"type": "int", "default": 8}}
     planned = planned._replace(recipe=planned.recipe._replace(takes=takes), warnings=("first",))
@@ -242,7 +242,7 @@ def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
     )
     assert found.plan.warnings == ("first", warning)
     assert launch_preview.document(found, store)["warnings"] == ["first", warning]
-    store.replace(Layout("toys").plan, encode(planned.document() | {"created": "x"}))
+    store.replace(SweepFolder(store, "toys").plan, encode(planned.document() | {"created": "x"}))
     assert launch_preview.survey(planned, store).plan.warnings == ("first",)
 
 

@@ -16,10 +16,9 @@ from sweeper.scheduler.loop import POLL_SECONDS, REMOTE_POLL_SECONDS, Scheduler
 from sweeper.scheduler.lost_workers import SETTLE_SECONDS
 from sweeper.scheduler.progress import Summary
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.local import LocalStore
 from sweeper.storage.requests import request_cancel
-from sweeper.storage.sweeps import read_events
 from sweeper.worker.main import BEAT_SECONDS
 
 LEASE = 60.0
@@ -46,9 +45,9 @@ def test_the_job_is_on_record_before_it_is_submitted(scene: Scene) -> None:
     scene.backend.reachable = False
     scene.step()
     run = scene.ids[0]
-    job = read_json(scene.store, scene.layout.job(run, 1))
+    job = read_json(scene.store, scene.folder.job(run, 1))
     assert (job["run"], job["attempt"], job["config"]) == (run, 1, {"x": 0})
-    assert read_events(scene.store, "s")[run] == {(1, Event.INTENT)}
+    assert scene.folder.read_events()[run] == {(1, Event.INTENT)}
     assert scene.states() == [State.PLANNED] * 3
 
 
@@ -60,7 +59,7 @@ def test_what_is_to_be_done_is_written_before_the_intent(
     def create_after_the_job(path: str, data: bytes) -> None:
         if path.endswith("1.intent.json"):
             run = path.split("/")[-2]
-            assert scene.store.exists(scene.layout.job(run, 1))
+            assert scene.store.exists(scene.folder.job(run, 1))
         create(path, data)
 
     monkeypatch.setattr(scene.store, "create", create_after_the_job)
@@ -93,7 +92,9 @@ def test_a_store_that_fails_for_a_while_ends_no_launcher(make_scene: Any) -> Non
             scene.finish(scene.ids[0], attempt, next(ends))
 
     store, clock = FlakyStore(scene.store.root), scene.clock
-    launcher = Scheduler(Context(store, "s", scene.backend, clock, clock.sleep), notify=hear)
+    launcher = Scheduler(
+        Context(SweepFolder(store, "s"), scene.backend, clock, clock.sleep), notify=hear
+    )
     assert launcher.run().finished
     assert scene.states() == [State.SUCCEEDED]
     assert any(sentence and "no space left" in sentence for sentence in told)
@@ -191,7 +192,7 @@ def test_a_worker_that_died_without_a_word(scene: Scene) -> None:
     assert scene.states()[0] is State.RUNNING
     scene.step(2)
     assert scene.states()[0] is State.FAILED
-    body = read_json(scene.store, scene.layout.event(run, 1, Event.FAILED))
+    body = read_json(scene.store, scene.folder.event(run, 1, Event.FAILED))
     assert (body["code"], body["reason"]) == (137, "killed")
 
 
@@ -201,7 +202,7 @@ def test_a_job_that_ended_before_its_worker_began(scene: Scene) -> None:
     scene.backend.end(token(run, 1), 3)
     scene.step()
     scene.step(SETTLE_SECONDS + 1)
-    body = read_json(scene.store, scene.layout.event(run, 1, Event.FAILED))
+    body = read_json(scene.store, scene.folder.event(run, 1, Event.FAILED))
     assert (body["code"], body["reason"]) == (3, "start")
     assert "before its worker began" in body["detail"]
 
@@ -221,7 +222,7 @@ def test_what_a_worker_wrote_while_the_backend_was_asked_counts(
 
     monkeypatch.setattr(scene.backend, "poll", poll_late)
     scene.step(10 * SETTLE_SECONDS)
-    assert Event.FAILED not in {event for _, event in read_events(scene.store, "s")[run]}
+    assert Event.FAILED not in {event for _, event in scene.folder.read_events()[run]}
     assert scene.states()[0] is State.SUCCEEDED
 
 
@@ -247,7 +248,7 @@ def test_lost_takes_an_expired_lease_and_an_absent_job(scene: Scene) -> None:
     assert scene.states()[0] is State.RUNNING
     scene.step(2)
     assert scene.backend.submitted[-1] == token(run, 2)
-    assert (1, Event.LOST) in read_events(scene.store, "s")[run]
+    assert (1, Event.LOST) in scene.folder.read_events()[run]
 
 
 def test_who_starts_nothing_calls_nothing_lost(scene: Scene) -> None:
@@ -272,7 +273,7 @@ def test_a_silent_worker_whose_job_runs_is_stale_and_not_lost(scene: Scene) -> N
     assert scene.states()[0] is State.RUNNING
     scene.beat(run)
     scene.step()
-    assert run not in read_json(scene.store, scene.layout.observations)["observed"]
+    assert run not in read_json(scene.store, scene.folder.observations)["observed"]
 
 
 def test_where_a_silent_worker_is_and_what_its_machine_is_on_record_for(scene: Scene) -> None:
@@ -289,7 +290,7 @@ def test_where_a_silent_worker_is_and_what_its_machine_is_on_record_for(scene: S
     assert scene.observed()["observed"][run] == "stopping: evicted"
     scene.backend.jobs[token(run, 1)] = JobStatus(JobState.ENDED, None, "gone", True, "n7")
     scene.step(SETTLE_SECONDS + 1)
-    assert read_json(scene.store, scene.layout.event(run, 1, Event.PREEMPTED))["host"] == "n7"
+    assert read_json(scene.store, scene.folder.event(run, 1, Event.PREEMPTED))["host"] == "n7"
 
 
 def test_what_waits_is_never_stale_and_is_withdrawn_when_that_can_be(scene: Scene) -> None:
@@ -300,7 +301,7 @@ def test_what_waits_is_never_stale_and_is_withdrawn_when_that_can_be(scene: Scen
     scene.step(10 * LEASE)
     assert scene.observed()["observed"][run] == "queued since 12:01:03Z: Priority"
     scene.backend.not_yet = {job}
-    request_cancel(scene.store, "s", run, scene.events(run), 0)
+    request_cancel(scene.folder, run, scene.events(run), 0)
     scene.step()
     for _ in range(3):
         scene.step(10 * LEASE)
@@ -408,9 +409,9 @@ def test_the_worker_that_came_back_wins_over_lost(scene: Scene) -> None:
 
 
 def test_retired_runs_are_not_started(scene: Scene) -> None:
-    plan = read_json(scene.store, scene.layout.plan)
+    plan = read_json(scene.store, scene.folder.plan)
     plan["runs"][1]["retired"] = True
-    scene.store.replace(scene.layout.plan, encode(plan))
+    scene.store.replace(scene.folder.plan, encode(plan))
     scene.scheduler = scene.new_scheduler()
     scene.step()
     assert scene.backend.submitted == [token(scene.ids[0], 1), token(scene.ids[2], 1)]
@@ -424,11 +425,12 @@ def test_run_tells_every_change_once_and_ends(make_scene: Any) -> None:
         told.append(summary)
         for job in list(scene.backend.jobs):
             run, _, attempt = job.rpartition("-a")
-            if not scene.store.exists(scene.layout.event(run, int(attempt), Event.SUCCEEDED)):
+            if not scene.store.exists(scene.folder.event(run, int(attempt), Event.SUCCEEDED)):
                 scene.finish(run, int(attempt))
 
     launcher = Scheduler(
-        Context(scene.store, "s", scene.backend, scene.clock, scene.clock.sleep), notify=hear
+        Context(scene.folder, scene.backend, scene.clock, scene.clock.sleep),
+        notify=hear,
     )
     assert launcher.run().counts == {State.SUCCEEDED: 2}
     assert [summary.counts[State.SUCCEEDED] for summary in told] == [0, 2]

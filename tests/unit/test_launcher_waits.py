@@ -13,8 +13,7 @@ from sweeper.scheduler import progress
 from sweeper.scheduler.circuit_breaker import CircuitBreaker, Failure, normalised
 from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
 from sweeper.storage.documents import encode
-from sweeper.storage.layout import token
-from sweeper.storage.sweeps import read_events, read_states
+from sweeper.storage.folder import token
 
 Scene = Any
 
@@ -130,7 +129,7 @@ def test_heartbeats_of_any_shape_are_heartbeats(make_scene: Any, body: dict[str,
     scene.worker(scene.ids[0], 1, Event.CLAIMED)
     scene.beat(scene.ids[0], **body)
     assert scene.step().unreachable is None
-    scene.store.replace(scene.layout.heartbeat(scene.ids[0], 1), b"\0\0")
+    scene.store.replace(scene.folder.heartbeat(scene.ids[0], 1), b"\0\0")
     assert scene.step().unreachable is None
 
 
@@ -237,7 +236,7 @@ def test_retries_do_not_weaken_the_hold(make_scene: Any, retries: int) -> None:
     again, no others are begun."""
     scene = make_scene(40, max_parallel=4, retries=retries)
     while not (summary := scene.step(1)).finished:
-        for run, state in read_states(scene.store, "s").items():
+        for run, state in scene.folder.read_states().items():
             if state.state in OPEN:
                 _fail(scene, run, "KeyError: 'reward' in step 17", state.attempt)
     assert summary.held is not None
@@ -470,9 +469,9 @@ def _ask(scene: Scene, rng: random.Random) -> None:
     if rng.random() < 0.15:
         run = rng.choice(scene.ids)
         if rng.random() < 0.5:
-            request_cancel(scene.store, "s", run, scene.events(run), 2)
+            request_cancel(scene.folder, run, scene.events(run), 2)
         else:
-            request_retry(scene.store, "s", run, scene.events(run))
+            request_retry(scene.folder, run, scene.events(run))
 
 
 def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene: Any) -> None:
@@ -482,7 +481,7 @@ def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene: Any) -> No
     scene.step()
     plan = scene.scheduler._context.plan
     plan = plan._replace(launch=plan.launch._replace(max_parallel=1))
-    scene.store.replace(scene.layout.plan, encode(plan.document()))
+    scene.store.replace(scene.folder.plan, encode(plan.document()))
     scene.backend.reachable = True
     scene.scheduler = scene.new_scheduler()
     for run in scene.ids:
@@ -508,6 +507,6 @@ def test_a_step_lists_the_events_once(make_scene: Any, monkeypatch: pytest.Monke
     assert folded == []  # nothing was new
     scene.finish(scene.ids[0])
     scene.step()
-    states = [fold(events).state for events in read_events(scene.store, "s").values()]
+    states = [fold(events).state for events in scene.folder.read_events().values()]
     assert sum(state in OPEN for state in states) == 20
     assert len(folded) < 10

@@ -24,9 +24,8 @@ from sweeper.model.states import Event, State
 from sweeper.scheduler import environment
 from sweeper.scheduler.progress import Summary, exit_code, line
 from sweeper.storage import lock
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_plan
 from sweeper.terminal import duration, number, print_table
 
 
@@ -140,7 +139,7 @@ def test_environments_that_nobody_needs_are_found(
             store.create(f"{name}/state/a/{attempt}.preempted.json", b"{}")
         plan = {"name": name, "launch": {"backend": backend}, "recipe": {}, "runs": []}
         store.create(f"{name}/sweep.json", json.dumps(plan).encode())
-    with lock.holding_sweep(store, "held"):
+    with lock.holding_sweep(SweepFolder(store, "held")):
         for path in environment.unused_files(but=folders["mine"]):
             environment.forget(path)
     left = {name for name, path in paths.items() if path.exists()}
@@ -173,7 +172,7 @@ def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
         store.create(f"s{n}/sweep.json", b"{}")
     more = r"there is s0, s1, s2, s3, s4 and 3 more \(`sweeper status --root .*`\)$"
     with pytest.raises(NotFound, match=more):
-        read_plan(store, "other")
+        SweepFolder(store, "other").read_plan()
 
 
 def test_an_outage_after_all_is_over_fails_no_launch(
@@ -209,17 +208,17 @@ def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
-    store, layout = LocalStore(str(tmp_path)), Layout("s")
-    before = detached._published(store, layout)
-    assert not detached._has_begun(store, layout, before)
-    store.replace(layout.observations, b'{"held": null}')
-    assert detached._has_begun(store, layout, before)
+    folder = SweepFolder(LocalStore(str(tmp_path)), "s")
+    before = detached._published(folder)
+    assert not detached._has_begun(folder, before)
+    folder.store.replace(folder.observations, b'{"held": null}')
+    assert detached._has_begun(folder, before)
     said = "no such queue"
     older = {"held": f"the launcher gave up: {said}"}  # as it was published until 0.1
     for document in ({"held": said, "gave_up": True}, older):
-        store.replace(layout.observations, json.dumps(document).encode())
+        folder.store.replace(folder.observations, json.dumps(document).encode())
         with pytest.raises(EnvironmentFailure, match=r"^no such queue$"):
-            detached._has_begun(store, layout, before)
+            detached._has_begun(folder, before)
 
 
 def test_what_has_changed_since_the_last_launch_is_told() -> None:
@@ -315,6 +314,6 @@ def test_a_launcher_in_a_window_has_the_quota_of_who_launched(
     given: list[Any] = []
     monkeypatch.setattr(tmux, "ensure_view", lambda *_: None)
     monkeypatch.setattr(tmux.TmuxServer, "ensure_window", lambda _, *each: given.append(each[-1]))
-    detached._in_a_window(LocalStore(str(tmp_path)), "s", ["true"])
+    detached._in_a_window(SweepFolder(LocalStore(str(tmp_path)), "s"), ["true"])
     expected = {"SWEEPER_QUOTA": "s3://bucket/quota", "XDG_CONFIG_HOME": f"{tmp_path}/config"}
     assert given == [expected]

@@ -8,6 +8,7 @@ import pytest
 
 from sweeper.errors import AnotherLauncher, NotFound, StoreError
 from sweeper.storage import lease
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.testing import Fault, Faults, FaultyStore
 
@@ -35,28 +36,33 @@ def store(tmp_path: Path) -> LocalStore:
     return store
 
 
+@pytest.fixture
+def folder(store: LocalStore) -> SweepFolder:
+    return SweepFolder(store, "s")
+
+
 def _elsewhere(store: LocalStore, epoch: int, beat: int = 1) -> None:
     """A launcher on another machine."""
     store.replace(f"s/launcher/{epoch}", json.dumps({"host": "h", "pid": 1, "began": "1"}).encode())
     store.replace(f"s/launcher/{epoch}.beat", b"%d" % beat)
 
 
-def test_one_after_the_other(store: LocalStore) -> None:
-    assert not lease.is_leased(store, "s")
+def test_one_after_the_other(store: LocalStore, folder: SweepFolder) -> None:
+    assert not lease.is_leased(folder)
     for epoch in (1, 2):
-        with lease.holding_lease(store, "s", 0.0) as check:
+        with lease.holding_lease(folder, 0.0) as check:
             check()
             assert store.exists(f"s/launcher/{epoch}")
-            assert lease.is_leased(store, "s")
-        assert not lease.is_leased(store, "s")
+            assert lease.is_leased(folder)
+        assert not lease.is_leased(folder)
 
 
-def test_only_a_beat_before_our_eyes_shows_life(store: LocalStore) -> None:
+def test_only_a_beat_before_our_eyes_shows_life(store: LocalStore, folder: SweepFolder) -> None:
     clock = Clock()
 
     def alive(since: float) -> bool:
-        assert lease.is_leased(store, "s", clock=clock)
-        return lease.is_alive(store, "s", since)
+        assert lease.is_leased(folder, clock=clock)
+        return lease.is_alive(folder, since)
 
     _elsewhere(store, 1)
     assert not alive(0.0)  # it may be of long ago
@@ -68,7 +74,7 @@ def test_only_a_beat_before_our_eyes_shows_life(store: LocalStore) -> None:
     assert not alive(6.0)
 
 
-def test_one_that_beats_is_left_alone(store: LocalStore) -> None:
+def test_one_that_beats_is_left_alone(store: LocalStore, folder: SweepFolder) -> None:
     _elsewhere(store, 1)
     clock = Clock()
 
@@ -79,17 +85,17 @@ def test_one_that_beats_is_left_alone(store: LocalStore) -> None:
 
     with (
         pytest.raises(AnotherLauncher, match="at work on 's'"),
-        lease.holding_lease(store, "s", 0.5, clock=clock, sleep=sleep),
+        lease.holding_lease(folder, 0.5, clock=clock, sleep=sleep),
     ):
         pass
     assert not store.exists("s/launcher/2")
 
 
-def test_a_silent_one_is_replaced_and_finds_out(store: LocalStore) -> None:
+def test_a_silent_one_is_replaced_and_finds_out(store: LocalStore, folder: SweepFolder) -> None:
     _elsewhere(store, 4)
     clock = Clock()
-    assert lease.is_leased(store, "s", clock=clock)
-    with lease.holding_lease(store, "s", 0.5, clock=clock, sleep=clock.sleep) as check:
+    assert lease.is_leased(folder, clock=clock)
+    with lease.holding_lease(folder, 0.5, clock=clock, sleep=clock.sleep) as check:
         assert clock.now > lease.LEASE_SECONDS
         assert store.exists("s/launcher/5")
         check()
@@ -98,24 +104,26 @@ def test_a_silent_one_is_replaced_and_finds_out(store: LocalStore) -> None:
             check()
 
 
-def test_a_dead_process_of_this_machine_is_not_waited_for(store: LocalStore) -> None:
+def test_a_dead_process_of_this_machine_is_not_waited_for(
+    store: LocalStore, folder: SweepFolder
+) -> None:
     who = json.loads(lease._who()) | {"began": "0"}  # its number is another's by now
     store.create("s/launcher/1", json.dumps(who).encode())
     store.create("s/launcher/1.beat", b"1")
-    assert not lease.is_leased(store, "s")
+    assert not lease.is_leased(folder)
     clock = Clock()
-    with lease.holding_lease(store, "s", 0.0, clock=clock, sleep=clock.sleep):
+    with lease.holding_lease(folder, 0.0, clock=clock, sleep=clock.sleep):
         assert clock.slept == 0
 
 
 def test_a_lost_reply_is_no_lost_race(store: LocalStore) -> None:
     twice = Faults(lambda _, what: Fault.TWICE if what == "store.create s/launcher/1" else None)
-    with lease.holding_lease(FaultyStore(store, twice), "s", 0.0) as check:
+    with lease.holding_lease(SweepFolder(FaultyStore(store, twice), "s"), 0.0) as check:
         check()
     assert twice.struck
 
 
-def test_a_race_has_one_winner(store: LocalStore) -> None:
+def test_a_race_has_one_winner(store: LocalStore, folder: SweepFolder) -> None:
     _elsewhere(store, 1)
     store.create("s/launcher/1.released", b"")
     won: list[int] = []
@@ -123,7 +131,7 @@ def test_a_race_has_one_winner(store: LocalStore) -> None:
 
     def race(number: int) -> None:
         together.wait()
-        if lease._take(store, "s", 1):
+        if lease._take(folder, 1):
             won.append(number)
 
     racers = [threading.Thread(target=race, args=(number,)) for number in range(8)]
@@ -134,28 +142,32 @@ def test_a_race_has_one_winner(store: LocalStore) -> None:
     assert len(won) == 1
 
 
-def test_whose_machine_the_last_holder_is_on(store: LocalStore) -> None:
-    with lease.holding_lease(store, "s", 0.0):
-        assert not lease.is_elsewhere(store, "s")
+def test_whose_machine_the_last_holder_is_on(store: LocalStore, folder: SweepFolder) -> None:
+    with lease.holding_lease(folder, 0.0):
+        assert not lease.is_elsewhere(folder)
         _elsewhere(store, 2)
-        assert lease.is_elsewhere(store, "s")
+        assert lease.is_elsewhere(folder)
     with pytest.raises(StoreError):
-        lease.is_elsewhere(store, "none")
+        lease.is_elsewhere(SweepFolder(store, "none"))
 
 
-def test_a_lease_of_a_sweep_that_was_deleted_leaves_nothing_behind(store: LocalStore) -> None:
+def test_a_lease_of_a_sweep_that_was_deleted_leaves_nothing_behind(
+    store: LocalStore, folder: SweepFolder
+) -> None:
     for _ in range(2):
-        with lease.holding_lease(store, "s", 0.0):
+        with lease.holding_lease(folder, 0.0):
             pass
-    with lease.holding_lease(store, "s", 0.0):
+    with lease.holding_lease(folder, 0.0):
         store.remove(["s/sweep.json"])
     assert list(store.names("s")) == []
-    with pytest.raises(NotFound), lease.holding_lease(store, "s", 0.0, existing=True):
+    with pytest.raises(NotFound), lease.holding_lease(folder, 0.0, existing=True):
         pass
     assert list(store.names("s")) == []
 
 
-def test_an_epoch_after_one_that_was_deleted_is_not_taken(store: LocalStore) -> None:
+def test_an_epoch_after_one_that_was_deleted_is_not_taken(
+    store: LocalStore, folder: SweepFolder
+) -> None:
     """A launcher looks, and stands still while the sweep is deleted and launched anew."""
 
     class Slow(LocalStore):
@@ -164,18 +176,18 @@ def test_an_epoch_after_one_that_was_deleted_is_not_taken(store: LocalStore) -> 
                 store.remove(["s/launcher/1", "s/launcher/1.beat", "s/launcher/1.released"])
             super().create(path, data)
 
-    with lease.holding_lease(store, "s", 0.0):
+    with lease.holding_lease(folder, 0.0):
         pass
-    with lease.holding_lease(Slow(store.root), "s", 0.0):
+    with lease.holding_lease(SweepFolder(Slow(store.root), "s"), 0.0):
         assert not store.exists("s/launcher/2")  # a second holder of the new sweep's epoch 1
         assert store.exists("s/launcher/1")
 
 
-def test_a_launch_says_that_it_waits_for_a_lease(store: LocalStore) -> None:
+def test_a_launch_says_that_it_waits_for_a_lease(store: LocalStore, folder: SweepFolder) -> None:
     """Its launcher died on another machine, which only the time can show."""
     _elsewhere(store, 1)
     clock, told = Clock(), list[str]()
-    with lease.holding_lease(store, "s", 0.5, clock=clock, sleep=clock.sleep, tell=told.append):
+    with lease.holding_lease(folder, 0.5, clock=clock, sleep=clock.sleep, tell=told.append):
         assert clock.now > lease.LEASE_SECONDS
     assert len(told) == 1
     assert "waiting for the last launcher of 's': it gives no sign of life" in told[0]

@@ -27,9 +27,9 @@ from sweeper.notifying.delivery import Sender, deliver
 from sweeper.scheduler.notifier import Notifier
 from sweeper.storage import messages
 from sweeper.storage.documents import encode, read_json
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.storage.process import began
-from sweeper.storage.sweeps import read_plan
 
 SECRET, PASSWORD = "s3cret-in-the-address", "the-password-of-a-person"
 
@@ -45,11 +45,17 @@ def store(tmp_path: Path, written: ModuleType) -> LocalStore:
 
 def sender(store: LocalStore, notify: Notify, url: str = "", **more: Any) -> Sender:
     environment = {"HOOK": url, "SLACK": url, "PATH": "/usr/bin:/bin"}
-    return Sender(store, "s", notify, environment, sleep=more.pop("sleep", lambda _: None), **more)
+    return Sender(
+        SweepFolder(store, "s"),
+        notify,
+        environment,
+        sleep=more.pop("sleep", lambda _: None),
+        **more,
+    )
 
 
 def told(store: LocalStore, key: str, kind: str = "alarm", text: str = "a <b> & c") -> None:
-    messages.put(store, "s", Message(key, kind, text, "2026-11-22T00:00:00Z"))
+    messages.put(SweepFolder(store, "s"), Message(key, kind, text, "2026-11-22T00:00:00Z"))
 
 
 def test_each_message_arrives_once_however_often_it_is_sent(
@@ -92,7 +98,7 @@ def test_two_who_send_at_once_send_it_once(store: LocalStore, receiver: Any) -> 
 def test_one_that_was_cut_off_is_not_sent_again(store: LocalStore, receiver: Any) -> None:
     """It may have arrived."""
     told(store, "one")
-    assert messages.begin(store, "s", "one", "webhook", 1)
+    assert messages.begin(SweepFolder(store, "s"), "one", "webhook", 1)
     (found,) = deliver(sender(store, Notify(webhook="$HOOK"), receiver.url))
     assert found.delivered is None and not receiver.taken
 
@@ -266,7 +272,7 @@ def test_a_message_that_is_being_sent_is_not_called_cut_off(
     sending.start()
     try:
         deadline = time.monotonic() + 60
-        while not messages.tries(store, "s"):
+        while not messages.tries(SweepFolder(store, "s")):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         (found,) = deliver(way)
@@ -282,10 +288,10 @@ def test_a_message_whose_sender_died_is_called_cut_off(store: LocalStore) -> Non
     told(store, "one")
     code = (
         "import sys; from sweeper.storage import messages; "
-        "from sweeper.storage.local import LocalStore; "
-        "messages.begin(LocalStore(sys.argv[1]), 's', 'one', 'webhook', 1)"
+        "from sweeper.storage.folder import open_sweep; "
+        "messages.begin(open_sweep(sys.argv[1]), 'one', 'webhook', 1)"
     )
-    subprocess.run([sys.executable, "-c", code, store.root], check=True)
+    subprocess.run([sys.executable, "-c", code, SweepFolder(store, "s").address], check=True)
     (found,) = deliver(sender(store, Notify(webhook="$HOOK")))
     assert (found.delivered, found.tries, found.sending) == (None, 1, False)
 
@@ -313,7 +319,7 @@ class Told:
 
     @property
     def keys(self) -> list[str]:
-        return [key.partition("-")[0] for key in messages.keys(self.scene.store, "s")]
+        return [key.partition("-")[0] for key in messages.keys(self.scene.folder)]
 
 
 def alarm(number: int) -> Alarm:
@@ -352,7 +358,7 @@ def test_alarms_are_told_one_by_one_until_there_are_many(make_scene: Any) -> Non
             scene.scheduler._parts.notifier.raised(alarm(number))
     scene.scheduler._parts.notifier.look("the budget is spent (2 of 1 tokens)")
     scene.scheduler._parts.notifier.look("the budget is spent (3 of 1 tokens)")
-    found = messages.keys(scene.store, "s")
+    found = messages.keys(scene.folder)
     assert len(found) == 22 and "alarm-more" in found and made.started == 1
     assert made.keys.count("budget") == 1
 
@@ -405,7 +411,7 @@ def test_a_grids_section_goes_before_the_configuration(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     scene = make_scene(1)
-    plan = read_plan(scene.store, "s")
+    plan = scene.folder.read_plan()
     assert notify_of(plan) is None
     (tmp_path / "sweeper").mkdir()
     (tmp_path / "sweeper" / "config.toml").write_text('[notify]\nslack = "$SLACK_HOOK"\n')
@@ -417,4 +423,4 @@ def test_a_grids_section_goes_before_the_configuration(
     given = Notify(("end",), ("say", "{message}"), email=Email(("a@b",), "h", "a@b"))
     document = read_json(scene.store, "s/sweep.json") | {"notify": given.document()}
     scene.store.replace("s/sweep.json", encode(document))
-    assert notify_of(read_plan(scene.store, "s")) == given
+    assert notify_of(scene.folder.read_plan()) == given

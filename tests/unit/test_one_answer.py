@@ -18,6 +18,7 @@ from sweeper.errors import StoreError
 from sweeper.model.launcher import read_observations
 from sweeper.model.observation import Kind, Observation
 from sweeper.results.registry import Registry
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.tui.list_model import Group, arranged, matching
 from sweeper.tui.model import SweepView
@@ -41,7 +42,7 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def view_of(root: Path, sweep: str) -> SweepView:
     """As the view has it once it has read all that there was."""
-    return _settled(Poller(LocalStore(str(root)), sweep))
+    return _settled(Poller(SweepFolder(LocalStore(str(root)), sweep)))
 
 
 def _settled(poller: Poller) -> SweepView:
@@ -165,7 +166,7 @@ def test_a_run_that_is_watched_is_judged_as_one_that_is_read(
     sweep = written.Written(root, "s", metric=metric)
     run = sweep.run({"a": 1}, None, [{"step": 0, "other": 1}], "running")
     sweep.save()
-    poller = Poller(LocalStore(str(root)), "s")
+    poller = Poller(SweepFolder(LocalStore(str(root)), "s"))
     _settled(poller)
     for row in rows:
         with (root / "s" / "runs" / f"{run}.1" / "metrics.jsonl").open("a") as file:

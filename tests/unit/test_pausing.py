@@ -18,8 +18,7 @@ from sweeper.model.states import Event, State
 from sweeper.scheduler.loop import REPLANNED
 from sweeper.storage import lock, sweep_requests
 from sweeper.storage.documents import read_json
-from sweeper.storage.layout import token
-from sweeper.storage.sweeps import read_observations, read_plan
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.testing import Fault, Faults, FaultyStore, Killed
 
 Scene = Any
@@ -45,7 +44,7 @@ def test_a_pause_starts_nothing_and_stops_nothing(make_scene: Any) -> None:
     assert len(scene.backend.submitted) == 2
     assert not scene.backend.cancelled
     assert "paused by " in (summary.held or "")
-    said = read_observations(scene.store, "s")
+    said = scene.folder.read_observations()
     assert said.paused and "`sweeper resume s` goes on" in (said.held or "")
     scene.finish(scene.ids[1])
     summary = scene.step()
@@ -54,10 +53,10 @@ def test_a_pause_starts_nothing_and_stops_nothing(make_scene: Any) -> None:
     scene.scheduler = scene.new_scheduler()  # killed, and launched again
     scene.step()
     assert len(scene.backend.submitted) == 2
-    sweep_requests.ask_pause(scene.store, "s", on=False)
+    sweep_requests.ask_pause(scene.folder, on=False)
     assert scene.step().held is None
     assert len(scene.backend.submitted) == 4
-    assert not read_observations(scene.store, "s").paused
+    assert not scene.folder.read_observations().paused
 
 
 def test_what_runs_can_be_stopped_and_goes_on_later(make_scene: Any) -> None:
@@ -65,7 +64,7 @@ def test_what_runs_can_be_stopped_and_goes_on_later(make_scene: Any) -> None:
     scene.step()
     for run in scene.ids[:2]:
         scene.worker(run, 1, Event.CLAIMED)
-    sweep_requests.ask_pause(scene.store, "s", on=True, runs=True)
+    sweep_requests.ask_pause(scene.folder, on=True, runs=True)
     scene.step()
     assert sorted(scene.backend.cancelled) == [token(run, 1) for run in scene.ids[:2]]
     for run in scene.ids[:2]:
@@ -74,23 +73,23 @@ def test_what_runs_can_be_stopped_and_goes_on_later(make_scene: Any) -> None:
     scene.step(60)
     assert scene.states() == [State.PREEMPTED, State.PREEMPTED, State.PLANNED]
     assert len(scene.backend.submitted) == 2
-    sweep_requests.ask_pause(scene.store, "s", on=False)
+    sweep_requests.ask_pause(scene.folder, on=False)
     scene.step()
     assert scene.backend.submitted[2:] == [token(run, 2) for run in scene.ids[:2]]
 
 
 def test_a_pause_is_shown_whether_a_launcher_is_there_or_not(scene: Scene) -> None:
-    sweep_requests.ask_pause(scene.store, "s", on=True)
-    assert "paused by" in (labels.held_of(read_observations(scene.store, "s")) or "")
+    sweep_requests.ask_pause(scene.folder, on=True)
+    assert "paused by" in (labels.held_of(scene.folder.read_observations()) or "")
     scene.step()
-    sweep_requests.ask_pause(scene.store, "s", on=False)
-    assert labels.held_of(read_observations(scene.store, "s")) is None
+    sweep_requests.ask_pause(scene.folder, on=False)
+    assert labels.held_of(scene.folder.read_observations()) is None
 
 
 def test_a_sweep_that_is_over_ends_though_it_is_paused(make_scene: Any) -> None:
     scene = make_scene(1)
     scene.step()
-    sweep_requests.ask_pause(scene.store, "s", on=True)
+    sweep_requests.ask_pause(scene.folder, on=True)
     scene.finish(scene.ids[0])
     assert scene.step().finished
 
@@ -110,7 +109,7 @@ def test_more_and_fewer_jobs_at_once(make_scene: Any) -> None:
     assert not scene.backend.cancelled
     scene.scheduler = scene.new_scheduler()
     assert scene.step().limit == 1
-    sweep_requests.forget(scene.store, "s", "parallel")
+    sweep_requests.forget(scene.folder, "parallel")
     assert scene.step().limit is None
 
 
@@ -132,12 +131,12 @@ def test_a_sweep_that_is_not_there(verb: Callable[..., object], tmp_path: Path) 
 def test_a_launcher_that_is_to_end_leaves_its_runs_alone(make_scene: Any) -> None:
     scene = make_scene(3)
     scene.step()
-    sweep_requests.ask_stop(scene.store, "s")
+    sweep_requests.ask_stop(scene.folder)
     summary = scene.scheduler.run()
     assert "stopped by " in (summary.ends or "")
     assert not summary.finished
     assert not scene.backend.cancelled
-    sweep_requests.forget(scene.store, "s", "stop")
+    sweep_requests.forget(scene.folder, "stop")
     scene.scheduler = scene.new_scheduler()
     scene.finish(scene.ids[0])
     scene.step()
@@ -152,12 +151,12 @@ def test_stop_waits_until_the_launcher_has_ended(
     monkeypatch.setattr(lock, "is_held", lambda *_: held.pop(0))
     monkeypatch.setattr("sweeper.pausing._POLL_SECONDS", 0.0)
     assert control.stop("s", root=_root(scene)).changed
-    assert sweep_requests.asked_stop(scene.store, "s") is None
+    assert sweep_requests.asked_stop(scene.folder) is None
     monkeypatch.setattr(lock, "is_held", lambda *_: True)
     monkeypatch.setattr("sweeper.pausing._STOP_SECONDS", 0.0)
     with pytest.raises(EnvironmentFailure, match="the launcher of 's' has not ended"):
         control.stop("s", root=_root(scene))
-    assert sweep_requests.asked_stop(scene.store, "s") is not None
+    assert sweep_requests.asked_stop(scene.folder) is not None
 
 
 def test_resume_starts_a_launcher_where_none_is(
@@ -165,11 +164,11 @@ def test_resume_starts_a_launcher_where_none_is(
 ) -> None:
     started: list[str] = []
     monkeypatch.setattr(launching, "ready", lambda *_: "ready")
-    monkeypatch.setattr(launching, "resume", lambda store, sweep, **_: started.append(sweep))
-    sweep_requests.ask_pause(scene.store, "s", on=True)
+    monkeypatch.setattr(launching, "resume", lambda folder, **_: started.append(folder.name))
+    sweep_requests.ask_pause(scene.folder, on=True)
     assert control.resume("s", root=_root(scene)).started
     assert started == ["s"]
-    assert sweep_requests.asked_pause(scene.store, "s") is None
+    assert sweep_requests.asked_pause(scene.folder) is None
     monkeypatch.setattr(lock, "is_held", lambda *_: True)
     assert control.resume("s", root=_root(scene)) == ("s", True, False, False)
     assert started == ["s"]
@@ -182,16 +181,16 @@ def test_resume_that_cannot_start_one_leaves_the_pause(
         raise EnvironmentFailure("the secret X is not set")
 
     monkeypatch.setattr(launching, "ready", refuse)
-    sweep_requests.ask_pause(scene.store, "s", on=True)
+    sweep_requests.ask_pause(scene.folder, on=True)
     with pytest.raises(EnvironmentFailure):
         control.resume("s", root=_root(scene))
-    assert sweep_requests.asked_pause(scene.store, "s") is not None
+    assert sweep_requests.asked_pause(scene.folder) is not None
 
 
 @pytest.mark.parametrize("name", ["pause", "parallel", "stop"])
 @pytest.mark.parametrize("text", [b"", b"\0\0", b"[]", b'{"max_parallel": "x", "on": 3}'])
 def test_a_damaged_request_is_none(scene: Scene, name: str, text: bytes) -> None:
-    scene.store.replace(scene.layout.request(name), text)
+    scene.store.replace(scene.folder.request(name), text)
     summary = scene.step()
     assert len(scene.backend.submitted) == 2
     assert summary.held is None
@@ -200,7 +199,7 @@ def test_a_damaged_request_is_none(scene: Scene, name: str, text: bytes) -> None
 
 def _wider(scene: Scene, **more: Any) -> dict[str, Any]:
     """The plan with one more run, as another launch of the grid would have it."""
-    document = read_json(scene.store, scene.layout.plan)
+    document = read_json(scene.store, scene.folder.plan)
     run = {"id": "f" * 12, "name": "x=9", "cell": "x=9", "seed": None, "config": {"x": 9}}
     came = {"provenance": {"time": "later", "command": ["launch"]}}
     return document | came | {"runs": [*document["runs"], run]} | more
@@ -211,17 +210,17 @@ def test_another_plan_is_taken_up_whoever_is_killed(make_scene: Any, home: Path)
     its calls in turn."""
     scene = make_scene(1)
     scene.step()
-    before = scene.store.read(scene.layout.plan)
+    before = scene.store.read(scene.folder.plan)
     for number in itertools.count(1):
-        scene.store.replace(scene.layout.plan, before)
-        sweep_requests.propose_plan(scene.store, "s", sealed(_wider(scene)))
+        scene.store.replace(scene.folder.plan, before)
+        sweep_requests.propose_plan(scene.folder, sealed(_wider(scene)))
         assert scene.scheduler.step().ends == REPLANNED
         faults = Faults({number: Fault.KILL_AFTER})
         try:
-            hand_over.take_up(FaultyStore(scene.store, faults), "s")
+            hand_over.take_up(SweepFolder(FaultyStore(scene.store, faults), "s"))
         except Killed:
-            hand_over.take_up(scene.store, "s")
-        plan = read_plan(scene.store, "s")
+            hand_over.take_up(scene.folder)
+        plan = scene.folder.read_plan()
         assert [run.name for run in plan.runs] == ["x=0", "x=9"]
         assert len(plan.launches) == 1
         if not faults.struck:
@@ -233,25 +232,30 @@ def test_another_plan_is_taken_up_whoever_is_killed(make_scene: Any, home: Path)
 
 
 def test_a_plan_that_somebody_else_has_put_there_is_not_taken(scene: Scene, home: Path) -> None:
-    sweep_requests.propose_plan(scene.store, "s", _wider(scene) | {"seal": "0" * 64})
-    hand_over.take_up(scene.store, "s")
-    assert len(read_plan(scene.store, "s").runs) == 3
+    sweep_requests.propose_plan(scene.folder, _wider(scene) | {"seal": "0" * 64})
+    hand_over.take_up(scene.folder)
+    assert len(scene.folder.read_plan().runs) == 3
     assert scene.step().ends is None
 
 
 def _offer(scene: Scene, document: dict[str, Any]) -> bool:
     found = hand_over.Offer(None, capabilities_of("fake", {}), [{"backend": "fake"}])
-    return hand_over.offer(scene.store, read(document, "plan"), found, lambda _: None)
+    return hand_over.offer(
+        SweepFolder(scene.store, read(document, "plan").name),
+        read(document, "plan"),
+        found,
+        lambda _: None,
+    )
 
 
 def test_a_launch_of_the_same_grid_joins_the_launcher_at_work(scene: Scene, home: Path) -> None:
     """It needs no other plan. A launcher that was asked to end, or a `cancel`, is not joined."""
-    same = read_json(scene.store, scene.layout.plan)
+    same = read_json(scene.store, scene.folder.plan)
     assert _offer(scene, same)
-    assert sweep_requests.asked_plan(scene.store, "s") is None
-    sweep_requests.ask_stop(scene.store, "s")
+    assert sweep_requests.asked_plan(scene.folder) is None
+    sweep_requests.ask_stop(scene.folder)
     assert not _offer(scene, same)
-    sweep_requests.forget(scene.store, "s", "stop")
+    sweep_requests.forget(scene.folder, "stop")
     scene.new_scheduler(starting=False).step()
     with pytest.raises(AnotherLauncher, match="another launcher is at work on 's'"):
         _offer(scene, same)
@@ -265,4 +269,4 @@ def test_what_a_launcher_at_work_cannot_change(
         AnotherLauncher, match=r"or end it with `sweeper stop s --root .*`: only one on"
     ):
         _offer(scene, _wider(scene, **change))
-    assert sweep_requests.asked_plan(scene.store, "s") is None
+    assert sweep_requests.asked_plan(scene.folder) is None

@@ -16,8 +16,7 @@ from sweeper.launcher import manifest, placement_guard
 from sweeper.launcher.placement_guard import place_of, refuse_moved_sweep
 from sweeper.model.states import Event
 from sweeper.scheduler import environment
-from sweeper.storage.layout import token
-from sweeper.storage.sweeps import read_plan
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.testing import FakeBackend
 
 HERE = {"backend": "fake", "cluster": "one"}
@@ -41,8 +40,10 @@ def launched(make_scene: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) ->
         scene = make_scene(runs=5)
 
         def again(place: dict[str, str]) -> None:
-            plan = read_plan(scene.store, "s")
-            manifest.write_environment(scene.store, plan, None, Capabilities(), [place])
+            plan = scene.folder.read_plan()
+            manifest.write_environment(
+                SweepFolder(scene.store, plan.name), plan, None, Capabilities(), [place]
+            )
 
         again(HERE)
         for event in events:
@@ -138,24 +139,24 @@ def test_what_was_preempted_waits_where_the_backend_restarts_it(
 
 def test_without_a_word_on_the_place_the_backend_counts(scene: Any) -> None:
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)
-    scene.store.replace(scene.layout.service, b'{"schema": 1, "env_file": null}')
-    refuse_moved_sweep(scene.store, "s", [HERE])
+    scene.store.replace(scene.folder.service, b'{"schema": 1, "env_file": null}')
+    refuse_moved_sweep(scene.folder, [HERE])
     with pytest.raises(UsageError, match="submitted to fake are"):
-        refuse_moved_sweep(scene.store, "s", [{"backend": "local"}])
+        refuse_moved_sweep(scene.folder, [{"backend": "local"}])
 
 
 def test_a_place_that_cannot_be_read_is_not_any_place(scene: Any) -> None:
     """Else the jobs that wait in it would be started a second time in another."""
     for service in (b"{", b'{"env_file": "e", "place": [1]}'):
-        scene.store.replace(scene.layout.service, service)
-        refuse_moved_sweep(scene.store, "s", [HERE])  # nothing was submitted: it is written anew
+        scene.store.replace(scene.folder.service, service)
+        refuse_moved_sweep(scene.folder, [HERE])  # nothing was submitted: it is written anew
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)
     with pytest.raises(StoreError, match=r"service.json: place: .*`sweeper cancel s --root .*`"):
-        refuse_moved_sweep(scene.store, "s", [HERE])
+        refuse_moved_sweep(scene.folder, [HERE])
 
 
 def test_what_was_never_launched_may_go_anywhere(scene: Any) -> None:
-    refuse_moved_sweep(scene.store, "other", [HERE])
+    refuse_moved_sweep(SweepFolder(scene.store, "other"), [HERE])
 
 
 def test_where_the_cloud_is() -> None:

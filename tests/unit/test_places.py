@@ -32,8 +32,7 @@ from sweeper.results.sweeps import Sweep
 from sweeper.scheduler import environment
 from sweeper.scheduler.retry_delay import SERVICE_TRIES
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import token
-from sweeper.storage.sweeps import read_plan, service_of, submitted_to
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.testing import FakeBackend, FakeClock
 from sweeper.worker.claim import claim
 from sweeper.worker.requeue import reopen
@@ -59,7 +58,7 @@ def pair(
 
 
 def _place(scene: Any, run: str, attempt: int = 1) -> str | None:
-    return submitted_to(scene.store, "s", run, attempt)
+    return scene.folder.place_of(run, attempt)
 
 
 def test_each_place_gets_its_share_in_their_order(pair: Any) -> None:
@@ -128,7 +127,7 @@ def test_what_a_place_refuses_goes_to_the_next(pair: Any, refusal: EnvironmentFa
     assert spare.submitted == [token(scene.ids[1], 1), token(first, 2)]
     assert (1, Event.PREEMPTED) in scene.events(first)
     # A job of it that begins all the same finds that it is another's.
-    assert not claim(scene.store, scene.layout, first, 1)
+    assert not claim(scene.folder, first, 1)
     assert scene.states() == [State.SUBMITTED, State.SUBMITTED]
 
 
@@ -182,8 +181,8 @@ def test_what_was_perhaps_submitted_to_a_place_that_is_away_is_withdrawn(pair: A
     assert spare.submitted == []
     scene.step(20.0)
     assert spare.submitted == [f"{run}-a2"]
-    assert not claim(scene.store, scene.layout, run, 1)
-    body = read_json(scene.store, scene.layout.event(run, 1, Event.PREEMPTED))
+    assert not claim(scene.folder, run, 1)
+    body = read_json(scene.store, scene.folder.event(run, 1, Event.PREEMPTED))
     assert body["reason"] == "withdrawn"
     assert body["detail"].startswith("fake: no answer for ")
 
@@ -227,7 +226,7 @@ def test_a_worker_that_was_quicker_keeps_its_attempt(pair: Any) -> None:
     fake.lose_reply = True
     scene.step()
     fake.reachable = False
-    assert claim(scene.store, scene.layout, run, 1)
+    assert claim(scene.folder, run, 1)
     scene.beat(run)
     scene.step(70.0)
     assert spare.submitted == []
@@ -247,7 +246,7 @@ def test_a_cancel_in_the_instant_before_a_withdrawn_run_is_started_again(
     def cancel_first(which: str, attempt: int, event: Event, *more: Any) -> bool:
         if event is Event.RETRY and not cancelled:
             cancelled.append(which)
-            path = scene.layout.event(which, attempt, Event.CANCEL)
+            path = scene.folder.event(which, attempt, Event.CANCEL)
             scene.store.create(path, encode({"schema": 1}))
         return add(which, attempt, event, *more)
 
@@ -257,7 +256,7 @@ def test_a_cancel_in_the_instant_before_a_withdrawn_run_is_started_again(
     assert cancelled == [run]
     assert spare.submitted == []
     assert {(1, Event.CANCEL), (1, Event.RETRY), (2, Event.CANCEL)} <= scene.events(run)
-    path = scene.layout.event(run, 2, Event.RETRY)
+    path = scene.folder.event(run, 2, Event.RETRY)
     scene.store.create(path, encode({"schema": 1}))
     scene.scheduler = scene.new_scheduler()
     for _ in range(3):
@@ -319,7 +318,7 @@ def test_a_claim_of_the_launcher_whose_reply_was_lost_is_its_own(
 
     def twice(path: str, data: bytes, **how: Any) -> None:
         create(path, data, **how)
-        if path == scene.layout.event(run, 1, Event.CLAIMED):
+        if path == scene.folder.event(run, 1, Event.CLAIMED):
             raise AlreadyExists(path)
 
     monkeypatch.setattr(scene.store, "create", twice)
@@ -421,12 +420,12 @@ def test_an_attempt_that_its_backend_started_again_is_where_it_was(pair: Any) ->
     scene.step()
     run = scene.ids[1]
     scene.worker(run, 1, Event.CLAIMED)
-    assert reopen(scene.store, scene.layout, run, 1, 2)
+    assert reopen(scene.folder, run, 1, 2)
     assert _place(scene, run, 2) == "spare"
     spare.jobs[token(run, 2)] = JobStatus(JobState.RUNNING)
     scene.step()
     assert (2, Event.SUBMITTED) in scene.events(run)
-    scene.store.create(scene.layout.event(run, 3, Event.INTENT), encode({"schema": 1}))
+    scene.store.create(scene.folder.event(run, 3, Event.INTENT), encode({"schema": 1}))
     assert _place(scene, run, 3) == "spare"  # by an older version's worker
 
 
@@ -451,7 +450,7 @@ def test_an_attempt_that_somebody_else_opened_is_submitted_there(
 def test_a_run_says_where_it_is(pair: Any) -> None:
     scene, *_ = pair(4)
     scene.step()
-    runs = Sweep(scene.store, "s").runs
+    runs = Sweep(scene.folder).runs
     assert [run.backend for run in runs] == ["fake", "spare", "spare", None]
     assert runs[1].record(values=False)["backend"] == "spare"
     assert "backend" not in runs[3].record(values=False)
@@ -467,8 +466,10 @@ def launched(pair: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[
     scene, *_ = pair(2)
 
     def again(*places: dict[str, str]) -> None:
-        plan = read_plan(scene.store, "s")
-        manifest.write_environment(scene.store, plan, None, Capabilities(), places)
+        plan = scene.folder.read_plan()
+        manifest.write_environment(
+            SweepFolder(scene.store, plan.name), plan, None, Capabilities(), places
+        )
 
     again(HERE, THERE)
     scene.step()
@@ -478,9 +479,13 @@ def launched(pair: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[
 def test_places_may_be_added_and_change_their_order(launched: Any) -> None:
     scene, again = launched
     again(THERE, {"backend": "third"}, HERE)
-    assert service_of(scene.store, "s").places == (THERE, {"backend": "third"}, HERE)
+    assert scene.folder.read_service().places == (
+        THERE,
+        {"backend": "third"},
+        HERE,
+    )
     # An older version knows of one place, and takes this for another than any of them.
-    assert read_json(scene.store, scene.layout.service)["place"] == {"backend": "fake+spare"}
+    assert read_json(scene.store, scene.folder.service)["place"] == {"backend": "fake+spare"}
 
 
 def test_a_place_with_jobs_is_not_left_out(launched: Any) -> None:
@@ -498,13 +503,13 @@ def test_attempts_without_a_place_on_record_are_at_the_first(launched: Any) -> N
     """Of a sweep that an older version has launched, to the one place that it had."""
     scene, _ = launched
     before = {"schema": 1, "env_file": "environment.json", "place": HERE}
-    scene.store.replace(scene.layout.service, encode(before))
+    scene.store.replace(scene.folder.service, encode(before))
     for run in scene.ids:
-        scene.store.replace(scene.layout.event(run, 1, Event.INTENT), encode({"schema": 1}))
-    refuse_moved_sweep(scene.store, "s", [HERE])
-    refuse_moved_sweep(scene.store, "s", [HERE, THERE])
+        scene.store.replace(scene.folder.event(run, 1, Event.INTENT), encode({"schema": 1}))
+    refuse_moved_sweep(scene.folder, [HERE])
+    refuse_moved_sweep(scene.folder, [HERE, THERE])
     with pytest.raises(UsageError, match="submitted to fake are not over"):
-        refuse_moved_sweep(scene.store, "s", [THERE, HERE])
+        refuse_moved_sweep(scene.folder, [THERE, HERE])
 
 
 def test_what_all_places_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -630,31 +635,31 @@ def fake_is_away(pair: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, set[s
     monkeypatch.setattr(backends, "open_backend", opened)
     monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
     scene.store.replace(
-        scene.layout.plan, encode(sealed(read_json(scene.store, scene.layout.plan)))
+        scene.folder.plan, encode(sealed(read_json(scene.store, scene.folder.plan)))
     )
     places = [{"backend": "fake", "cluster": "one"}, {"backend": "spare"}]
-    known = read_json(scene.store, scene.layout.service)
-    scene.store.replace(scene.layout.service, encode(known | {"places": places}))
+    known = read_json(scene.store, scene.folder.service)
+    scene.store.replace(scene.folder.service, encode(known | {"places": places}))
     return scene, missing
 
 
 def test_a_sweep_goes_on_while_one_of_its_places_cannot_be_opened(fake_is_away: Any) -> None:
     scene, missing = fake_is_away
-    known = launching.ready(scene.store, "s")
+    known = launching.ready(scene.folder)
     # What is on record of the place stays.
     assert known.places[0] == {"backend": "fake", "cluster": "one"}
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
-    assert launching.drive(f"{scene.store.root}/s", lambda _: None).counts[State.SUCCEEDED] == 1
+    assert launching.drive(scene.folder.address, lambda _: None).counts[State.SUCCEEDED] == 1
     missing.add("spare")
-    for go_on in (launching.ready, lambda store, _: launching.drive(f"{store.root}/s", print)):
+    for go_on in (launching.ready, lambda folder: launching.drive(folder.address, print)):
         with pytest.raises(EnvironmentFailure, match="no fake here; there is no spare here"):
-            go_on(scene.store, "s")
+            go_on(scene.folder)
 
 
 def test_a_place_that_is_another_by_now_is_not_asked(fake_is_away: Any) -> None:
     scene, missing = fake_is_away
     missing.clear()
-    plan = read_plan(scene.store, "s")
+    plan = scene.folder.read_plan()
 
     class Elsewhere(FakeBackend):
         def location(self) -> dict[str, str]:
@@ -662,7 +667,7 @@ def test_a_place_that_is_another_by_now_is_not_asked(fake_is_away: Any) -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(backends, "open_backend", lambda *_: Elsewhere())
-        opened, _ = launching._open_again(scene.store, "s", plan)
+        opened, _ = launching._open_again(scene.folder, plan)
     with pytest.raises(Unreachable, match=r"jobs are at fake \(cluster one\), and .* two\)"):
         opened["fake"].find(["a"])
     assert opened["spare"].poll([]) == {}
@@ -759,7 +764,7 @@ def test_a_damaged_intent_holds_back_its_run_alone(pair: Any) -> None:
     scene, fake, spare = pair(4)
     scene.step()
     first, second, _, last = scene.ids
-    scene.store.replace(scene.layout.event(first, 1, Event.INTENT), b"")
+    scene.store.replace(scene.folder.event(first, 1, Event.INTENT), b"")
     scene.scheduler = scene.new_scheduler()
     scene.worker(second, 1, Event.CLAIMED)
     scene.worker(second, 1, Event.SUCCEEDED)
@@ -773,7 +778,7 @@ def test_a_damaged_intent_holds_back_its_run_alone(pair: Any) -> None:
 
 def test_no_place_is_left_out_that_may_have_the_job_of_a_damaged_intent(launched: Any) -> None:
     scene, again = launched
-    scene.store.replace(scene.layout.event(scene.ids[0], 1, Event.INTENT), b"")
+    scene.store.replace(scene.folder.event(scene.ids[0], 1, Event.INTENT), b"")
     scene.worker(scene.ids[1], 1, Event.SUCCEEDED)
     again(THERE, HERE)
     with pytest.raises(UsageError, match=r"submitted to spare \(cluster one\) are not over"):
@@ -796,19 +801,19 @@ def test_a_place_that_refused_everything_may_be_left_out(
     scene.worker(second, 1, Event.PREEMPTED)
     with pytest.raises(UsageError, match="submitted to spare"):
         again(HERE)
-    path = scene.layout.event(second, 1, Event.PREEMPTED)
+    path = scene.folder.event(second, 1, Event.PREEMPTED)
     scene.store.replace(path, encode({"schema": 1, "reason": "withdrawn"}))
     again(HERE)
 
 
 def test_places_are_on_record(pair: Any, tmp_path: Path) -> None:
     scene, *_ = pair(1)
-    launch = read_plan(scene.store, "s").launch
+    launch = scene.folder.read_plan().launch
     assert launch.backends == (Share("fake", 1), Share("spare"))
-    assert read_plan(scene.store, "s").launch.document()["backends"] == BOTH
+    assert scene.folder.read_plan().launch.document()["backends"] == BOTH
     assert "backends" not in Launch("local").document()
-    document = read_json(scene.store, scene.layout.plan)
+    document = read_json(scene.store, scene.folder.plan)
     document["launch"]["backends"] = [{"backend": "fake", "max_parallel": 0}]
-    scene.store.replace(scene.layout.plan, encode(document))
+    scene.store.replace(scene.folder.plan, encode(document))
     with pytest.raises(StoreError, match=r"max_parallel: .*1 or more"):
-        read_plan(scene.store, "s")
+        scene.folder.read_plan()

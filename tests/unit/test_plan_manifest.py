@@ -17,7 +17,7 @@ from sweeper.cli import main
 from sweeper.model.states import Event
 from sweeper.planner.plan import plan
 from sweeper.storage.documents import encode
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 
 JOB = jsonschema.Draft202012Validator(
@@ -225,7 +225,7 @@ def test_what_is_left_alone_is_left_out(said: Any, tmp_path: Path) -> None:
     planned = plan(GRID | {"launch": {}})
     store, (first, *_) = LocalStore(str(tmp_path)), planned.runs
     for event in (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.SUCCEEDED):
-        store.create(Layout("toys").event(first.id, 1, event), encode({"schema": 1}))
+        store.create(SweepFolder(store, "toys").event(first.id, 1, event), encode({"schema": 1}))
     text = said("slurm", root=str(tmp_path))
     assert first.id not in text
     assert text.count("# task ") == len(planned.runs) - 1

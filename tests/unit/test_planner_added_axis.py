@@ -10,9 +10,8 @@ from sweeper.planner.plan import plan, repeats_by_default
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import Layout, token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_plan, read_states
 from sweeper.testing import FakeBackend, FakeClock
 
 GRID = {
@@ -31,29 +30,29 @@ class Scene:
 
     def __init__(self, root):
         self.store = LocalStore(str(root))
-        self.layout = Layout("s")
+        self.folder = SweepFolder(self.store, "s")
         self.backend = FakeBackend()
-        self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
+        self.store.replace(self.folder.service, encode({"schema": 1, "env_file": None}))
 
     def launch(self, grid):
         """Record the plan as a launch does, and start what wants starting: the ids of that."""
         planned = plan(grid)._replace(created="now")
-        if self.store.exists(self.layout.plan):
-            planned = merge(read_plan(self.store, "s"), planned)
-        self.store.replace(self.layout.plan, encode(planned.document()))
+        if self.store.exists(self.folder.plan):
+            planned = merge(self.folder.read_plan(), planned)
+        self.store.replace(self.folder.plan, encode(planned.document()))
         before = len(self.backend.submitted)
         clock = FakeClock()
-        Scheduler(Context(self.store, "s", self.backend, clock, clock.sleep)).step()
+        Scheduler(Context(self.folder, self.backend, clock, clock.sleep)).step()
         return {name.partition("-")[0] for name in self.backend.submitted[before:]}
 
     def finish(self, runs):
         for run in runs:
             for event in (Event.CLAIMED, Event.SUCCEEDED):
-                self.store.create(self.layout.event(run, 1, event), encode({"schema": 1}))
+                self.store.create(self.folder.event(run, 1, event), encode({"schema": 1}))
             self.backend.end(token(run, 1))
 
     def names(self):
-        runs = read_json(self.store, self.layout.plan)["runs"]
+        runs = read_json(self.store, self.folder.plan)["runs"]
         return {run["id"]: run["name"] for run in runs if not run.get("retired")}
 
 
@@ -87,7 +86,7 @@ def test_axes_samples_and_conditions_added_later_rerun_nothing(tmp_path):
         scene.finish(started)
         done |= started
         assert scene.launch(grid) == set()
-    assert {state.state for state in read_states(scene.store, "s").values()} == {State.SUCCEEDED}
+    assert {state.state for state in scene.folder.read_states().values()} == {State.SUCCEEDED}
 
 
 def test_another_spelling_of_the_same_reruns_nothing(tmp_path):

@@ -23,9 +23,8 @@ from sweeper.scheduler.shares import Claim, grant, shares
 from sweeper.storage import process
 from sweeper.storage.base import Store
 from sweeper.storage.documents import encode
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import Events, SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import ensure_identity, identity
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 
 pytestmark = pytest.mark.usefixtures("no_sync")
@@ -228,9 +227,10 @@ class Account:
 
     def begin(self, sweep: str, runs: int) -> None:
         """The sweep is on record, with so many runs at work."""
-        self.root.replace(Layout(sweep).plan, b"{}")
+        folder = SweepFolder(self.root, sweep)
+        self.root.replace(folder.plan, b"{}")
         for n in range(runs):
-            self.root.create(Layout(sweep).event(f"{n:012x}", 1, Event.CLAIMED), b"{}")
+            self.root.create(folder.event(f"{n:012x}", 1, Event.CLAIMED), b"{}")
 
 
 def test_a_launcher_has_all_slots_while_it_is_alone(tmp_path: Path) -> None:
@@ -256,15 +256,16 @@ def test_the_slots_of_a_killed_launcher_stay_with_its_runs(tmp_path: Path) -> No
     for _ in range(20):  # its runs do not beat: they count for as long as a lease
         assert other.look(Jobs(4, 9, 9)).slots == 4
         shared.clock.sleep(1)
+    folder = SweepFolder(shared.root, "killed")
     for n in range(2):
-        shared.root.create(Layout("killed").event(f"{n:012x}", 1, Event.SUCCEEDED), b"{}")
+        shared.root.create(folder.event(f"{n:012x}", 1, Event.SUCCEEDED), b"{}")
     # It may live: nobody takes what a launcher holds before its lease is over.
     assert other.look(Jobs(4, 9, 9)).slots == 4
     for _ in range(20):
         shared.clock.sleep(1)
         for n in range(2, 6):
             beat = encode({"counter": shared.clock.now})
-            shared.root.replace(Layout("killed").heartbeat(f"{n:012x}", 1), beat, durable=False)
+            shared.root.replace(folder.heartbeat(f"{n:012x}", 1), beat, durable=False)
         other.look(Jobs(4, 9, 9))
     assert other.look(Jobs(4, 9, 9)).slots == 6
     again = shared.elsewhere("killed")  # and somebody starts it again
@@ -332,7 +333,7 @@ def test_a_look_that_worked_is_believed_as_long_as_the_first(tmp_path: Path) -> 
         for _ in range(int(minutes * 2.4)):
             beat = encode({"counter": shared.clock.now})
             for run in range(4) if os.path.exists(shared.root.root) else ():
-                path = Layout("killed").heartbeat(f"{run:012x}", 1)
+                path = SweepFolder(shared.root, "killed").heartbeat(f"{run:012x}", 1)
                 shared.root.replace(path, beat, durable=False)
             found = other.look(Jobs(0, 10, 10)).slots
             shared.clock.sleep(25)
@@ -393,7 +394,7 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
     other = shared.launcher("other")
     opened: list[str] = []
     writing: list[bool] = []
-    change, see = other._changed, governor.read_events
+    change, see = other._changed, SweepFolder.read_events
 
     def changed(page: Page, jobs: Jobs) -> Page:
         writing.append(True)
@@ -402,12 +403,12 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
         finally:
             writing.clear()
 
-    def seen(store: Store, sweep: str) -> object:
+    def seen(folder: SweepFolder) -> Events:
         assert not writing
-        return see(store, sweep)
+        return see(folder)
 
     monkeypatch.setattr(other, "_changed", changed)
-    monkeypatch.setattr(governor, "read_events", seen)
+    monkeypatch.setattr(SweepFolder, "read_events", seen)
     monkeypatch.setattr(
         governor, "open_store", lambda root: (opened.append(root), LocalStore(root))[1]
     )
@@ -492,8 +493,9 @@ def test_two_sweeps_that_are_called_the_same_are_two(tmp_path: Path) -> None:
     one = shared.launcher("s", identity="one")
     assert one.look(Jobs(4, 0, 4)).slots == 4
     shared.begin("s", 6)
-    shared.root.create(Layout("s").identity, b"two\n")
-    two = shared.launcher("s", identity=ensure_identity(shared.root, "s"))
+    folder = SweepFolder(shared.root, "s")
+    shared.root.create(folder.identity, b"two\n")
+    two = shared.launcher("s", identity=folder.ensure_identity())
     assert two.look(Jobs(0, 10, 10)).slots == 6
     with one.kept():
         one.look(Jobs(4, 0, 4))
@@ -502,15 +504,15 @@ def test_two_sweeps_that_are_called_the_same_are_two(tmp_path: Path) -> None:
 
 
 def test_an_identity_is_made_once(tmp_path: Path) -> None:
-    store = LocalStore(str(tmp_path))
-    assert identity(store, "s") is None
+    folder = SweepFolder(LocalStore(str(tmp_path)), "s")
+    assert folder.read_identity() is None
     for fault in Fault.LOSE_REPLY, Fault.TWICE:
-        store.remove([Layout("s").identity])
+        folder.store.remove([folder.identity])
         with suppress(StoreError):
-            ensure_identity(FaultyStore(store, Faults({2: fault})), "s")
-        made = identity(store, "s")
+            folder.at(FaultyStore(folder.store, Faults({2: fault}))).ensure_identity()
+        made = folder.read_identity()
         assert made
-        assert ensure_identity(store, "s") == made
+        assert folder.ensure_identity() == made
 
 
 def test_a_place_keeps_nothing_of_who_left(tmp_path: Path) -> None:

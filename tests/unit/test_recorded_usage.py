@@ -7,7 +7,7 @@ import pytest
 
 from sweeper.model.usage import NO_USAGE, Counts, Usage
 from sweeper.results.recorded_usage import AttemptRecords, RecordedTokens
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 
 
@@ -19,16 +19,17 @@ def rows(*steps: int) -> bytes:
 def test_an_attempt_counts_its_new_rows_and_not_those_it_got_from_the_one_before(
     tmp_path: Path, no_sync: None
 ) -> None:
-    store, layout = LocalStore(str(tmp_path)), Layout("s")
-    first, second = (f"{layout.log_path('r', attempt)}/metrics.jsonl" for attempt in (1, 2))
+    store = LocalStore(str(tmp_path))
+    folder = SweepFolder(store, "s")
+    first, second = (f"{folder.log_path('r', attempt)}/metrics.jsonl" for attempt in (1, 2))
     store.append(first, rows(0, 1, 2))
-    records = AttemptRecords(store, layout, "r", 1)
+    records = AttemptRecords(folder, "r", 1)
     assert records.read({"model_name": "m"}) == Usage({"m": Counts(train=300)})
     store.append(first, rows(3))
     assert records.read({"model_name": "m"}) == Usage({"m": Counts(train=400)})
     store.append(second, rows(0, 1, 5))
-    assert AttemptRecords(store, layout, "r", 2).read({}) == Usage({"unknown": Counts(train=100)})
-    assert AttemptRecords(store, layout, "r", 3).read({}) == NO_USAGE
+    assert AttemptRecords(folder, "r", 2).read({}) == Usage({"unknown": Counts(train=100)})
+    assert AttemptRecords(folder, "r", 3).read({}) == NO_USAGE
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from sweeper.errors import UsageError
 from sweeper.launcher import launch_preview
 from sweeper.launcher.launching import launch
 from sweeper.planner.plan import plan
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_plan
 
 OK = [sys.executable, "-c", "pass", "{lr}", "{log_path}"]
 BROKEN = [sys.executable, "-c", "1/0", "{lr}", "{log_path}"]
@@ -31,7 +31,11 @@ def grid(command: list[str], *lrs: float) -> dict[str, Any]:
 
 
 def names(retired: bool = False) -> list[str]:
-    return [r.name for r in read_plan(LocalStore("sweeps"), "g").runs if r.retired is retired]
+    return [
+        r.name
+        for r in SweepFolder(LocalStore("sweeps"), "g").read_plan().runs
+        if r.retired is retired
+    ]
 
 
 def test_a_mended_command_takes_over_the_names_of_runs_that_all_failed() -> None:

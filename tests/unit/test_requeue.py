@@ -16,13 +16,11 @@ from sweeper.model.states import Event, State, fold
 from sweeper.provenance.snapshot import CodeCopy
 from sweeper.scheduler import job_builder
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_events
 from sweeper.worker.requeue import reopen, restarts
 
 RUN = "aaaaaaaaaaaa"
-LAYOUT = Layout("s")
 BATCH = Counter("AWS_BATCH_JOB_ATTEMPT", first=1)
 ELSEWHERE = Capabilities(here=False, files=False, python="python", secrets=frozenset({"KEY"}))
 
@@ -38,73 +36,73 @@ def test_restarts_are_counted(first: int, value: str | None, count: int) -> None
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    store = LocalStore(str(tmp_path))
+def folder(tmp_path: Path) -> SweepFolder:
+    folder = SweepFolder(LocalStore(str(tmp_path)), "s")
     job = {"run": RUN, "attempt": 1, "config": {"lr": 1}}
-    store.replace(LAYOUT.job(RUN, 1), encode(job))
-    store.replace(f"{LAYOUT.log_path(RUN, 1)}/code.diff", b"diff")
-    return store
+    folder.store.replace(folder.job(RUN, 1), encode(job))
+    folder.store.replace(f"{folder.log_path(RUN, 1)}/code.diff", b"diff")
+    return folder
 
 
-def _happened(store: LocalStore, *events: tuple[int, Event]) -> None:
+def _happened(folder: SweepFolder, *events: tuple[int, Event]) -> None:
     for attempt, event in events:
-        store.create(LAYOUT.event(RUN, attempt, event), encode({}))
+        folder.store.create(folder.event(RUN, attempt, event), encode({}))
 
 
-def _events(store: LocalStore) -> set[tuple[int, Event]]:
-    return read_events(store, "s")[RUN]
+def _events(folder: SweepFolder) -> set[tuple[int, Event]]:
+    return folder.read_events()[RUN]
 
 
-def test_the_next_attempt_is_opened(store: LocalStore) -> None:
+def test_the_next_attempt_is_opened(folder: SweepFolder) -> None:
     before = {(1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED)}
-    _happened(store, *before)
+    _happened(folder, *before)
     for _ in range(2):  # killed in between, it does it again
-        assert reopen(store, LAYOUT, RUN, 1, 2)
-    assert _events(store) == before | {(1, Event.PREEMPTED), (2, Event.INTENT)}
-    job = read_json(store, LAYOUT.job(RUN, 2))
+        assert reopen(folder, RUN, 1, 2)
+    assert _events(folder) == before | {(1, Event.PREEMPTED), (2, Event.INTENT)}
+    job = read_json(folder.store, folder.job(RUN, 2))
     assert (job["attempt"], job["config"]) == (2, {"lr": 1})
-    assert store.read(f"{LAYOUT.log_path(RUN, 2)}/code.diff") == b"diff"
-    assert fold(_events(store)).state is State.PREEMPTED  # until it is claimed
+    assert folder.store.read(f"{folder.log_path(RUN, 2)}/code.diff") == b"diff"
+    assert fold(_events(folder)).state is State.PREEMPTED  # until it is claimed
 
 
-def test_it_goes_on_though_its_intent_is_damaged(store: LocalStore) -> None:
-    _happened(store, (1, Event.CLAIMED))
-    store.create(LAYOUT.event(RUN, 1, Event.INTENT), b"")
-    assert reopen(store, LAYOUT, RUN, 1, 2)
-    assert (2, Event.INTENT) in _events(store)
-    assert "place" not in read_json(store, LAYOUT.event(RUN, 2, Event.INTENT))
+def test_it_goes_on_though_its_intent_is_damaged(folder: SweepFolder) -> None:
+    _happened(folder, (1, Event.CLAIMED))
+    folder.store.create(folder.event(RUN, 1, Event.INTENT), b"")
+    assert reopen(folder, RUN, 1, 2)
+    assert (2, Event.INTENT) in _events(folder)
+    assert "place" not in read_json(folder.store, folder.event(RUN, 2, Event.INTENT))
 
 
-def test_an_attempt_in_between_that_never_began(store: LocalStore) -> None:
-    _happened(store, (1, Event.INTENT), (1, Event.SUBMITTED))
-    assert reopen(store, LAYOUT, RUN, 1, 3)
+def test_an_attempt_in_between_that_never_began(folder: SweepFolder) -> None:
+    _happened(folder, (1, Event.INTENT), (1, Event.SUBMITTED))
+    assert reopen(folder, RUN, 1, 3)
     intents = {(number, Event.INTENT) for number in (1, 2, 3)}
-    assert _events(store) == intents | {(1, Event.SUBMITTED)}
+    assert _events(folder) == intents | {(1, Event.SUBMITTED)}
 
 
-def test_what_a_worker_said_stands(store: LocalStore) -> None:
-    _happened(store, (1, Event.CLAIMED), (1, Event.PREEMPTED))
-    assert reopen(store, LAYOUT, RUN, 1, 2)
-    assert _events(store) == {(1, Event.CLAIMED), (1, Event.PREEMPTED), (2, Event.INTENT)}
+def test_what_a_worker_said_stands(folder: SweepFolder) -> None:
+    _happened(folder, (1, Event.CLAIMED), (1, Event.PREEMPTED))
+    assert reopen(folder, RUN, 1, 2)
+    assert _events(folder) == {(1, Event.CLAIMED), (1, Event.PREEMPTED), (2, Event.INTENT)}
 
 
-def test_the_launcher_was_quicker(store: LocalStore) -> None:
+def test_the_launcher_was_quicker(folder: SweepFolder) -> None:
     """Two jobs for one attempt: of them one will claim it."""
-    _happened(store, (1, Event.CLAIMED), (1, Event.LOST), (2, Event.INTENT))
-    store.replace(LAYOUT.job(RUN, 2), encode({"its": "own"}))
-    assert reopen(store, LAYOUT, RUN, 1, 2)
-    assert read_json(store, LAYOUT.job(RUN, 2)) == {"its": "own"}
-    assert (1, Event.PREEMPTED) not in _events(store)
+    _happened(folder, (1, Event.CLAIMED), (1, Event.LOST), (2, Event.INTENT))
+    folder.store.replace(folder.job(RUN, 2), encode({"its": "own"}))
+    assert reopen(folder, RUN, 1, 2)
+    assert read_json(folder.store, folder.job(RUN, 2)) == {"its": "own"}
+    assert (1, Event.PREEMPTED) not in _events(folder)
 
 
 @pytest.mark.parametrize(
     "ended", [(Event.SUCCEEDED,), (Event.FAILED,), (Event.CANCELLED,), (Event.CANCEL,)]
 )
-def test_nothing_to_go_on_with(store: LocalStore, ended: tuple[Event, ...]) -> None:
-    _happened(store, (1, Event.CLAIMED), *((1, event) for event in ended))
-    before = _events(store)
-    assert not reopen(store, LAYOUT, RUN, 1, 2)
-    assert _events(store) == before
+def test_nothing_to_go_on_with(folder: SweepFolder, ended: tuple[Event, ...]) -> None:
+    _happened(folder, (1, Event.CLAIMED), *((1, event) for event in ended))
+    before = _events(folder)
+    assert not reopen(folder, RUN, 1, 2)
+    assert _events(folder) == before
 
 
 def test_terms_of_backends() -> None:
@@ -135,13 +133,13 @@ def _admit(store: Any, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Capabili
 
 
 def test_what_jobs_elsewhere_cannot_reach(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SWEEPER_ENGINE_URL", "SWEEPER_ENGINE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     assert _admit(_S3(), monkeypatch, secrets=["KEY"]) == ELSEWHERE
     with pytest.raises(UsageError, match="do not see the folder"):
-        _admit(store, monkeypatch)
+        _admit(folder.store, monkeypatch)
     with pytest.raises(UsageError, match="--live"):
         _admit(_S3(), monkeypatch, live=True)
     with pytest.raises(UsageError, match=r"launch\.aws_batch\.secrets: \{OTHER: arn:aws:ssm"):
@@ -176,7 +174,9 @@ def test_what_a_job_elsewhere_is_told() -> None:
     assert (told.env_file, told.cwd) == (None, ".")
     assert job_builder.job_for(Capabilities(), job, None) == job
     capabilities = ELSEWHERE._replace(restarts=BATCH)
-    argv = job_builder.worker_argv(capabilities, _S3(), "s", "t-a1", "/here/secret.json")  # type: ignore[arg-type]
+    argv = job_builder.worker_argv(
+        capabilities, SweepFolder(_S3(), "s"), "t-a1", "/here/secret.json"
+    )  # type: ignore[arg-type]
     assert argv[0] == "python"
     assert argv[-6:-2] == ["--restarts", BATCH.variable, "--first", "1"]
     assert argv[-2:] == ["s3://bucket/x/s", "t-a1"]
@@ -198,14 +198,16 @@ def test_code_that_cannot_travel() -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_late_restart_leaves_the_job_that_took_over_alone(store: LocalStore, ended: bool) -> None:
+def test_a_late_restart_leaves_the_job_that_took_over_alone(
+    folder: SweepFolder, ended: bool
+) -> None:
     """The launcher has submitted attempt 2, which trains, when the backend starts attempt 1's job
     for a third time."""
     first = {(1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED), (1, Event.PREEMPTED)}
-    _happened(store, *first, (2, Event.INTENT), (2, Event.SUBMITTED))
-    store.create(LAYOUT.event(RUN, 2, Event.CLAIMED), encode({"submitted": 2}))
+    _happened(folder, *first, (2, Event.INTENT), (2, Event.SUBMITTED))
+    folder.store.create(folder.event(RUN, 2, Event.CLAIMED), encode({"submitted": 2}))
     if ended:
-        _happened(store, (2, Event.PREEMPTED))
-    before = _events(store)
-    assert reopen(store, LAYOUT, RUN, 1, 3) is ended
-    assert (_events(store) == before) is not ended
+        _happened(folder, (2, Event.PREEMPTED))
+    before = _events(folder)
+    assert reopen(folder, RUN, 1, 3) is ended
+    assert (_events(folder) == before) is not ended

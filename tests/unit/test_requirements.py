@@ -12,6 +12,7 @@ from sweeper.errors import GridError, UsageError
 from sweeper.launcher.launch_preview import document, job_builder, survey
 from sweeper.provenance import job_bundle, snapshot
 from sweeper.provenance.requirements import read
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import open_store
 
 GRID = """name: s
@@ -96,19 +97,21 @@ def test_what_is_taken_along(checkout: Path, tmp_path: Path) -> None:
     """The source, once; the file by its path below the checkout, wherever `launch` is typed."""
     planned = _told(checkout, "needs.txt", "--no-index\na==1\n")
     store = open_store(str(tmp_path / "root"))
-    made = snapshot.make(store, "s", str(checkout))
-    found = job_bundle.carry(store, planned, made)
+    made = snapshot.make(SweepFolder(store, "s"), str(checkout))
+    found = job_bundle.carry(SweepFolder(store, planned.name), planned, made)
     assert found is not None
     assert dict(found.files) == {"needs.txt": "needs.txt"}
     assert found.packages[0] == "--no-index"
     assert store.exists(found.archive)
-    assert job_bundle.carry(store, planned, made) == found
+    assert job_bundle.carry(SweepFolder(store, planned.name), planned, made) == found
     named = planned._replace(carried=found, created="now")
     assert json.loads(json.dumps(named.document()))["carried"]["files"] == {
         "needs.txt": "needs.txt"
     }
     with pytest.raises(UsageError, match="not in the copy of the code: --live"):
-        job_bundle.carry(store, planned, snapshot.CodeCopy(None, "--live"))
+        job_bundle.carry(
+            SweepFolder(store, planned.name), planned, snapshot.CodeCopy(None, "--live")
+        )
 
 
 def test_what_all_jobs_begin_with_is_in_the_plan_once(checkout: Path) -> None:

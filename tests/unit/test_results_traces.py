@@ -71,7 +71,7 @@ def test_a_line_of_json_a_step(sweep, capsys, tmp_path):
     path = tmp_path / "failed.jsonl"
     assert main(["rollouts", sweep, "--failed", "--export", str(path)]) == 0
     assert {json.loads(line)["task"] for line in path.read_text().splitlines()} == {"b"}
-    assert f"2 steps of 1 trajectories: {path}" in capsys.readouterr().out
+    assert f"2 steps of 1 trajectory: {path}" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from sweeper.scheduler.governor import name_of
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
 from sweeper.storage.documents import encode, read_json
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.heartbeats import Heartbeats
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_plan
 
 
 def used(tokens: int) -> dict[str, Any]:
@@ -38,9 +38,10 @@ class Sweep:
         made.save()
         store = LocalStore(str(made.root))
         backend = open_backend("local", made.name, str(made.folder), {})
-        self.context = Context(store, made.name, backend)
-        self.run_table = RunTable(store, made.name, self.context.plan)
-        self.heartbeats = Heartbeats(store, self.context.layout, self.context.clock)
+        folder = SweepFolder(store, made.name)
+        self.context = Context(folder, backend)
+        self.run_table = RunTable(folder, self.context.plan)
+        self.heartbeats = Heartbeats(folder, self.context.clock)
 
     def spending(self, account: AccountBudget | None = None, **limits: Any) -> Spending:
         budget = Budget(**limits) if limits else None
@@ -328,10 +329,10 @@ def test_a_launcher_that_does_not_know_what_is_left_starts_nothing_and_goes_on(
     monkeypatch.setenv(account.PLACE, str(tmp_path / "quota"))
     (tmp_path / "config" / "sweeper").mkdir(parents=True)
     (tmp_path / "config" / "sweeper" / "config.toml").write_text("[budget]\ntokens = 1000\n")
-    plan = read_json(scene.store, scene.layout.plan) | {"service": "tinker"}
-    scene.store.replace(scene.layout.plan, encode(plan))
+    plan = read_json(scene.store, scene.folder.plan) | {"service": "tinker"}
+    scene.store.replace(scene.folder.plan, encode(plan))
     scene.scheduler = scene.new_scheduler()
-    of_account = account.account_of(read_plan(scene.store, "s"), Service(), account.Quota(""))
+    of_account = account.account_of(scene.folder.read_plan(), Service(), account.Quota(""))
     damaged = tmp_path / "quota" / str(of_account) / "spent" / "other.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")

@@ -26,10 +26,9 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary, exit_code
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import Layout, token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.local import LocalStore
 from sweeper.storage.requests import request_retry
-from sweeper.storage.sweeps import read_events, read_plan, read_states, with_chosen
 from sweeper.testing import FakeBackend, FakeClock, Faults, FaultyBackend, FaultyStore, Killed
 from sweeper.testing import Fault as Kind
 from sweeper.tui.list_model import Group, arranged, groupings
@@ -67,7 +66,7 @@ class Pipeline:
 
     def __init__(self, root: Path, grid: dict[str, Any], **launch: Any) -> None:
         self.store = LocalStore(str(root))
-        self.layout = Layout("p")
+        self.folder = SweepFolder(self.store, "p")
         self.backend = FakeBackend()
         self.clock = FakeClock()
         self.failing: set[str] = set()
@@ -75,31 +74,31 @@ class Pipeline:
         self.losses: dict[str, float] = {}
         self.ends: dict[str, Any] = {}
         self.used: dict[str, Any] = {}
-        self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
+        self.store.replace(self.folder.service, encode({"schema": 1, "env_file": None}))
         self.launch = {"backend": "fake", "max_parallel": 4} | launch
         self.record(grid)
 
     def record(self, grid: dict[str, Any], **more: Any) -> Plan:
         """As a launch does."""
         fresh = plan({"name": "p", "stages": grid, "launch": self.launch} | more, validate=False)
-        fresh = with_chosen(self.store, "p", fresh)
-        if self.store.exists(self.layout.plan):
-            fresh = merge(read_plan(self.store, "p"), fresh)
-        self.store.replace(self.layout.plan, encode(fresh.document()))
+        fresh = self.folder.with_chosen(fresh)
+        if self.store.exists(self.folder.plan):
+            fresh = merge(self.folder.read_plan(), fresh)
+        self.store.replace(self.folder.plan, encode(fresh.document()))
         return fresh
 
     @property
     def plan(self) -> Plan:
-        return read_plan(self.store, "p")
+        return self.folder.read_plan()
 
     def scheduler(self, store: Any = None, backend: Any = None) -> Scheduler:
-        used = store or self.store, "p", backend or self.backend
+        used = self.folder.at(store or self.store), backend or self.backend
         return Scheduler(Context(*used, self.clock, self.clock.sleep))
 
     def work(self) -> None:
         """Every job that was submitted comes to its end."""
         planned = {run.id: run for run in self.plan.runs}
-        for run, state in read_states(self.store, "p").items():
+        for run, state in self.folder.read_states().items():
             if state.state not in OPEN and not state.unacknowledged:
                 continue
             attempt = state.opened
@@ -107,8 +106,8 @@ class Pipeline:
                 self._finish(run, attempt, planned[run].name)
 
     def _finish(self, run: str, attempt: int, name: str) -> None:
-        folder = self.layout.log_path(run, attempt)
-        config = read_json(self.store, self.layout.job(run, attempt))["config"]
+        folder = self.folder.log_path(run, attempt)
+        config = read_json(self.store, self.folder.job(run, attempt))["config"]
         failed = name in self.failing
         loss = self.losses.get(name, sum(v for v in config.values() if isinstance(v, int)))
         rows = [{"step": 1, "loss": loss}]
@@ -119,7 +118,7 @@ class Pipeline:
         record = {"name": "final", "final": True} | ({} if name in self.bare else paths)
         self.store.replace(f"{folder}/checkpoints.jsonl", json.dumps(record).encode())
         for event in (Event.CLAIMED, Event.FAILED if failed else Event.SUCCEEDED):
-            path = self.layout.event(run, attempt, event)
+            path = self.folder.event(run, attempt, event)
             if not self.store.exists(path):
                 body = {"schema": 1, "reason": "error", "code": 1, **self.used}
                 self.store.create(path, encode(body))
@@ -145,7 +144,7 @@ class Pipeline:
 
     def config(self, name: str, attempt: int = 1) -> dict[str, Any]:
         [run] = [run.id for run in self.plan.runs if run.name == name]
-        return read_json(self.store, self.layout.job(run, attempt))["config"]
+        return read_json(self.store, self.folder.job(run, attempt))["config"]
 
 
 @pytest.fixture
@@ -212,7 +211,7 @@ def test_a_stage_has_limits_and_retries_of_its_own(make: Make) -> None:
     scheduler = made.scheduler()
     most = Counter[str | None]()
     while not (summary := scheduler.step()).finished:
-        states = read_states(made.store, "p")
+        states = made.folder.read_states()
         busy = [run.stage for run in made.plan.runs if run.id in states and states[run.id].at_work]
         most |= Counter(busy)
         if made.submitted().count("sft/lr=3,seed=0") == 2:
@@ -223,7 +222,7 @@ def test_a_stage_has_limits_and_retries_of_its_own(make: Make) -> None:
     assert made.submitted().count("sft/lr=3,seed=0") == 2
     assert made.submitted().count("dpo/beta=1") == 1
     assert (most["sft"], most["dpo"]) == (2, 2)
-    jobs = [read_json(made.store, made.layout.job(run, 1)) for run in read_states(made.store, "p")]
+    jobs = [read_json(made.store, made.folder.job(run, 1)) for run in made.folder.read_states()]
     assert {job["name"].partition("/")[0] for job in jobs if "ONLY" in job["env"]} == {"sft"}
 
 
@@ -259,7 +258,7 @@ def test_a_failed_parent_holds_its_children_back_and_a_retry_brings_them_along(m
     assert seen.exit_code == 4
     made.failing.clear()
     [run] = [run for run, name in names.items() if name == "sft/lr=2,seed=1"]
-    request_retry(made.store, "p", run, read_events(made.store, "p")[run])
+    request_retry(made.folder, run, made.folder.read_events()[run])
     assert exit_code(made.drive()) == 0
     assert len(made.submitted()) == len(set(made.submitted())) + 1
 
@@ -284,7 +283,7 @@ def test_a_sweep_that_is_cancelled_chooses_nothing_of_what_is_done(make: Make) -
     made = make()
     cancelled = [run.id for run in made.plan.runs if run.name.startswith("sft/lr=3")]
     for run in cancelled:
-        made.store.create(made.layout.event(run, 1, Event.CANCEL), encode({"schema": 1}))
+        made.store.create(made.folder.event(run, 1, Event.CANCEL), encode({"schema": 1}))
     summary = made.drive()
     assert summary.waits == (
         "held back (2 of dpo, 2 of eval): they wait for the best of sft, of which"
@@ -408,7 +407,7 @@ def _at_write(number: int, kind: Kind) -> Callable[[int, str], Kind | None]:
 
 def test_the_view_compares_runs_of_a_stage_and_sees_those_that_come_to_be(make: Make) -> None:
     made = make()
-    poller = Poller(made.store, "p", clock=made.clock, wall=lambda: 0.0)
+    poller = Poller(made.folder, clock=made.clock, wall=lambda: 0.0)
     first = poller.look()
     assert len(first.runs) == 7
     assert groupings(first)[0] == "stage"
@@ -483,7 +482,7 @@ def test_checkpoints_that_a_stage_takes_or_may_take_are_referred_to(make: Make) 
     assert {names[run] for run in waiting} == {name for name in names.values() if "sft" in name}
     made.failing.clear()
     [run] = [run for run, name in names.items() if name == "sft/lr=2,seed=1"]
-    request_retry(made.store, "p", run, read_events(made.store, "p")[run])
+    request_retry(made.folder, run, made.folder.read_events()[run])
     made.drive()
     taken = referred(Registry(made.store.root, cache=False).all_handles())[1]
     names = made.names()

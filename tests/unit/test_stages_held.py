@@ -28,10 +28,9 @@ from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import exit_code
 from sweeper.scheduler.run_table import RunTable
 from sweeper.storage.documents import encode
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.lock import holding_sweep
 from sweeper.storage.sweep_requests import ask_cancel, asked_cancel
-from sweeper.storage.sweeps import read_plan, read_states
 from tests.unit.test_stages import Pipeline, stages
 
 _METRIC = {"name": "loss", "goal": "minimize"}
@@ -142,8 +141,8 @@ def test_a_sweep_whose_folder_has_another_name_keeps_its_children(make: Make) ->
     made.drive()
     before = made.plan.runs
     os.rename(f"{made.store.root}/p", f"{made.store.root}/moved")
-    assert read_plan(made.store, "moved").runs == before
-    context = Context(made.store, "moved", made.backend, made.clock, made.clock.sleep)
+    assert SweepFolder(made.store, "moved").read_plan().runs == before
+    context = Context(SweepFolder(made.store, "moved"), made.backend, made.clock, made.clock.sleep)
     assert exit_code(Scheduler(context).step()) == 0
 
 
@@ -155,9 +154,9 @@ def test_a_sweep_that_was_moved_before_it_chose_goes_on(make: Make) -> None:
         scheduler.step()
         made.work()
     os.rename(f"{made.store.root}/p", f"{made.store.root}/moved")
-    context = Context(made.store, "moved", made.backend, made.clock, made.clock.sleep)
+    context = Context(SweepFolder(made.store, "moved"), made.backend, made.clock, made.clock.sleep)
     Scheduler(context).step()
-    assert len(read_plan(made.store, "moved").runs) == 7 + 2 + 2
+    assert len(SweepFolder(made.store, "moved").read_plan().runs) == 7 + 2 + 2
 
 
 def _until_sft_is_done(made: Pipeline, scheduler: Scheduler) -> None:
@@ -174,7 +173,7 @@ def test_nothing_is_chosen_of_a_sweep_that_was_cancelled_until_a_retry(make: Mak
     made.failing = {"sft/lr=2,seed=1"}
     scheduler = made.scheduler()
     _until_sft_is_done(made, scheduler)
-    cancel_runs(made.store, "p", [run.id for run in made.plan.runs], whole=True)
+    cancel_runs(made.folder, [run.id for run in made.plan.runs], whole=True)
     summary = made.drive(scheduler)
     [told] = summary.waits
     assert told.startswith("held back (2 of dpo, 2 of eval): they wait for the best of sft, but ")
@@ -184,7 +183,7 @@ def test_nothing_is_chosen_of_a_sweep_that_was_cancelled_until_a_retry(make: Mak
     assert len(made.submitted()) == 7 and made.drive().waits == summary.waits
     made.failing.clear()
     [failed] = [run.id for run in made.plan.runs if run.name == "sft/lr=2,seed=1"]
-    with holding_sweep(made.store, "p"):
+    with holding_sweep(made.folder):
         assert request_retries(sweep, [failed]).again == 1
     assert exit_code(made.drive()) == 0
     assert _by_stage(made) == {"sft": 7, "dpo": 2, "eval": 3}
@@ -196,11 +195,11 @@ def test_runs_that_came_to_be_while_the_sweep_was_cancelled_are_cancelled(make: 
     _until_sft_is_done(made, scheduler)
     scheduler.step()  # the choice: one of its two is submitted
     assert len(made.backend.submitted) == 8
-    ask_cancel(made.store, "p", "somebody")
+    ask_cancel(made.folder, "somebody")
     scheduler.step()
     scheduler.step()
     children = [run.id for run in made.plan.runs if run.parents]
-    events = made.store.names(Layout("p").state)
+    events = made.store.names(made.folder.state)
     asked = {path.split("/")[-2] for path in events if Event.CANCEL.value in path}
     assert asked == set(children)
     assert len(made.backend.submitted) == 8
@@ -208,13 +207,13 @@ def test_runs_that_came_to_be_while_the_sweep_was_cancelled_are_cancelled(make: 
 
 def test_an_alarm_that_stops_the_sweep_has_nothing_chosen_of_it(make: Make) -> None:
     made = make()
-    context = Context(made.store, "p", made.backend, made.clock, made.clock.sleep)
-    actions = AlarmActions(context, RunTable(made.store, "p", context.plan), tell=print)
+    context = Context(made.folder, made.backend, made.clock, made.clock.sleep)
+    actions = AlarmActions(context, RunTable(made.folder, context.plan), tell=print)
     run = context.plan.runs[0]
     since, told = "2026-01-01T00:00:00Z", ("m", "a", ("stop sweep",))
     actions.add(Alarm(run.id, run.name, 1, "nan", since, "x", 3, 1.0, None, *told))
     actions.look()
-    asked = asked_cancel(made.store, "p")
+    asked = asked_cancel(made.folder)
     assert asked is not None and asked.by == "the launcher, because of the alarm nan"
 
 
@@ -225,7 +224,7 @@ def test_a_choice_counts_the_children_of_a_cancelled_run_as_cancelled(make: Make
     grid["eval"]["from"] = {"stage": "dpo", "take": "best"}
     made = make(grid)
     [run] = [run.id for run in made.plan.runs if run.name == "sft/lr=3,seed=1"]
-    made.store.create(made.layout.event(run, 1, Event.CANCEL), encode({"schema": 1}))
+    made.store.create(made.folder.event(run, 1, Event.CANCEL), encode({"schema": 1}))
     summary = made.drive()
     assert _by_stage(made) == {"sft": 5, "dpo": 10}
     assert any("dpo/beta=1,sft/lr=3,seed=1 and 1 more were cancelled" in w for w in summary.waits)
@@ -235,10 +234,10 @@ def test_what_was_chosen_stays_chosen_when_the_values_change(make: Make) -> None
     made = make()
     made.drive()
     runs, submitted = made.plan.runs, list(made.backend.submitted)
-    for run, state in read_states(made.store, "p").items():
+    for run, state in made.folder.read_states().items():
         assert state.state is State.SUCCEEDED
         lost = json.dumps({"step": 1, "loss": -100 if "sft/lr=3" in made.names()[run] else 9})
-        folder = made.layout.log_path(run, state.attempt)
+        folder = made.folder.log_path(run, state.attempt)
         made.store.replace(f"{folder}/metrics.jsonl", lost.encode())
     assert exit_code(made.drive()) == 0
     assert (made.plan.runs, made.backend.submitted) == (runs, submitted)
@@ -304,7 +303,7 @@ def _ends(made: Pipeline, name: str, **more: object) -> None:
     """Have the checkpoint of a run expire, as its record has it."""
     [run] = [run.id for run in made.plan.runs if run.name == name]
     record = {"name": "10", "state_path": f"tinker://{run}/weights/10", **more}
-    path = f"{made.layout.log_path(run, 1)}/checkpoints.jsonl"
+    path = f"{made.folder.log_path(run, 1)}/checkpoints.jsonl"
     made.store.replace(path, json.dumps(record).encode())
 
 
@@ -357,5 +356,5 @@ def test_a_checkpoint_that_nobody_can_have_kept_is_told(
     assert exit_code(summary) == 0
     assert summary.waits == (
         "the checkpoint of sft/lr=1,seed=0 that others go on from will expire: `sweeper checkpoints"
-        " p/sft/lr=1,seed=0 --ttl never` keeps it",
+        f" p/sft/lr=1,seed=0 --ttl never --root {made.store.root}` keeps it",
     )

@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.commands.status_follow import changes, describe, fitted
 from sweeper.model.states import Event
-from sweeper.storage.layout import token
+from sweeper.storage.folder import token
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ import pytest
 
 from sweeper.errors import StoreError
 from sweeper.results.tables.sources import Files
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.testing import Fault, Faults, FaultyStore, Killed
 from sweeper.worker import spool as spooling
 from sweeper.worker import syncing as syncing_module
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 
-LAYOUT = Layout("s")
 RUN = "0123456789ab"
-FOLDER = LAYOUT.log_path(RUN, 1)
+FOLDER = f"s/runs/{RUN}.1"
+LOG = f"s/attempts/{RUN}.1/stdout.log"
 METRICS = f"{FOLDER}/metrics.jsonl"
 
 
@@ -46,7 +46,7 @@ class Recipe:
             for _ in range(count):
                 file.write(json.dumps({"step": self.step, "loss": 1 / (1 + self.step)}) + "\n")
                 self.step += 1
-        self.spool.append(LAYOUT.log(RUN, 1), b"step\r")
+        self.spool.append(LOG, b"step\r")
 
     def checkpoint(self) -> None:
         with (self.folder / "checkpoints.jsonl").open("a") as file:
@@ -58,7 +58,7 @@ class Recipe:
         (folder / "train_rollout_summaries.jsonl").write_text('{"iteration": 1}\n' * 50)
 
     def sync(self, *, fresh: bool = True, store: object = None) -> Sync:
-        return Sync(store or self.store, self.spool, LAYOUT, RUN, 1, fresh=fresh)  # type: ignore[arg-type]
+        return Sync(store or self.store, SweepFolder(self.spool, "s"), RUN, 1, fresh=fresh)  # type: ignore[arg-type]
 
     def written(self) -> dict[str, bytes]:
         root = Path(self.spool.root)
@@ -69,7 +69,7 @@ class Recipe:
 
     def readable(self) -> list[int]:
         """The steps that a reader finds now."""
-        source = Files(self.store, LAYOUT.runs).source(METRICS)
+        source = Files(self.store, "s/runs").source(METRICS)
         return [] if source is None else [json.loads(x)["step"] for x in _lines(source.read(0)[1])]
 
 
@@ -129,10 +129,10 @@ def test_every_byte_goes_up_at_most_twice_and_none_comes_down(recipe: Recipe) ->
 def test_half_a_line_waits_and_half_a_log_does_not(recipe: Recipe) -> None:
     sync = recipe.sync()
     (recipe.folder / "metrics.jsonl").write_text('{"step": 0}\n{"st')
-    recipe.spool.append(LAYOUT.log(RUN, 1), b"50%\r60")
+    recipe.spool.append(LOG, b"50%\r60")
     sync.step()
     assert recipe.arrived()[f"{METRICS}.parts/0"] == b'{"step": 0}\n'
-    assert recipe.arrived()[f"{LAYOUT.log(RUN, 1)}.parts/0"] == b"50%\r60"
+    assert recipe.arrived()[f"{LOG}.parts/0"] == b"50%\r60"
     sync.finish()
     assert recipe.arrived()[METRICS] == b'{"step": 0}\n{"st'
 
@@ -313,16 +313,15 @@ class Remote(LocalStore):
 @pytest.fixture
 def remote(tmp_path: Path) -> Remote:
     store = Remote(str(tmp_path / "elsewhere"))
-    store.create(LAYOUT.plan, b"{}")
+    store.create("s/sweep.json", b"{}")
     return store
 
 
-def _attempt(remote: Remote, home: str, attempt: int) -> tuple[LocalStore, Syncing, Path]:
-    spool = spooling.arrange(remote, LAYOUT, RUN, attempt, home, resume=True)
-    syncing = spooling.start_syncing(
-        spooling.Spooled(remote, spool, LAYOUT, RUN, attempt), 60.0, print
-    )
-    folder = Path(spool.root, LAYOUT.log_path(RUN, attempt))
+def _attempt(remote: Remote, home: str, attempt: int) -> tuple[SweepFolder, Syncing, Path]:
+    spool = spooling.arrange(SweepFolder(remote, "s"), RUN, attempt, home, resume=True)
+    spooled = spooling.Spooled(remote, spool, RUN, attempt)
+    syncing = spooling.start_syncing(spooled, 60.0, print)
+    folder = Path(spool.store.root, spool.log_path(RUN, attempt))
     folder.mkdir(parents=True, exist_ok=True)
     return spool, syncing, folder
 
@@ -336,14 +335,14 @@ def test_what_a_dead_worker_left_is_brought_home(remote: Remote, tmp_path: Path)
     home = str(tmp_path / "home")
     spool, syncing, folder = _attempt(remote, home, 1)
     _write(folder, 9)
-    assert spooling.recover(remote, spool, LAYOUT) == 0  # it lives
+    assert spooling.recover(remote, spool) == 0  # it lives
     del syncing
     _let_go(spool)
     assert [names for _, _, names in spooling.spools(home)] == [["s"]]
-    assert spooling.recover(remote, spool, LAYOUT) == 1
+    assert spooling.recover(remote, spool) == 1
     assert remote.read(METRICS).count(b"\n") == 9
-    assert spooling.recover(remote, spool, LAYOUT) == 0
-    spooling.tidy(spool, LAYOUT)
+    assert spooling.recover(remote, spool) == 0
+    spooling.tidy(spool)
     assert not folder.exists()
 
 
@@ -354,17 +353,17 @@ def test_what_a_dead_worker_left_does_not_make_a_deleted_sweep_anew(
     _write(folder, 9)
     del syncing
     _let_go(spool)
-    remote.remove([LAYOUT.plan])
+    remote.remove(["s/sweep.json"])
     told: list[str] = []
-    assert spooling.recover(remote, spool, LAYOUT, tell=told.append) == 0
+    assert spooling.recover(remote, spool, tell=told.append) == 0
     assert len(told) == 1 and "was removed" in told[0]
     assert list(remote.names("s")) == []
     assert folder.exists()
 
 
-def _let_go(spool: LocalStore) -> None:
+def _let_go(spool: SweepFolder) -> None:
     """What the kernel does when the worker dies."""
-    mark = os.stat(Path(spool.root, f"s/unsynced/{RUN}.1"))
+    mark = os.stat(Path(spool.store.root, f"s/unsynced/{RUN}.1"))
     for descriptor in range(3, 256):
         try:
             status = os.fstat(descriptor)
@@ -385,9 +384,9 @@ def test_an_attempt_on_another_machine_starts_from_the_store(
         syncing.forget(succeeded=False)
         assert folder.exists()  # the next attempt here starts from it
     else:
-        Sync(remote, spool, LAYOUT, RUN, 1, fresh=True).step()
+        Sync(remote, spool, RUN, 1, fresh=True).step()
     other, _, _ = _attempt(remote, str(tmp_path / "two"), 2)
-    fetched = Path(other.root, FOLDER)
+    fetched = Path(other.store.root, FOLDER)
     assert (fetched / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
     assert (fetched / "checkpoints.jsonl").exists()
 

@@ -9,14 +9,14 @@ import pytest
 
 from sweeper.errors import StoreError
 from sweeper.model.states import Event
-from sweeper.storage.layout import Layout
+from sweeper.storage.base import Store
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.worker import spool as spooling
 from sweeper.worker import syncing as syncing_module
 from sweeper.worker.outcome import Ending, judge
 from sweeper.worker.syncing import Sync, Syncing
 
-LAYOUT = Layout("s")
 RUN, OTHER = "0123456789ab", "ba9876543210"
 
 
@@ -51,35 +51,37 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusing:
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(syncing_module, "_FIRST", 0.001)
     store = Refusing(str(tmp_path / "store"))
-    store.create(LAYOUT.plan, b"{}")
+    store.create("s/sweep.json", b"{}")
     return store
 
 
 @pytest.fixture
-def begin(remote: Refusing, tmp_path: Path) -> Callable[..., tuple[LocalStore, Sync, Syncing]]:
+def begin(remote: Refusing, tmp_path: Path) -> Callable[..., tuple[SweepFolder, Sync, Syncing]]:
     """Begin an attempt that has written three plots, metrics and a checkpoint. Its worker holds no
     lock, as if it were dead."""
 
-    def begin(run: str = RUN) -> tuple[LocalStore, Sync, Syncing]:
-        spool = spooling.arrange(remote, LAYOUT, run, 1, str(tmp_path / "home"), resume=True)
-        folder = Path(spool.root, LAYOUT.log_path(run, 1))
+    def begin(run: str = RUN) -> tuple[SweepFolder, Sync, Syncing]:
+        spool = spooling.arrange(
+            SweepFolder(remote, "s"), run, 1, str(tmp_path / "home"), resume=True
+        )
+        folder = Path(spool.store.root, spool.log_path(run, 1))
         folder.mkdir(parents=True)
         for name in ("a.png", "b.png", "c.png"):
             (folder / name).write_text("plot")
         (folder / "metrics.jsonl").write_text('{"step": 0}\n')
         (folder / "checkpoints.jsonl").write_text('{"name": "0"}\n')
-        Path(spool.root, "s", "unsynced", f"{run}.1").touch()
-        sync = Sync(remote, spool, LAYOUT, run, 1, fresh=True)
+        Path(spool.store.root, "s", "unsynced", f"{run}.1").touch()
+        sync = Sync(remote, spool, run, 1, fresh=True)
 
         def forget(succeeded: bool) -> None:
-            spooling.discard(spool, LAYOUT, run, 1, all_of_it=succeeded)
+            spooling.discard(spool, run, 1, all_of_it=succeeded)
 
         return spool, sync, Syncing(sync, 60.0, print, forget)
 
     return begin
 
 
-def _names(store: LocalStore) -> set[str]:
+def _names(store: Store) -> set[str]:
     return {path.rpartition("/")[2] for path in store.names("s/runs")}
 
 
@@ -125,8 +127,8 @@ def test_a_store_that_takes_nothing_more_is_not_waited_for(
     assert said.endswith("a.png: not allowed")
     assert _names(remote) == ALL - {"a.png"}
     syncing.forget(succeeded=True)
-    assert spooling.abandoned(spool, "s") == (0, 1)
-    assert _names(spool) == ALL
+    assert spooling.abandoned(spool) == (0, 1)
+    assert _names(spool.store) == ALL
 
 
 def test_an_outage_is_waited_out(remote: Refusing, begin: Callable[..., tuple]) -> None:
@@ -143,7 +145,7 @@ def test_an_outage_is_waited_out(remote: Refusing, begin: Callable[..., tuple]) 
     assert syncing.finish(beat, 0.001, clock=lambda: float(next(clock))) is None
     syncing.forget(succeeded=True)
     assert _names(remote) == ALL
-    assert _names(spool) == set()
+    assert _names(spool.store) == set()
 
 
 def test_who_cancels_does_not_wait(remote: Refusing, begin: Callable[..., tuple]) -> None:
@@ -152,7 +154,7 @@ def test_who_cancels_does_not_wait(remote: Refusing, begin: Callable[..., tuple]
     said = syncing.finish(lambda: True, 0.01, lambda: True)
     assert said.endswith("a.png: not allowed")
     syncing.forget(succeeded=False)
-    assert spooling.abandoned(spool, "s") == (0, 1)
+    assert spooling.abandoned(spool) == (0, 1)
 
 
 def test_who_cancels_in_an_outage_loses_nothing(
@@ -178,15 +180,17 @@ def test_what_dead_workers_left_and_is_refused_holds_up_no_other(
     begin(OTHER)
     remote.words = (f"{RUN}.1/a.png",)
     told: list[str] = []
-    assert spooling.recover(remote, spool, LAYOUT, tell=told.append) == 1
+    assert spooling.recover(remote, spool, tell=told.append) == 1
     assert len(told) == 1
-    assert told[0].startswith(f"s: {RUN}.1: stays in {spool.root}: ")
-    spooling.arrange(remote, LAYOUT, RUN, 2, str(tmp_path / "home"), resume=True)  # it can go on
+    assert told[0].startswith(f"s: {RUN}.1: stays in {spool.store.root}: ")
+    spooling.arrange(
+        SweepFolder(remote, "s"), RUN, 2, str(tmp_path / "home"), resume=True
+    )  # it can go on
     remote.words = ("s/",)
     with pytest.raises(StoreError):
-        spooling.recover(remote, spool, LAYOUT)
+        spooling.recover(remote, spool)
     remote.words = ()
-    assert spooling.recover(remote, spool, LAYOUT) == 1
+    assert spooling.recover(remote, spool) == 1
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_page_lists_a_remote_store_once_a_look(
     by_id = {run.id: run for run in watched.poller.look().runs}
     monkeypatch.setattr(store, "local_path", lambda _: None)
     monkeypatch.setattr(store, "is_remote", True)
-    listed, prefix = list[str](), watched.scene.layout.runs
+    listed, prefix = list[str](), watched.scene.folder.runs
     real = store.list
     monkeypatch.setattr(store, "list", lambda path: listed.append(path) or real(path))
     reader = PageReader(watched.poller.run(first), "loss", watched.poller.run)

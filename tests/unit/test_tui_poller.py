@@ -84,7 +84,7 @@ def test_a_clock_of_this_place(watched: Watched, monkeypatch: pytest.MonkeyPatch
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.scene.beat(first, paused={"reason": "capacity", "since": "2026-11-21T12:01:03Z"})
     said = {"schema": 1, "message": "waits since 2020-12-31T23:01:03.5Z", "time": "2026"}
-    watched.scene.store.create(watched.scene.layout.alarm(first, 1, "waits"), encode(said))
+    watched.scene.store.create(watched.scene.folder.alarm(first, 1, "waits"), encode(said))
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "UTC-2")
         time.tzset()
@@ -109,7 +109,7 @@ def test_a_run_stalls_as_long_as_its_launcher_says_so(
 
     def observed(**words: str) -> RunView:
         kinds = {run: {"kind": kind} for run, kind in words.items()}
-        store.replace(watched.scene.layout.observations, encode({"observed": kinds}))
+        store.replace(watched.scene.folder.observations, encode({"observed": kinds}))
         return watched.run(seconds=10.0)
 
     assert observed().shown_state == "running"
@@ -185,7 +185,7 @@ def test_an_outcome_that_cannot_be_read_is_not_the_one_before(watched: Watched) 
     watched.scene.worker(first, 1, Event.FAILED, reason="oom", detail="no memory")
     assert (watched.run().reason, watched.run().said) == ("oom", "no memory")
     watched.scene.worker(first, 2, Event.CLAIMED)
-    path = watched.scene.layout.event(first, 2, Event.FAILED)
+    path = watched.scene.folder.event(first, 2, Event.FAILED)
     store.replace(path, b"{")
     run = watched.run()
     assert (run.state, run.attempt, run.reason, run.said) == ("failed", 2, "", "")
@@ -220,9 +220,9 @@ def test_what_is_still_to_be_started(watched: Watched, monkeypatch: pytest.Monke
     watched.scene.worker(third, 1, Event.RETRY)
     watched.scene.worker(third, 2, Event.PREEMPTED)
     assert head() == NOBODY
-    plan = read_json(watched.scene.store, watched.scene.layout.plan)
+    plan = read_json(watched.scene.store, watched.scene.folder.plan)
     plan["runs"][2]["retired"] = True
-    watched.scene.store.replace(watched.scene.layout.plan, encode(plan))
+    watched.scene.store.replace(watched.scene.folder.plan, encode(plan))
     assert head() == "ended"
 
 
@@ -233,13 +233,13 @@ def test_what_the_quota_ended_waits_and_what_failed_says_why(watched: Watched) -
         watched.scene.log(run, "step 1\nno tokenizer there\n")
         watched.scene.worker(run, 1, Event.FAILED, reason=reason)
     assert watched.run().shown_state == "failed"  # nobody starts it again
-    watched.scene.store.create(watched.scene.layout.event(first, 1, Event.RETRY), b"{}")
+    watched.scene.store.create(watched.scene.folder.event(first, 1, Event.RETRY), b"{}")
     run = watched.run()
     assert (run.state, run.shown_state) == ("failed", "waiting")
     assert run.remark == "quota: to start again"
     run = watched.poller.look().runs[1]
     assert (run.shown_state, run.remark) == ("failed", "error: no tokenizer there")
-    watched.scene.store.create(watched.scene.layout.event(second, 1, Event.RETRY), b"{}")
+    watched.scene.store.create(watched.scene.folder.event(second, 1, Event.RETRY), b"{}")
     assert watched.run(1).remark == "to start again; error: no tokenizer there"
 
 
@@ -260,7 +260,7 @@ def test_the_launchers_observations_count_while_it_is_at_work(watched: Watched) 
     watched.scene.step()
     from sweeper.storage.lock import holding_sweep
 
-    with holding_sweep(watched.scene.store, "s"):
+    with holding_sweep(watched.scene.folder):
         assert watched.poller.look().launcher
     view = watched.poller.look()
     assert not view.launcher and view.eta is None
@@ -284,16 +284,16 @@ def test_a_remote_view_misses_no_row_when_a_run_begins(
 
 
 def test_alarms_on_record(watched: Watched) -> None:
-    first, layout = watched.scene.ids[0], watched.scene.layout
+    first, folder = watched.scene.ids[0], watched.scene.folder
     body = {"schema": 1, "message": "loss is NaN", "advice": "lower it", "time": "2026"}
-    watched.scene.store.create(layout.alarm(first, 1, "nan"), encode(body))
+    watched.scene.store.create(folder.alarm(first, 1, "nan"), encode(body))
     (alarm,) = watched.run().alarms
     assert alarm == ("nan", "loss is NaN; lower it")
 
 
 def test_a_sweep_that_is_removed_is_said_to_be(watched: Watched) -> None:
     watched.run()
-    os.remove(watched.scene.store.local_path(watched.scene.layout.plan))
+    os.remove(watched.scene.store.local_path(watched.scene.folder.plan))
     for _ in range(2):  # and not only once
         with pytest.raises(NotFound):
             watched.poller.look()
@@ -301,7 +301,7 @@ def test_a_sweep_that_is_removed_is_said_to_be(watched: Watched) -> None:
 
 def test_a_plan_that_changes_is_read_again(watched: Watched) -> None:
     watched.run()
-    plan = read_json(watched.scene.store, watched.scene.layout.plan)
+    plan = read_json(watched.scene.store, watched.scene.folder.plan)
     plan["runs"].append(plan["runs"][0] | {"id": "f" * 12, "name": "x=new"})
-    watched.scene.store.replace(watched.scene.layout.plan, encode(plan))
+    watched.scene.store.replace(watched.scene.folder.plan, encode(plan))
     assert [run.name for run in watched.poller.look().runs][-1] == "x=new"

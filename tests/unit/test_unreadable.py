@@ -22,9 +22,9 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.results.registry import Registry
 from sweeper.scheduler import environment
 from sweeper.storage import lock
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.storage.opening import open_store
-from sweeper.storage.sweeps import read_events
 from sweeper.testing import FakeBackend
 
 Say = Callable[..., tuple[int, str, str]]
@@ -313,7 +313,7 @@ def test_a_damaged_record_of_the_launch_is_written_anew_where_no_job_may_wait(
     told = f"{path}: env_file: should be a text, and is 7; nothing of it is needed, and it is writ"
     assert done.stderr.count(told) == 1
     deadline = time.monotonic() + 60
-    while lock.is_held(open_store(str(root)), "done") and time.monotonic() < deadline:
+    while lock.is_held(SweepFolder(open_store(str(root)), "done")) and time.monotonic() < deadline:
         time.sleep(0.1)
     code, _, error = say("status", "done")
     assert code == 0 and "service.json" not in error
@@ -352,7 +352,7 @@ def test_a_launch_beside_a_launcher_needs_the_record_of_its_launch(
 ) -> None:
     path = root / "done" / "launcher" / "service.json"
     path.write_text("{}")
-    with lock.holding_sweep(open_store(str(root)), "done"):
+    with lock.holding_sweep(SweepFolder(open_store(str(root)), "done")):
         code, _, error = say("launch", str(launched), "x=[1,2,3]")
     told = f"{path}: env_file: should be a text, and is missing; end the launcher at work with `sw"
     assert code == 6 and told in error
@@ -463,13 +463,13 @@ def test_copies_of_code_stay_while_a_sweep_cannot_be_read(root: Path, say: Say) 
 
 def test_no_events_are_read_of_a_sweep_that_is_not_there(root: Path) -> None:
     store = open_store(str(root))
-    assert len(read_events(store, "good")) == 1
+    assert len(SweepFolder(store, "good").read_events()) == 1
     shutil.rmtree(root / "good" / "state")
-    assert read_events(store, "good") == {}  # nothing has happened yet
+    assert SweepFolder(store, "good").read_events() == {}  # nothing has happened yet
     for missing in (root / "good", root):
         shutil.rmtree(missing)
         with pytest.raises((NotFound, StoreError)):
-            read_events(LocalStore(str(root)), "good")
+            SweepFolder(LocalStore(str(root)), "good").read_events()
 
 
 def test_a_root_that_is_away_is_told_and_the_others_are_shown(
@@ -481,7 +481,8 @@ def test_a_root_that_is_away_is_told_and_the_others_are_shown(
     assert code == 6 and f"{gone}: is not there" in error
     assert say("ls", "--root", str(loop))[0] == 6
     registry = Registry(str(gone), str(loop), str(root))
-    assert set(registry.runs()["sweep"]) == {"good", "bad"}
+    with pytest.warns(UserWarning, match="there is no such folder"):
+        assert set(registry.runs()["sweep"]) == {"good", "bad"}
     assert registry.problems.unread == 2
     # But who types it where nothing was launched yet is told just that.
     monkeypatch.chdir(root.parent)

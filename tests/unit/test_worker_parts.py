@@ -14,7 +14,7 @@ from sweeper.errors import StoreError
 from sweeper.model.states import Event
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 from sweeper.worker import claim as claiming
@@ -31,15 +31,20 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(str(tmp_path))
 
 
+@pytest.fixture
+def folder(store: LocalStore) -> SweepFolder:
+    return SweepFolder(store, "s")
+
+
 def _attempt(store: LocalStore, number: int, **files: str) -> Path:
-    folder = Path(store.root, Layout("s").log_path("r", number))
+    folder = Path(store.root, SweepFolder(store, "s").log_path("r", number))
     folder.mkdir(parents=True)
     for name, text in files.items():
         (folder / name.replace("_", ".")).write_text(text)
     return folder
 
 
-def test_the_nearest_earlier_attempt_is_copied(store: LocalStore) -> None:
+def test_the_nearest_earlier_attempt_is_copied(store: LocalStore, folder: SweepFolder) -> None:
     _attempt(store, 1, checkpoints_jsonl='{"name": "old"}\n')
     answered = '{"item": "a", "score": 1}\n'
     _attempt(
@@ -51,23 +56,27 @@ def test_the_nearest_earlier_attempt_is_copied(store: LocalStore) -> None:
     )
     _attempt(store, 3)  # ended before it had been seeded itself
     target = _attempt(store, 5)  # the fourth never made a folder
-    assert seed(store, Layout("s"), "r", 5, "auto") == 2
+    assert seed(folder, "r", 5, "auto") == 2
     assert (target / "checkpoints.jsonl").read_text() == '{"name": "new"}\n'
     assert (target / "config.json").read_text() == "{}"
     assert (target / "items.jsonl").read_text() == answered
 
 
 @pytest.mark.parametrize(("mode", "copied"), [("auto", None), ("always", 1)])
-def test_without_a_checkpoint(store: LocalStore, mode: str, copied: int | None) -> None:
+def test_without_a_checkpoint(
+    store: LocalStore, folder: SweepFolder, mode: str, copied: int | None
+) -> None:
     _attempt(store, 1, metrics_jsonl='{"step": 0}\n')
     target = _attempt(store, 2)
-    assert seed(store, Layout("s"), "r", 2, mode) == copied
+    assert seed(folder, "r", 2, mode) == copied
     assert (target / "metrics.jsonl").exists() is (mode == "always")
 
 
-def test_the_first_attempt_has_nothing_to_start_from(store: LocalStore) -> None:
+def test_the_first_attempt_has_nothing_to_start_from(
+    store: LocalStore, folder: SweepFolder
+) -> None:
     _attempt(store, 1)
-    assert seed(store, Layout("s"), "r", 1, "auto") is None
+    assert seed(folder, "r", 1, "auto") is None
 
 
 @pytest.mark.parametrize(
@@ -428,31 +437,35 @@ def _striking(calls: dict[str, Fault]) -> Callable[[int, str], Fault | None]:
     ],
 )
 def test_a_claim_survives_a_bad_connection(
-    store: LocalStore, quickly: None, faults: dict[str, Fault]
+    store: LocalStore, folder: SweepFolder, quickly: None, faults: dict[str, Fault]
 ) -> None:
     faulty = FaultyStore(store, Faults(_striking(faults)))
-    assert claim(faulty, Layout("s"), "r", 1)
+    assert claim(SweepFolder(faulty, "s"), "r", 1)
     assert not faults  # every one has struck
-    assert not claim(store, Layout("s"), "r", 1)
+    assert not claim(folder, "r", 1)
 
 
-def test_a_lost_reply_is_no_claim_when_another_was_first(store: LocalStore, quickly: None) -> None:
-    assert claim(store, Layout("s"), "r", 1)
-    first = read_json(store, Layout("s").event("r", 1, Event.CLAIMED))
+def test_a_lost_reply_is_no_claim_when_another_was_first(
+    store: LocalStore, folder: SweepFolder, quickly: None
+) -> None:
+    assert claim(folder, "r", 1)
+    first = read_json(store, folder.event("r", 1, Event.CLAIMED))
     faulty = FaultyStore(store, Faults(_striking({"store.create": Fault.FAIL})))
-    assert not claim(faulty, Layout("s"), "r", 1)
-    assert read_json(store, Layout("s").event("r", 1, Event.CLAIMED)) == first
+    assert not claim(SweepFolder(faulty, "s"), "r", 1)
+    assert read_json(store, folder.event("r", 1, Event.CLAIMED)) == first
 
 
 def test_a_store_that_never_answers_is_an_error(store: LocalStore, quickly: None) -> None:
     with pytest.raises(StoreError):
-        claim(FaultyStore(store, Faults(lambda *_: Fault.FAIL)), Layout("s"), "r", 1)
+        claim(SweepFolder(FaultyStore(store, Faults(lambda *_: Fault.FAIL)), "s"), "r", 1)
 
 
-def test_nothing_is_claimed_when_a_newer_attempt_was_opened(store: LocalStore) -> None:
-    store.create(Layout("s").event("r", 2, Event.INTENT), encode({"schema": 1}))
-    assert not claim(store, Layout("s"), "r", 1)
-    assert not store.exists(Layout("s").event("r", 1, Event.CLAIMED))
+def test_nothing_is_claimed_when_a_newer_attempt_was_opened(
+    store: LocalStore, folder: SweepFolder
+) -> None:
+    store.create(folder.event("r", 2, Event.INTENT), encode({"schema": 1}))
+    assert not claim(folder, "r", 1)
+    assert not store.exists(folder.event("r", 1, Event.CLAIMED))
 
 
 def test_what_a_recipe_has_of_its_job_and_what_not_of_the_launch() -> None:

@@ -10,7 +10,6 @@ Batch forgets a job some 7 days after its end. The backend reports ABSENT for an
 was forgotten.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
@@ -25,7 +24,7 @@ from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.storage.opening import open_store
+from sweeper.storage.folder import open_sweep
 
 __all__ = ["AwsBatchBackend", "open_backend"]
 
@@ -77,7 +76,7 @@ class AwsBatchBackend(Backend):
     ) -> None:
         self.aws = aws
         self._options = options
-        self._names = Names(open_store(os.path.dirname(folder)), sweep, folder)
+        self._names = Names(open_sweep(folder))
         self._submissions = Submissions(options, sweep, folder, self._names)
         self._jobs = Jobs(aws, self._names, options.queue)
         self._definition: str | None = None

@@ -15,7 +15,7 @@ from sweeper.backends.aws_batch.names import Names, as_tag
 from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.base import Batches, JobSpec, Manifest
 from sweeper.command import array_command
-from sweeper.storage.opening import open_store
+from sweeper.storage.folder import open_sweep
 
 __all__ = ["Submissions", "manifests"]
 
@@ -78,7 +78,7 @@ def manifests(
     those of SubmitJob, without the definition's revision."""
     options = read_options(given)
     region = Aws(options.region, options.profile).region
-    names = Names(open_store(os.path.dirname(folder)), sweep, folder)
+    names = Names(open_sweep(folder))
     names.identity.preview()
     submissions = Submissions(options, sweep, folder, names)
     if options.job_definition is None:

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from sweeper.backends.identity import Identity
 from sweeper.errors import NotFound
 from sweeper.model.job import read_tokens
-from sweeper.storage.base import Store
 from sweeper.storage.documents import SCHEMA, encode, read_as
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["Names", "as_tag"]
 
@@ -34,12 +33,12 @@ def _digest(tokens: Sequence[str]) -> str:
 
 
 class Names:
-    """The names of a sweep's jobs. `folder` is the sweep's, in `store`."""
+    """The names of the jobs of the sweep in `folder`."""
 
-    def __init__(self, store: Store, sweep: str, folder: str) -> None:
-        self.identity = Identity(folder)
+    def __init__(self, folder: SweepFolder) -> None:
+        self.identity = Identity(folder.address)
         self.prefix = f"sweeper-{self.identity.mark}-"
-        self._store, self._layout = store, Layout(sweep)
+        self._store, self._folder = folder.store, folder
         self._tables: dict[str, list[str]] = {}
 
     def single(self, token: str) -> str:
@@ -101,4 +100,4 @@ class Names:
         return (found[1], found[2]) if found else ("", rest)
 
     def _path(self, digest: str) -> str:
-        return f"{self._layout.sweep}/arrays/{digest}.json"
+        return f"{self._folder.name}/arrays/{digest}.json"

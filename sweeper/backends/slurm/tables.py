@@ -18,7 +18,7 @@ from sweeper.atomic import atomic_write
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm.commands import Job, status_of
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.storage.layout import attempt_of
+from sweeper.storage.folder import attempt_of
 from sweeper.storage.local import open_regular, refuse_links
 
 __all__ = ["Tables"]

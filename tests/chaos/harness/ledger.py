@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sweeper.model.states import Event, State, fold
 from sweeper.storage.base import Store
-from sweeper.storage.sweeps import read_events, read_plan
+from sweeper.storage.folder import SweepFolder
 
 Row = tuple[str, int, int]
 """Run, attempt, step."""
@@ -73,7 +73,7 @@ def judge(
     SUCCEEDED for the others. `once`: only launchers were disturbed, so that every run has one
     attempt.
     """
-    events = read_events(store, sweep)
+    events = SweepFolder(store, sweep).read_events()
     done: defaultdict[str, defaultdict[int, Counter[int]]] = defaultdict(
         lambda: defaultdict(Counter)
     )
@@ -84,7 +84,7 @@ def judge(
             doubled.append(f"{run}: step {step} of attempt {attempt} happened twice")
     lost: list[str] = []
     wrong: list[str] = []
-    known = [run.id for run in read_plan(store, sweep).runs if not run.retired]
+    known = [run.id for run in SweepFolder(store, sweep).read_plan().runs if not run.retired]
     for run in known:
         happened = events.get(run, set())
         state = fold(happened)

@@ -22,9 +22,8 @@ import psutil
 from harness import entry
 from harness.ledger import Row, Verdict, judge, read_ledger
 from sweeper.model.states import State, fold
-from sweeper.storage.layout import Layout
+from sweeper.storage.folder import SweepFolder
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_events, read_plan
 
 HERE = Path(__file__).resolve().parent
 NAME = "toys"
@@ -108,8 +107,8 @@ class Sweep:
         return LocalStore(str(self.root))
 
     @property
-    def layout(self) -> Layout:
-        return Layout(NAME)
+    def sweep_folder(self) -> SweepFolder:
+        return SweepFolder(self.store, NAME)
 
     def start(
         self,
@@ -167,8 +166,8 @@ class Sweep:
 
     def states(self) -> dict[str, State]:
         """Return run id -> state, of every run of the plan."""
-        events = read_events(self.store, NAME)
-        runs = [run.id for run in read_plan(self.store, NAME).runs]
+        events = SweepFolder(self.store, NAME).read_events()
+        runs = [run.id for run in SweepFolder(self.store, NAME).read_plan().runs]
         return {run: fold(events.get(run, ())).state for run in runs}
 
     def settled(self) -> bool:

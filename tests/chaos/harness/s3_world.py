@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from harness.ledger import Verdict, judge, read_ledger
 from harness.s3_proxy import Fault, Proxy, Request
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+from sweeper.storage.folder import SweepFolder
 
 __all__ = ["NAME", "STEPS", "Result", "Trial", "Wrong", "moto", "trials"]
 
@@ -428,11 +429,10 @@ class Trial:
         """Return mode -> run id, once there is a plan."""
         from sweeper.errors import SweeperError
         from sweeper.storage.opening import open_store
-        from sweeper.storage.sweeps import read_plan
 
         if not hasattr(self, "_runs"):
             try:
-                plan = read_plan(open_store(self.root), NAME)
+                plan = SweepFolder(open_store(self.root), NAME).read_plan()
             except SweeperError:
                 return {}
             self._runs = {str(run.config["mode"]): run.id for run in plan.runs}
@@ -475,9 +475,8 @@ class Trial:
         """Return whether the run that fails at first has succeeded, by the store itself."""
         from sweeper.model.states import State
         from sweeper.storage.opening import open_store
-        from sweeper.storage.sweeps import read_states
 
-        states = read_states(open_store(self.root), NAME)
+        states = SweepFolder(open_store(self.root), NAME).read_states()
         return states[self.runs()["first:fail"]].state is State.SUCCEEDED
 
     def look(self, *, over: bool = False) -> None:

@@ -26,9 +26,8 @@ from sweeper.model.states import Event, State, fold
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.storage.documents import encode, read_json
-from sweeper.storage.layout import Layout, token
+from sweeper.storage.folder import SweepFolder, token
 from sweeper.storage.local import LocalStore
-from sweeper.storage.sweeps import read_events
 from sweeper.testing import (
     FakeBackend,
     FakeClock,
@@ -101,15 +100,15 @@ class Job:
         self.at = now + self.seconds
 
     def _claim(self) -> None:
-        world, layout = self.world, self.world.layout
+        world, folder = self.world, self.world.folder
         nothing_newer = not world.store.exists(
-            layout.event(self.run, self.attempt + 1, Event.INTENT)
+            folder.event(self.run, self.attempt + 1, Event.INTENT)
         )
         try:
             if nothing_newer:
                 self._record(Event.CLAIMED, nonce=self.nonce)
         except AlreadyExists:
-            claim = read_json(world.store, layout.event(self.run, self.attempt, Event.CLAIMED))
+            claim = read_json(world.store, folder.event(self.run, self.attempt, Event.CLAIMED))
             nothing_newer = claim["nonce"] == self.nonce
         if not nothing_newer:
             self.phase = "gone"
@@ -124,17 +123,17 @@ class Job:
 
     def _beat(self) -> bool:
         """Send a heartbeat; returns whether to continue."""
-        world, layout = self.world, self.world.layout
+        world, folder = self.world, self.world.folder
         self.beat_at = world.clock.now + BEAT
         body = {"schema": 1, "counter": world.clock.now, "pid": 1, "paused": self.paused()}
         world.store.replace(
-            layout.heartbeat(self.run, self.attempt), encode(body | {"time": world.workers_time()})
+            folder.heartbeat(self.run, self.attempt), encode(body | {"time": world.workers_time()})
         )
-        if world.store.exists(layout.event(self.run, self.attempt + 1, Event.INTENT)):
+        if world.store.exists(folder.event(self.run, self.attempt + 1, Event.INTENT)):
             self._finish(Event.PREEMPTED, "superseded")
             return False
-        lost = layout.event(self.run, self.attempt, Event.LOST)
-        returned = layout.event(self.run, self.attempt, Event.RETURNED)
+        lost = folder.event(self.run, self.attempt, Event.LOST)
+        returned = folder.event(self.run, self.attempt, Event.RETURNED)
         if world.store.exists(lost) and not world.store.exists(returned):
             self._record(Event.RETURNED)
         return True
@@ -178,7 +177,7 @@ class Job:
             self.backend.end(self.token, code)
 
     def _record(self, event: Event, **body: Any) -> None:
-        path = self.world.layout.event(self.run, self.attempt, event)
+        path = self.world.folder.event(self.run, self.attempt, event)
         head = {"schema": 1, "time": self.world.workers_time()}
         self.world.store.create(path, encode(head | body))
 
@@ -203,7 +202,7 @@ class World:
     ) -> None:
         self.random = random.Random(seed)
         self.store = LocalStore(str(root))
-        self.layout = Layout(SWEEP)
+        self.folder = SweepFolder(self.store, SWEEP)
         self.backend = FakeBackend()
         self.backends = {"fake": self.backend} | ({"spare": FakeBackend()} if spare else {})
         self._trouble = trouble
@@ -227,8 +226,8 @@ class World:
         self.ids = [f"{index:012x}" for index in range(runs)]
         self._endings = {self.ids[n]: list(chosen) for n, chosen in (endings or {}).items()}
         self._seen: Counter[str] = Counter()
-        self.store.replace(self.layout.plan, encode(_plan(self.ids, launch, service)))
-        self.store.replace(self.layout.service, encode({"schema": 1, "env_file": None}))
+        self.store.replace(self.folder.plan, encode(_plan(self.ids, launch, service)))
+        self.store.replace(self.folder.service, encode({"schema": 1, "env_file": None}))
 
     def sleep(self, seconds: float) -> None:
         """Let time pass while the jobs act."""
@@ -242,7 +241,7 @@ class World:
                 step = self._chance.choice(STEPS_OF_CLOCKS)
                 self.walls[host] = self._chance.choice((0.0, -step, step))
         if self.clock.now > DAY:
-            raise AssertionError(f"stuck: {read_events(self.store, SWEEP)}")
+            raise AssertionError(f"stuck: {SweepFolder(self.store, SWEEP).read_events()}")
         self._trouble(self)
         for place, backend in self.backends.items():
             for submitted in backend.submitted[self._seen[place] :]:
@@ -275,7 +274,7 @@ class World:
     def _hear(self) -> None:
         """Record wrong reports of launchers."""
         with suppress(NotFound):
-            path = self.layout.observations
+            path = self.folder.observations
             told = read_observations(read_json(self.store, path), path).observed
             quiet = {run for run, _ in (*self.silent, *self._withdrawn())}
             for run, (kind, *_) in told.items():
@@ -286,9 +285,9 @@ class World:
         """Return the attempts that a launcher has claimed itself, so that no worker does."""
         if len(self.backends) == 1:
             return set()
-        events = read_events(self.store, SWEEP)
+        events = SweepFolder(self.store, SWEEP).read_events()
         claims = [(r, n) for r, e in events.items() for n, event in e if event is Event.CLAIMED]
-        path = self.layout.event
+        path = self.folder.event
         return {c for c in claims if "by" in read_json(self.store, path(*c, Event.CLAIMED))}
 
     def wall(self) -> float:
@@ -314,7 +313,7 @@ class World:
         store = FaultyStore(self.store, faults)
         backends = {place: FaultyBackend(one, faults) for place, one in self.backends.items()}
         clocks = {"clock": self.clock, "sleep": self.sleep, "wall": self.wall}
-        return Scheduler(Context(store, SWEEP, backends, **clocks))
+        return Scheduler(Context(SweepFolder(store, SWEEP), backends, **clocks))
 
     def launch(self, faults: Faults) -> bool:
         """Run a launcher until it has ended or is killed; returns whether it reports
@@ -341,7 +340,7 @@ class World:
         for _ in range(most):
             if self.launch(faults()) and self.settled():
                 return
-        raise AssertionError(f"not done: {read_events(self.store, SWEEP)}")
+        raise AssertionError(f"not done: {SweepFolder(self.store, SWEEP).read_events()}")
 
     def settled(self) -> bool:
         """Return whether everything has ended, also abandoned workers, which still write to the
@@ -351,7 +350,7 @@ class World:
             if not self.jobs:
                 break
             self.sleep(1.0)
-        events = read_events(self.store, SWEEP)
+        events = SweepFolder(self.store, SWEEP).read_events()
         final = (State.SUCCEEDED, State.FAILED)
         return all(fold(events.get(run, ())).state in final for run in self.ids)
 
@@ -360,7 +359,7 @@ class World:
         failing = [run for run, ended in self.failed.items() if ended[max(ended)]]
         expected = dict.fromkeys(failing, State.FAILED)
         verdict = judge(self.store, SWEEP, self.rows, STEPS, once=once, expected=expected)
-        for run, happened in read_events(self.store, SWEEP).items():
+        for run, happened in SweepFolder(self.store, SWEEP).read_events().items():
             lost = {attempt for attempt, event in happened if event is Event.LOST}
             quiet = (*self.silent, *self._withdrawn())
             alive = lost - {attempt for one, attempt in quiet if one == run}
