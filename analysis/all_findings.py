@@ -47,15 +47,19 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
     for edge in judge_edges(ranking, data.metric.sign, blocks=blocks):
         if edge.stopped or edge.inner is None:
             continue
-        end = f"{edge.axis} {labels.brief(edge.value)} is the {edge.side} value tried"
-        inner = labels.brief(edge.inner)
+        end = f"{edge.axis} {best.texts[edge.axis]} is the {edge.side} value tried"
+        inner = next(
+            (c.texts[edge.axis] for c in ranking.cells if c.settings.get(edge.axis) == edge.inner),
+            labels.brief(edge.inner),
+        )
         gain = edge.gain and edge.gain._asdict()
         evidence = {**asdict(edge), "gain": gain, "doubt": edge.doubt}
+        evidence["shown"] = best.texts[edge.axis]
         if edge.values < 3:
             how = _HOW[edge.doubt]
             text = (
-                f"{edge.axis} was tried at {inner} and {labels.brief(edge.value)} only. The best "
-                f"cell has {labels.brief(edge.value)}{how}. Nothing further out was tried."
+                f"{edge.axis} was tried at {inner} and {best.texts[edge.axis]} only. The best "
+                f"cell has {best.texts[edge.axis]}{how}. Nothing further out was tried."
             )
             kind, mark = ("edge", "warning") if edge.told else ("at_end", "note")
             found.append(Finding(kind, mark, text, (best.name,), evidence))

@@ -13,7 +13,7 @@ values of x each is the better one somewhere. Each answers for all axes, or pair
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
@@ -62,10 +62,13 @@ class Level:
     low: float | None
     high: float | None
     cells: int
+    spelled: str = field(default="", compare=False)
 
     @property
     def shown(self) -> str:
-        """Its text. A long number is shortened."""
+        """Its text, as the names of its cells spell it. A long number is shortened."""
+        if self.spelled:
+            return self.spelled
         long = self.number is not None and len(self.value) > labels.BRIEF
         return labels.brief(self.number) if long else self.value
 
@@ -155,7 +158,7 @@ def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axi
     groups = {
         text: [c for c in values[text] if not matched or rest(c, key) in blocks] for text in texts
     }
-    levels = tuple(_level(t, order.get(t), groups[t], ranking) for t in texts)
+    levels = tuple(_level(key, t, order.get(t), groups[t], ranking) for t in texts)
     ranked = sorted(range(len(levels)), key=lambda i: sign * levels[i].mean)
     best, worst = ranked[0], ranked[-1]
     gap = _Gap(key, groups, ranking, matched=matched)
@@ -200,13 +203,14 @@ def _blocks(key: str, values: Mapping[str, list[Cell]]) -> set[tuple[tuple[str, 
     return found[0].intersection(*found)
 
 
-def _level(text: str, number: float | None, cells: list[Cell], ranking: Ranking) -> Level:
+def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking: Ranking) -> Level:
     found = weigh(ranking, [(cell, 1 / len(cells)) for cell in cells])
     back = ranking.off_scale
     low, high = (None if bound is None else back(bound) for bound in (found.low, found.high))
     if low is not None and high is not None:
         low, high = max(low, ranking.bounds[0]), min(high, ranking.bounds[1])
-    return Level(text, number, back(found.value), low, high, len(cells))
+    spelled = cells[0].texts.get(key, "")
+    return Level(text, number, back(found.value), low, high, len(cells), spelled)
 
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:

@@ -50,8 +50,8 @@ def _each(judged: Sequence[Block], by: str) -> Iterator[str]:
     """A line for each of the first blocks."""
     for block in judged[:_LINES]:
         if block.best is not None:
-            own = {key: v for key, v in block.best.settings.items() if key != by}
-            name = ", ".join(f"{key} {labels.brief(value)}" for key, value in own.items())
+            own = {key: text for key, text in block.best.texts.items() if key != by}
+            name = ", ".join(f"{key} {text}" for key, text in own.items())
             mean = labels.number(block.best.summary.mean)
             yield f"{block.value}: {name or cell_text(block.best)}, {mean}{_standing(block)}"
     if len(judged) > _LINES:

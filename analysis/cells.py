@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from sweeper.analysis import labels
 from sweeper.analysis.frames import RunData, SweepData
 from sweeper.analysis.keys import bounds_of
 from sweeper.analysis.looks import price
@@ -59,6 +60,20 @@ class Cell:
         return [*found, *self.assumed]
 
     @cached_property
+    def texts(self) -> dict[str, str]:
+        """The values of its settings as texts: numbers as its name spells them, so that a value
+        looks the same wherever it is shown."""
+        parts = [part.partition("=")[2] for part in self.name.split(",")]
+        spelled = {text: number for text in parts if (number := _spelled(text)) is not None}
+        return {
+            key: next(
+                (t for t, n in spelled.items() if _is_number(value) and math.isclose(n, value)),
+                labels.brief(value),
+            )
+            for key, value in self.settings.items()
+        }
+
+    @cached_property
     def counted(self) -> bool:
         """Whether any of its runs counts. If not, all of its values are assumed."""
         return any(run.counts for run in self.runs)
@@ -87,6 +102,21 @@ class Cell:
         """The mean duration of its succeeded runs, in seconds."""
         walls = [r.wall_s for r in self.runs if r.wall_s is not None and r.state == "succeeded"]
         return sum(walls) / len(walls) if walls else None
+
+
+def _spelled(text: str) -> float | None:
+    """The finite number that a short text in a name spells; None if it is none."""
+    if len(text) > labels.BRIEF:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ __all__ = [
     "filter_pairs",
     "first_cells",
     "groups",
+    "setting_column",
     "setting_text",
     "sortable",
     "strip_of_all",
@@ -42,13 +43,14 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
     scale = _Scale(ranking.measured[: FIRST_CELLS if long else None], ranking.scale)
     colours = row_tones(ranking)
     places = _decimals(ranking)
+    columns = {key: setting_column(ranking.cells, key) for key in ranking.keys}
     rows = [
         {
             "cell": cell,
             "rank": position + 1 if cell.summary.n and not cell.diverged else None,
             "tone": colours[cell.name],
             "name": short_name(cell),
-            "settings": [setting_text(cell, key) for key in ranking.keys],
+            "settings": [columns[key][position] for key in ranking.keys],
             "pairs": filter_pairs(cell.name, cell.settings),
             "position": position,
             **cell_figures(cell, places),
@@ -153,7 +155,18 @@ def setting_text(cell: Cell, key: str) -> tuple[str, str]:
     """A value as text, with its sort key."""
     if key not in cell.settings:
         return labels.NONE, ""
-    return labels.brief(cell.settings[key]), sortable(cell.settings[key])
+    return cell.texts[key], sortable(cell.settings[key])
+
+
+def setting_column(cells: Sequence[Cell], key: str) -> list[tuple[str, str, str]]:
+    """For each cell the text of a setting, short enough for a table, its sort key, and the whole
+    text if it was cut."""
+    whole = [setting_text(cell, key) for cell in cells]
+    cut = labels.shortened([text for text, _ in whole])
+    return [
+        (short, sort, text if short != text else "")
+        for short, (text, sort) in zip(cut, whole, strict=True)
+    ]
 
 
 def sortable(value: Any) -> str:

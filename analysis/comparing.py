@@ -161,7 +161,7 @@ def _groups(
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else labels.setting(value)
+    return labels.setting(value)
 
 
 def _cells(

@@ -113,7 +113,7 @@ def short_name(cell: Cell) -> str:
 
 def cell_text(cell: Cell) -> str:
     """A cell by its settings, for people: `learning_rate 5e-3, lora_rank 16`."""
-    parts = [f"{axis} {labels.brief(v)}" for axis, v in cell.settings.items()]
+    parts = [f"{axis} {text}" for axis, text in cell.texts.items()]
     parts += [f"{axis} not set" for axis in cell.unset]
     told = ", ".join(parts)
     return (f"the baseline ({told})" if cell.baseline else told) if told else short_name(cell)

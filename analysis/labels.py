@@ -2,15 +2,19 @@
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from sweeper.fields.nodes import is_plain
 from sweeper.labels import plural
+from sweeper.sanitize import sanitize
 
 __all__ = [
     "BRIEF",
     "MINUS",
     "NONE",
+    "NOT_SET",
     "amount",
     "brief",
     "capitalised",
@@ -27,12 +31,16 @@ __all__ = [
     "plural",
     "ratio",
     "setting",
+    "shortened",
     "together",
     "within",
 ]
 
 NONE = "\u2013"
 """An en dash, where there is nothing to show."""
+
+NOT_SET = "not set"
+"""The text for a key that a configuration lacks."""
 
 MINUS = "\u2212"
 """A minus sign as wide as a plus sign."""
@@ -135,21 +143,28 @@ def _minus(text: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """A value of a configuration, as written in a grid."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    """A value of a configuration, as written in a grid: different values have different texts. A
+    text that looks like another value is in quotes."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, float):
-        text = repr(value)
-        if "e" in text:
-            mantissa, _, power = text.partition("e")
-            return f"{mantissa}e{int(power)}"
-        if value and abs(value) < 0.01:
-            mantissa, _, power = f"{value:.12e}".partition("e")
-            return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
-        return text
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        return _float(value)
+    if isinstance(value, str) and is_plain(value) and value not in (NOT_SET, NONE):
+        return value
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    # Browsers and Markdown show several spaces as one.
+    return re.sub(r"(?<= ) ", r"\\u0020", sanitize(text))
+
+
+def _float(value: float) -> str:
+    text = repr(value)
+    if "e" in text:
+        mantissa, _, power = text.partition("e")
+        return f"{mantissa}e{int(power)}"
+    if value and abs(value) < 0.01:
+        mantissa, _, power = f"{value:.12e}".partition("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+    return text
 
 
 BRIEF = 8
@@ -170,6 +185,29 @@ def place(value: Any) -> str:
         return setting(value)
     short = float(f"{value:.3g}")
     return setting(int(short) if short.is_integer() and abs(short) < 1e15 else short)
+
+
+def shortened(texts: Sequence[str], width: int = 24) -> list[str]:
+    """The texts, long ones cut so that different texts still look different: at the end if their
+    beginnings differ, else also where they are the same."""
+    heads: dict[str, set[str]] = {}
+    for text in texts:
+        heads.setdefault(text[: width - 1], set()).add(text)
+    return [_cut(text, heads[text[: width - 1]], width) for text in texts]
+
+
+def _cut(text: str, alike: Collection[str], width: int) -> str:
+    if len(text) <= width and len(alike) == 1:
+        return text
+    if len(alike) == 1:
+        return f"{text[: width - 1]}\u2026"
+    pairs = zip(min(alike), max(alike), strict=False)
+    same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(min(alike)))
+    cuts: dict[str, str] = {}
+    for one in alike:
+        cut = f"{one[: width // 3]}\u2026{one[max(same - 4, 0) :]}"
+        cuts[one] = cut if len(cut) <= width else f"{cut[: width - 1]}\u2026"
+    return cuts[text] if len(set(cuts.values())) == len(cuts) else text
 
 
 def duration(seconds: float | None) -> str:

@@ -56,6 +56,7 @@ def escape(text: str) -> str:
 
 def fenced(text: str, kind: str = "") -> str:
     """A fenced block. Its fence is longer than any run of backticks in the text."""
+    text = sanitize_lines(text)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{kind}\n{text.rstrip()}\n{fence}"

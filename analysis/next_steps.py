@@ -154,9 +154,9 @@ def _more_seeds(following: NextGrid | None, fewest: int) -> str:
 
 def _beyond(evidence: Mapping[str, Any]) -> str:
     if evidence["suggestion"] is None:
-        return f"Ask whether {evidence['axis']} can go beyond {labels.setting(evidence['value'])}."
+        return f"Ask whether {evidence['axis']} can go beyond {evidence['shown']}."
     suggestion = labels.setting(evidence["suggestion"])
     return (
-        f"Extend {evidence['axis']} beyond {labels.setting(evidence['value'])}, for example by "
+        f"Extend {evidence['axis']} beyond {evidence['shown']}, for example by "
         f"{suggestion}, and launch again: finished runs are kept."
     )

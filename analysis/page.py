@@ -57,6 +57,7 @@ from sweeper.analysis.tables import (
 from sweeper.analysis.transcripts import Transcripts, embedded
 from sweeper.errors import EnvironmentFailure
 from sweeper.model.metric import value_text
+from sweeper.sanitize import sanitize_lines
 
 __all__ = ["asset", "environment", "policy", "provenance", "render"]
 
@@ -229,6 +230,7 @@ def environment() -> Any:
         loader=jinja2.FunctionLoader(asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_harmless,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -237,11 +239,17 @@ def environment() -> Any:
     return made
 
 
+def _harmless(value: object) -> object:
+    """Texts without characters that turn the writing direction or hide others; markup as it is."""
+    return sanitize_lines(value) if type(value) is str else value
+
+
 def _breakable(text: str) -> Any:
     """The text with line breaks allowed after commas and equals signs."""
     from markupsafe import Markup, escape
 
-    parts = [Markup("=<wbr>").join(map(escape, part.split("="))) for part in text.split(",")]
+    shown = sanitize_lines(text).split(",")
+    parts = [Markup("=<wbr>").join(map(escape, part.split("="))) for part in shown]
     return Markup(",<wbr>").join(parts)
 
 
@@ -286,10 +294,13 @@ def _json(value: Any) -> bytes:
     import orjson
 
     try:
-        return orjson.dumps(value)
+        text = orjson.dumps(value).decode()
     except TypeError:  # half a surrogate pair, from a name or a text, which no UTF-8 has
         text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-        return text.encode("utf-8", "replace")
+    if not text.isascii():
+        for character in filter(lambda one: not one.isprintable(), set(text)):
+            text = text.replace(character, sanitize_lines(character).replace("\\", "\\\\"))
+    return text.encode("utf-8", "replace")
 
 
 def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def level(config: Mapping[str, Any], key: str) -> str:
     if key in config and not isinstance(config[key], Mapping):
         return labels.setting(_plain(config[key]))
     found = dict(dotted(config))
-    return labels.setting(_plain(found[key])) if key in found else "not set"
+    return labels.setting(_plain(found[key])) if key in found else labels.NOT_SET
 
 
 def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from sweeper.analysis.items import SOLVED, Parts, difference
 from sweeper.results.items import Answer
+from sweeper.sanitize import sanitize_lines
 
 __all__ = ["Ahead", "Prompt", "Sides", "compare_sides", "page"]
 
@@ -143,9 +144,9 @@ def page(sides: Sides) -> str:
     """The comparison as a self-contained HTML page. Items on which sides differ come first."""
     apart = {one.item for ahead in sides.against for one in (*ahead.gained, *ahead.lost)}
     ordered = sorted(sides.prompts, key=lambda one: one.item not in apart)
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in ("prompt", *sides.names))
+    heads = "".join(f"<th>{_escaped(name)}</th>" for name in ("prompt", *sides.names))
     rows = "".join(_row(one) for one in ordered)
-    summary = "".join(f"<p>{html.escape(line)}</p>" for line in lines(sides))
+    summary = "".join(f"<p>{_escaped(line)}</p>" for line in lines(sides))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>Checkpoints compared</title><style>{_STYLE}</style></head><body>"
@@ -154,17 +155,21 @@ def page(sides: Sides) -> str:
     )
 
 
+def _escaped(text: str) -> str:
+    return html.escape(sanitize_lines(text))
+
+
 def _row(one: Prompt) -> str:
-    cells = [f"<td><pre>{html.escape(one.prompt)}</pre>{_right(one.right)}</td>"]
+    cells = [f"<td><pre>{_escaped(one.prompt)}</pre>{_right(one.right)}</td>"]
     for texts, score in zip(one.texts, one.scores, strict=True):
         kind = "" if score is None else ' class="right"' if score >= SOLVED else ' class="wrong"'
-        said = "<hr>".join(f"<pre>{html.escape(text)}</pre>" for text in texts)
+        said = "<hr>".join(f"<pre>{_escaped(text)}</pre>" for text in texts)
         cells.append(f"<td{kind}>{said}{'' if score is None else f'<small>{score:g}</small>'}</td>")
     return f"<tr>{''.join(cells)}</tr>"
 
 
 def _right(text: str) -> str:
-    return f"<small>right: {html.escape(text)}</small>" if text else ""
+    return f"<small>right: {_escaped(text)}</small>" if text else ""
 
 
 def lines(sides: Sides) -> list[str]:

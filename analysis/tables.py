@@ -8,7 +8,13 @@ from sweeper.analysis import labels
 from sweeper.analysis.axes import Grid2
 from sweeper.analysis.behaviour import examples
 from sweeper.analysis.cells import Cell
-from sweeper.analysis.celltables import cell_figures, filter_pairs, setting_text, sortable
+from sweeper.analysis.celltables import (
+    cell_figures,
+    filter_pairs,
+    setting_column,
+    setting_text,
+    sortable,
+)
 from sweeper.analysis.checkpoints import choose_checkpoint
 from sweeper.analysis.commands import run_to_log
 from sweeper.analysis.costs import dollars
@@ -60,11 +66,12 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
     positions = {cell.name: i for i, cell in enumerate(study.ranking.cells)}
     colours = row_tones(study.ranking)
     cells = {cell.name: cell for cell in study.ranking.cells}
+    columns = {key: setting_column(study.ranking.cells, key) for key in study.ranking.keys}
     runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
     return [
         {
             "run": run,
-            "settings": [setting_text(cells[run.cell], key) for key in study.ranking.keys],
+            "settings": [columns[key][positions[run.cell]] for key in study.ranking.keys],
             "pairs": filter_pairs(run.name, {**cells[run.cell].settings, "seed": run.seed}),
             "executed": [each.label(run) or labels.NONE for each in study.unlike],
             "rank": positions[run.cell] + 1,

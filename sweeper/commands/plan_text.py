@@ -6,9 +6,8 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 
-from sweeper.fields.nodes import scalar
+from sweeper.fields.nodes import is_plain
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
 from sweeper.labels import plural
@@ -216,7 +215,6 @@ def _listed(values: Sequence[object]) -> str:
 def _shown(value: object) -> str:
     """Return a value as the grid may write it: a text in quotes if it would be another value
     without them, or could be mistaken for several."""
-    if isinstance(value, str) and value and value == value.strip() and ", " not in value:
-        with suppress(ValueError):  # digits without end
-            return value if scalar(value) == value else flow(value)
+    if isinstance(value, str) and is_plain(value) and ", " not in value:
+        return value
     return flow(value)

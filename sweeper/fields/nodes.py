@@ -148,6 +148,16 @@ def scalar(text: str) -> object:
     return text
 
 
+def is_plain(text: str) -> bool:
+    """Whether a text without quotes is read, and looks, like this text and no other value."""
+    if not text or text != text.strip() or "  " in text or not text.isprintable():
+        return False
+    try:
+        return scalar(text) == text and text[0] not in "\"'"
+    except ValueError:  # digits without end
+        return False
+
+
 def kind(node: Node) -> str:
     """Returns a name for the type of a node's value, for messages."""
     value = node.value

@@ -197,5 +197,5 @@ def test_a_sweep_may_be_given_by_its_address(tmp_path: Path, written: ModuleType
     written.grid_of_means(tmp_path / "sweeps", {(1e-3, 8): 0.2, (1e-2, 8): 1.1})
     address = f"file://{tmp_path}/sweeps/demo/"
     said = sweeper("analyze", address, "--no-pictures", "--root", tmp_path / "elsewhere")
-    assert said.startswith("demo: learning_rate 1e-3  [clear winner]")
+    assert said.startswith("demo: learning_rate 0.001  [clear winner]")
     assert (tmp_path / "sweeps" / "demo" / "report" / "report.html").is_file()

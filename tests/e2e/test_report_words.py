@@ -128,3 +128,80 @@ def test_a_better_end_of_two_values_is_advice_with_a_grid(tmp_path: Path, writte
     for text in texts(report):
         assert "Extend width beyond 128" in text
         assert "within the noise" not in text and "No follow-up" not in text
+
+
+ALIKE = [
+    True,
+    "true",
+    None,
+    "null",
+    "",
+    " ",
+    "a b",
+    "a  b",
+    '"true"',
+    1,
+    "1",
+    1.5,
+    "1.5",
+    "not set",
+]
+
+
+def test_values_that_are_not_equal_never_look_equal(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"v": ALIKE})
+    for number, value in enumerate(ALIKE):
+        for seed in (0, 1):
+            rows = [{"step": 1, "test/nll": number + seed / 10}]
+            sweep.run({"v": value}, seed, rows, cell=f"v={number}", config={"v": value})
+    sweep.save()
+    report = analysis.analyze(str(tmp_path), "demo")
+    page = Path(report.html_path).read_text()
+    table = page[page.index('id="cells-table"') :].partition("</table>")[0]
+    shown = re.findall(r'class="set"[^>]*>([^<]*)<', table)
+    browser = [re.sub(r" +", " ", text).strip() for text in shown]
+    assert len(set(browser)) == len(ALIKE) == len(shown)
+    markdown = Path(report.files["report.md"]).read_text()
+    rows = re.findall(r"^\| \d+ \| (.*?) \|", markdown, flags=re.M)
+    assert len({re.sub(r" +", " ", row) for row in rows}) == len(ALIKE)
+
+
+def test_prompts_that_begin_alike_look_different_in_tables(tmp_path: Path, written: ModuleType):
+    start = "You are a helpful assistant that solves problems of arithmetic "
+    prompts = [f"{start}{how} and nothing else." for how in ("step by step", "at once", "aloud")]
+    cells = [({"prompt": prompt}, [n, n + 0.1]) for n, prompt in enumerate(prompts)]
+    written.measured(tmp_path, cells, axes=("prompt",))
+    page = Path(analysis.analyze(str(tmp_path), "demo", pictures=False).html_path).read_text()
+    table = page[page.index('id="cells-table"') :].partition("</table>")[0]
+    shown = re.findall(r'class="set" title="([^"]*)">([^<]*)<', table)
+    assert {whole for whole, _ in shown} == set(prompts)
+    assert len({text[:24] for _, text in shown}) == 3
+
+
+def test_characters_that_turn_the_direction_act_in_no_file(tmp_path: Path, written: ModuleType):
+    evil = "abc\u202edef\u200b"
+    cells = [({"v": evil}, [0.1, 0.2]), ({"v": "abcdef"}, [0.5, 0.6])]
+    written.measured(tmp_path, cells, axes=("v",), grid=f"# {evil}\nrecipe: sft\n")
+    report = analysis.analyze(str(tmp_path), "demo")
+    import base64
+    import zlib
+
+    page = Path(report.html_path).read_text()
+    packed = re.findall(r'<script type="text/plain" id="data">(.*?)</script>', page)
+    data = zlib.decompress(base64.b64decode(packed[0])).decode()
+    for text in (page, data, Path(report.files["report.md"]).read_text()):
+        assert "\u202e" not in text and "\u200b" not in text
+    assert r"abc\u202edef" in page and json.loads(data)
+
+
+def test_a_value_has_one_spelling_on_a_page(tmp_path: Path, written: ModuleType):
+    sweep = written.Written(tmp_path, axes={"learning_rate": [3e-2, 9e-4]})
+    for rate, text in ((3e-2, "3e-2"), (9e-4, "0.0009")):
+        for seed in range(3):
+            rows = [{"step": 1, "test/nll": rate + seed / 1e6}]
+            sweep.run({"learning_rate": rate}, seed, rows, cell=f"lr={text}")
+    sweep.save()
+    report = analysis.analyze(str(tmp_path), "demo")
+    for text in texts(report):
+        assert "0.0009" in text and "3e-2" in text
+        assert "9e-4" not in text and "0.03 " not in text
