@@ -88,7 +88,7 @@ def _axis(study: Study, key: str, metric: str) -> Panel | None:
     effect = study.surface.of(key) if study.surface is not None else None
     if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):
         figure = axis_figure(own, metric, study.ranking.scale)
-        told = ", ".join(f"{entry.value}: {entry.mean:.4g}" for entry in own.levels)
+        told = ", ".join(f"{entry.shown}: {entry.mean:.4g}" for entry in own.levels)
         return Panel("axes", key, figure, f"{metric} by {key}: {told}")
     drawn = scatter_figure(key, effect, study.ranking, metric)
     if drawn is None:
