@@ -251,7 +251,8 @@ def test_analysis_reads_through_the_registry() -> None:
         "sanitize",
         "storage.opening.open_store",
         "grid.extends",
-    )  # its columns; to write; what a grid extends, for the grid to run next
+        "fields.nodes.is_plain",
+    )  # its columns; to write; what a grid extends, and which texts it quotes
     for path in sorted((ROOT / "analysis").rglob("*.py")):
         used = {n.removeprefix("sweeper.") for n in _imported(path) if n.startswith("sweeper.")}
         others = {name for name in used if not name.startswith(("analysis", *allowed))}
