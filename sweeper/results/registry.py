@@ -49,6 +49,11 @@ RUN_COLUMNS = (
 _OF_STAGES = frozenset({"stage", "parents"})
 """Additional columns for sweeps with stages."""
 
+_MIXES = (
+    "sql: several sweeps have runs of the same id, and this join mixes them: "
+    "write `using (run, sweep, root)`"
+)
+
 
 class Registry(Catalog):
     """The results in one or several roots. `Catalog` explains how runs are found and identified,
@@ -246,7 +251,8 @@ class Registry(Catalog):
         and `items`, with the columns of the methods of these names. The query can read nothing
         else and change nothing. In `metrics`, NULL means no value and NaN a recorded one; if a
         key has numbers and other values, the others are in `<key>.text`. `runs` restricts the
-        runs, as for `metrics`. Raises `UsageError` for an invalid query."""
+        runs, as for `metrics`. Warns of a join that mixes runs of several sweeps. Raises
+        `UsageError` for an invalid query."""
         return self._ask(query, runs, frame=True)
 
     def sql_rows(
@@ -268,10 +274,9 @@ class Registry(Catalog):
             named = [name for name in RUN_KEY if name in columns]
             keys = {tuple(run.key[name] for name in named) for run in resolved}
             if "run" in named and len(keys) < len(resolved):
-                self.problems.tell_once(
-                    "sql: several sweeps have runs of the same id, and this join mixes them: "
-                    "write `using (run, sweep, root)`"
-                )
+                self.problems.tell_once(_MIXES)
+                if frame:
+                    warnings.warn(_MIXES, UserWarning, stacklevel=5)
 
         return ask(query, self._makers(query, resolved), frame, joined)
 

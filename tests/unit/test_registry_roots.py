@@ -58,7 +58,8 @@ def test_every_table_has_the_root_and_a_metric_of_that_name_gives_way(roots: Roo
 
 def test_a_join_by_ids_that_are_not_unique_is_reported(roots: Roots):
     registry = Registry(*roots)
-    registry.sql("select min(loss) from runs join metrics using (run)")
+    with pytest.warns(UserWarning, match=r"using \(run, sweep, root\)"):
+        registry.sql("select min(loss) from runs join metrics using (run)")
     assert any("using (run, sweep, root)" in line for line in registry.problems)
     registry.sql("select min(loss) from runs join metrics using (run, sweep, root)")
     assert not registry.problems
