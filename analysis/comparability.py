@@ -4,6 +4,7 @@ noisier than others' where the best one counts. Pure."""
 
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
@@ -63,14 +64,20 @@ def _executed(data: SweepData) -> list[Finding]:
         return []
     text = (
         f"The runs differ in more than their settings: {'; '.join(sentences(found))}. A difference "
-        "between cells may be due to that. Run the cells that you compare again under one launch "
-        "(`sweeper retry --state succeeded`), or compare only runs that are alike."
+        f"between cells may be due to that. {_again(data)}"
     )
     evidence = {
         each.kind: {label: [run.name for run in runs] for label, runs in each.groups}
         for each in found
     }
     return [Finding("executed", "warning", text, (), evidence)]
+
+
+def _again(data: SweepData) -> str:
+    if len(data.names) > 1 or not data.root:
+        return "Compare only runs that are alike."
+    retry = shlex.join(["sweeper", "retry", data.name, "--state", "succeeded"])
+    return f"Run all again as they are now (`{retry}`), or compare only runs that are alike."
 
 
 class _End(NamedTuple):

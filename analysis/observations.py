@@ -53,6 +53,7 @@ def _holes(ranking: Ranking) -> list[Finding]:
             names = labels.listed(names_of(group), 3)
             verb = "has" if len(group) == 1 else "have"
             text = f"{names} {verb} {what}: nothing is known there."
+            text += " `sweeper retry` runs what failed again." if kind == "hole" else ""
             level = "warning" if kind == "hole" else "note"
             cells_ = tuple(cell.name for cell in group)
             states = Counter(run.state for cell in group for run in cell.runs)
@@ -78,7 +79,10 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
     ]
     text = f"{labels.listed(parts)}, beyond the noise of single values."
     if ranking.best is not None and ranking.best.name in cells:
-        text += " The best cell is among them."
+        text += (
+            " The best cell is among them: look at its curves, and take a checkpoint from before "
+            "the loss."
+        )
     evidence = {
         "runs": [
             {"run": one.run, "first": one.first, "best": one.best, "last": one.last} for one in runs
@@ -105,7 +109,7 @@ def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
     which = labels.listed(sorted(keys), 3) or "what tells them apart"
     text = (
         f"{count} runs of {len(cells)} cells recorded exactly the same curves: {which} may not "
-        "reach the recipe."
+        "reach the recipe. Check that the program uses what the grid gives it."
     )
     evidence = {"groups": [[run.name for run in runs] for runs in across], "keys": sorted(keys)}
     return [Finding("same_curves", "warning", text, cells, evidence)]

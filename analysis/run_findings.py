@@ -127,9 +127,9 @@ def _noisy_ends(data: SweepData) -> list[Finding]:
         return []
     scatter, between = labels.together(ends.scatter, ends.between)
     text = (
-        f"The last values of {metric.name} scatter by {scatter} from one to the next and go "
-        f"nowhere; runs differ by {between} there. So each run is judged by the "
-        f"{value_text(metric.at)}: the grid does not say which counts (at: last is the last alone)."
+        f"{metric.name} is flat at the end but varies by about {scatter} from value to value "
+        f"(seeds differ by {between}). So each run is judged by the {value_text(metric.at)}. To "
+        "use the last value alone, write `at: last` in the grid's metric."
     )
     return [Finding("noisy_ends", "note", text, (), ends._asdict())]
 
@@ -187,7 +187,10 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
         all_of, why = ("seeds", "the seed may not reach the recipe")
         if unseeded:
             all_of, why = ("replicates", "they do not differ by themselves")
-        text = f"In {_each(len(copies))} all {all_of} recorded exactly the same: {why}.{unknown}"
+        text = (
+            f"In {_each(len(copies))} all {all_of} recorded exactly the same: {why}.{unknown} "
+            "Check that the program uses its seed, then run these cells again."
+        )
         found.append(Finding("identical", "warning", text, tuple(c.name for c in copies)))
     equal = tuple(cell.name for cell in identical if cell not in copies)
     if equal:
@@ -230,7 +233,7 @@ def _split(ranking: Ranking) -> list[Finding]:
         f"Seeds of {split.close} cells end close together, those of {split.wide} others at least "
         f"{split.factor:.0f} times as far apart, as if some seeds had gone another way. Intervals "
         "from a few seeds then hold the truth less often than they say: in simulations three times "
-        "in four, and less."
+        "in four, and less. Run more seeds of the cells at the top."
     )
     return [Finding("split_noise", "warning", text, (), split._asdict())]
 
@@ -283,7 +286,10 @@ def _records(data: SweepData) -> list[Finding]:
         if silent:
             cells = tuple(dict.fromkeys(run.cell for run in silent))
             names = [run.name for run in silent]
-            text = f"{labels.listed(names, 3)} succeeded, but recorded no {data.metric.name}."
+            text = (
+                f"{labels.listed(names, 3)} succeeded, but recorded no {data.metric.name}. Check "
+                "in the log whether the program wrote it."
+            )
             found.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
     if data.assumed:
         text = (
