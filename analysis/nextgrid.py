@@ -9,6 +9,7 @@ out.
 """
 
 import io
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -256,9 +257,21 @@ def _untitled(text: str) -> str:
 
 def _dumped(grid: Any) -> str:
     from ruamel.yaml import YAML
+    from ruamel.yaml.representer import RoundTripRepresenter
 
+    class Spelled(RoundTripRepresenter):
+        """Writes new numbers as the report does, so that runs get names with the same text."""
+
+    def number(self: Any, value: float) -> Any:
+        if not math.isfinite(value):
+            return self.represent_float(value)
+        return self.represent_scalar("tag:yaml.org,2002:float", labels.setting(value))
+
+    add: Any = Spelled.add_representer  # pyright: ignore[reportUnknownMemberType]
+    add(float, number)
     out = io.StringIO()
     writer: Any = YAML(typ="rt")
+    writer.Representer = Spelled
     writer.width = 100
     writer.dump(grid, out)
     return out.getvalue()

@@ -80,6 +80,16 @@ def test_the_next_grid_says_what_to_do_with_it_and_has_one_title(
     assert "# my note" in again
 
 
+def test_the_next_grid_spells_numbers_as_the_report_does(tmp_path: Path, written: ModuleType):
+    """Runs are named by the text in the grid: another spelling would be another label."""
+    grid = "recipe: sft\ngrid: {lr: [1e-3, 3e-3]}\nseeds: 2\n"
+    cells = [({"lr": lr}, [1.0 / lr, 1.01 / lr]) for lr in (1e-3, 3e-3)]
+    written.measured(tmp_path, cells, grid=grid)
+    report = analysis.analyze(str(tmp_path), "demo", pictures=False)
+    assert "9e-3" in report.verdict
+    assert "lr: [1e-3, 3e-3, 9e-3]" in Path(report.files["next.yaml"]).read_text()
+
+
 def test_where_nothing_is_to_be_done_both_files_say_so(tmp_path: Path, written: ModuleType):
     cells = [({"lr": lr}, [abs(lr - 3) + d for d in (1.0, 1.1, 1.2)]) for lr in range(1, 6)]
     written.measured(tmp_path, cells)
