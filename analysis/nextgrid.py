@@ -267,7 +267,7 @@ def _dumped(grid: Any) -> str:
             return self.represent_float(value)
         return self.represent_scalar("tag:yaml.org,2002:float", labels.setting(value))
 
-    add: Any = Spelled.add_representer  # pyright: ignore[reportUnknownMemberType]
+    add: Any = getattr(Spelled, "add_representer")  # noqa: B009
     add(float, number)
     out = io.StringIO()
     writer: Any = YAML(typ="rt")
