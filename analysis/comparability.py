@@ -32,6 +32,7 @@ _POINTS = 8
 """The fewest evaluations of a run that tell its scatter."""
 _EFFICIENCY = 0.37
 """The degrees of freedom of a median, per value: that of a normal distribution."""
+_ALTERNATES = -0.3
 _BEND = 1.4826 / math.sqrt(6)
 """Of a second difference's median, the standard deviation of single values."""
 _LENGTHS = re.compile(r"step|epoch|batch|iter|budget|length|token|example|eval|duration|accum")
@@ -170,13 +171,17 @@ def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
     """The standard deviation of single evaluations about the course of their run, in the second
     half of each, with its degrees of freedom; None if it is 0 or there are too few."""
     bends = [
-        np.abs(np.diff(points.values[len(points.values) // 2 :], 2))
+        np.diff(points.values[len(points.values) // 2 :], 2)
         for points in (curve.finite for curve in _curves(data, cell))
         if len(points.values) >= _POINTS
     ]
     if not bends:
         return None
-    joined = np.concatenate(bends)
+    # Second differences of noise alternate in sign (their correlation is -2/3); a bend's do not.
+    turns = sum(float(np.dot(bend[1:], bend[:-1])) for bend in bends)
+    if not turns < _ALTERNATES * sum(float(np.dot(bend, bend)) for bend in bends):
+        return None
+    joined = np.abs(np.concatenate(bends))
     sd = _BEND * float(np.median(joined))
     return (sd, _EFFICIENCY * len(joined)) if 0 < sd < math.inf else None
 
