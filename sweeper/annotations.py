@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.atomic import TEMPORARY
-from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.errors import AlreadyExists, EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.labels import plural
 from sweeper.model.mark import Kind, Marks, fold, is_tag
 from sweeper.model.states import fold as fold_events
@@ -168,12 +168,14 @@ def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
 
 
 def delete(sweep: str, *, root: str | None = None) -> None:
-    """Delete a sweep that has no launcher and no jobs at work, with everything that its runs
-    recorded. Checkpoints at a service stay there. If the process is killed, the deletion can be
-    repeated. Raises `NotFound`, `EnvironmentFailure`."""
+    """Delete a sweep that has no launcher and no jobs at work, with everything its runs recorded.
+    Checkpoints at a service stay there. If the process is killed, the sweep can only be deleted
+    again: nothing is launched from what is left. Raises `NotFound`, `EnvironmentFailure`."""
     folder = _existing(sweep, root)
-    with holding_sweep(folder, existing=True):
+    with holding_sweep(folder, existing=True, deletes=True):
         _require_rest(folder)
+        with suppress(AlreadyExists):
+            folder.store.create(folder.deletion, b"")
         clear(folder)
         _forget_environment(folder.address)
 

@@ -55,8 +55,8 @@ def offer(folder: SweepFolder, plan: Plan, found: Offer, tell: Callable[[str], N
     except NotFound as error:  # another launch is about to write it
         raise AnotherLauncher.at_work(plan.name, folder.store.root) from error
     plan = folder.with_chosen(plan)
-    if asked_stop(folder) is not None:
-        return False  # it is about to end
+    if asked_stop(folder) is not None or folder.store.exists(folder.deletion):
+        return False  # it is about to end, or a deletion holds the lock
     if not folder.read_observations().starting:  # a `cancel` is at work
         raise AnotherLauncher.at_work(plan.name, folder.store.root)
     is_same_grid = _essence(merged(folder.store, before, plan)) == _essence(before)

@@ -57,6 +57,7 @@ class SweepFolder:
         self.service = f"{name}/launcher/service.json"
         self.judged = f"{name}/launcher/judged.json"
         self.identity = f"{name}/launcher/id"
+        self.deletion = f"{name}/launcher/deletion"
         self.report = f"{name}/report"
         self.alarms = f"{name}/alarms"
         self.notes = f"{name}/notes"

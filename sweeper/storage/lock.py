@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from sweeper.errors import AnotherLauncher, NotFound, StoreError
 from sweeper.storage.base import Store
 from sweeper.storage.folder import SweepFolder
+from sweeper.storage.hint import hint
 from sweeper.storage.local import refuse_links
 
 __all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held", "is_of_lock"]
@@ -30,6 +31,23 @@ def holding_sweep(
     tell: Callable[[str], None] = lambda _: None,
     *,
     existing: bool = False,
+    deletes: bool = False,
+) -> Generator[Callable[[], None]]:
+    """Hold the sweep's lock, as `_holding` does. Raises `StoreError` as well if a deletion of the
+    sweep was cut off, unless the caller `deletes` it."""
+    with _holding(folder, patience, tell, existing=existing) as check:
+        if not deletes and folder.store.exists(folder.deletion):
+            finish = hint("delete", folder.name, root=folder.store.root)
+            raise StoreError(
+                f"{folder.address}: its deletion was cut off, and some of it is gone: "
+                f"`{finish}` removes the rest"
+            )
+        yield check
+
+
+@contextlib.contextmanager
+def _holding(
+    folder: SweepFolder, patience: float, tell: Callable[[str], None], *, existing: bool
 ) -> Generator[Callable[[], None]]:
     """Hold the sweep's lock. The kernel releases it when the process ends, however it ends. Yields
     a function that raises `AnotherLauncher` once the sweep is not ours any more, which can only

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from sweeper import annotations
-from sweeper.errors import EnvironmentFailure, NotFound
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.results.registry import Registry
 from sweeper.scheduler import environment
 from sweeper.storage.documents import encode
 from sweeper.storage.folder import SweepFolder
+from sweeper.storage.lock import holding_sweep
 from sweeper.storage.opening import open_store
 
 
@@ -49,6 +50,29 @@ def test_what_is_noted_archived_and_deleted(root: str, make: Callable[[str], Non
     assert list(open_store(root).names("one")) == []
     with pytest.raises(NotFound):
         annotations.delete("one", root=root)
+
+
+def test_nothing_is_launched_from_what_a_deletion_left(
+    root: str, make: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results may be gone of runs that count as succeeded: they would never run again."""
+    make("one")
+
+    def cut_off(folder: SweepFolder) -> None:
+        folder.store.remove(folder.store.names(folder.runs))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(annotations, "clear", cut_off)
+        annotations.delete("one", root=root)
+    folder = SweepFolder(open_store(root), "one")
+    with (
+        pytest.raises(StoreError, match=r"deletion was cut off.*delete one"),
+        holding_sweep(folder),
+    ):
+        pass
+    annotations.delete("one", root=root)
+    assert list(open_store(root).names("one")) == []
 
 
 def test_a_name_is_given_where_folders_can_be_moved(root: str, make: Callable[[str], None]) -> None:
