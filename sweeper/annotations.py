@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.atomic import TEMPORARY
-from sweeper.errors import AlreadyExists, EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.labels import plural
 from sweeper.model.mark import Kind, Marks, fold, is_tag
 from sweeper.model.states import fold as fold_events
@@ -174,7 +174,7 @@ def delete(sweep: str, *, root: str | None = None) -> None:
     folder = _existing(sweep, root)
     with holding_sweep(folder, existing=True, deletes=True):
         _require_rest(folder)
-        with suppress(AlreadyExists):
+        with suppress(StoreError):  # it is there, or the disk is full
             folder.store.create(folder.deletion, b"")
         clear(folder)
         _forget_environment(folder.address)

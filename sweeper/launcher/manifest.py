@@ -141,6 +141,7 @@ def write_environment(
     `url`, and the `places` of the sweep's jobs from now on. `tell` is informed if an earlier record
     is damaged. Raises `UsageError` if some jobs may be elsewhere."""
     refuse_moved_sweep(folder, places, tell)
+    is_first = not folder.store.exists(folder.plan)
     path = keep_environment(folder, plan, url, capabilities)
     document: dict[str, object] = {"schema": SCHEMA, "env_file": path, "engine": url}
     document |= {"place": dict(places[0]), "home": home()}
@@ -149,7 +150,12 @@ def write_environment(
         # elsewhere.
         document["place"] = {"backend": plan.launch.backend}
         document["places"] = [dict(place) for place in places]
-    folder.store.replace(folder.service, encode(document))
+    try:
+        folder.store.replace(folder.service, encode(document))
+    except BaseException:
+        if is_first:  # or the next launch takes the sweep for one whose disk is away
+            environment.forget(path)
+        raise
 
 
 def keep_environment(

@@ -79,7 +79,7 @@ def test_the_disk_is_full_in_every_write_of_the_launcher(sweep: Sweeps) -> None:
         if "No space left" not in said:
             assert number > 8
             break
-        assert one.finish() == 0
+        assert one.finish() == 0, one.log.read_text()
         assert one.verdict(once=True).good
         code = 1
 

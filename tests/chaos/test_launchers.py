@@ -111,7 +111,7 @@ def test_a_launch_during_a_deletion(sweep: Sweeps, monkeypatch: pytest.MonkeyPat
         deleting.result()
     one.rest()
     assert code in (0, 6), one.log.read_text()
-    assert (one.root / NAME).exists() is (code == 0)
+    assert (one.root / NAME).exists() is (code == 0), one.log.read_text()
     assert (code == 0) is bool(one.rows())
     assert one.finish() == 0
     assert one.verdict(once=True).good

@@ -55,7 +55,8 @@ def test_a_damaged_event_still_tells_its_name(done: Sweep, damage: str) -> None:
         assert code == 6, said
         told = json.loads(said)
         assert [run["state"] for run in told["runs"]] == ["succeeded"] * 2
-        assert all("succeeded.json: " in line for line in told["problems"])
+        assert sum("succeeded.json: " in line for line in told["problems"]) == 2, said
+        assert all(f"/{NAME}/state/" in line for line in told["problems"]), said
         code, said = _say(done, verb, NAME)
         assert code == 6 and said.count("succeeded.json: ") == 2
 
