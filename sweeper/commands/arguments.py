@@ -4,6 +4,7 @@ loads it."""
 from argparse import Action, ArgumentParser, Namespace
 
 __all__ = [
+    "OneRoot",
     "grid",
     "json",
     "judge",
@@ -20,20 +21,27 @@ __all__ = [
 ]
 
 
-class _OneRoot(Action):
+class OneRoot(Action):
     """Stores a root, and refuses a second one: the verb would ignore the first."""
 
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, *given: object) -> None:
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        del option_string
         if getattr(namespace, self.dest) is not None:
             parser.error("--root is given twice, but this verb takes one root")
-        setattr(namespace, self.dest, given[0])
+        setattr(namespace, self.dest, values)
 
 
 def root(verb: ArgumentParser) -> None:
     """Add `--root`: where sweeps are stored."""
     verb.add_argument(
         "--root",
-        action=_OneRoot,
+        action=OneRoot,
         help="where sweeps are kept (default: $SWEEPER_ROOT, else ./sweeps)",
     )
 

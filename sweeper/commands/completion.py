@@ -7,13 +7,17 @@ runs come from this file. Loaded only when a shell asks, and by `--completion`.
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Iterable
+from typing import cast
 
 from argcomplete import autocomplete
 from argcomplete.completers import BaseCompleter, DirectoriesCompleter, FilesCompleter
+from argcomplete.finders import safe_actions  # pyright: ignore[reportUnknownVariableType]
 from argcomplete.shell_integration import shellcode
 
+from sweeper.commands.arguments import OneRoot
 from sweeper.errors import SweeperError
 from sweeper.sanitize import sanitize
+from sweeper.storage.base import Store
 from sweeper.storage.folder import SweepFolder
 from sweeper.storage.opening import default_root, open_store
 
@@ -27,6 +31,8 @@ def shell_code(shell: str) -> str:
 
 def complete(parser: argparse.ArgumentParser) -> None:
     """Answer the shell's request in the environment, and end the process."""
+    actions = cast("set[type[argparse.Action]]", safe_actions)
+    actions.add(OneRoot)  # or no completion would know which root was typed
     autocomplete(parser, always_complete_options=False, default_completer=Offers())
 
 
@@ -71,11 +77,17 @@ def _keys(prefix: str, given: Namespace) -> Iterable[str]:
     return (f"{drop}{key}{sign}" for key in dict.fromkeys(keys))
 
 
+def _store(given: Namespace) -> Store:
+    """Return the store with the sweeps on offer: the last one, of a verb that reads several."""
+    root: str | list[str] | None = given.root
+    return open_store((root[-1] if isinstance(root, list) else root) or default_root())
+
+
 def _sweeps(prefix: str, given: Namespace) -> Iterable[str]:
     from sweeper.storage.folder import find_sweeps
 
     del prefix
-    return find_sweeps(open_store(given.root or default_root()))
+    return find_sweeps(_store(given))
 
 
 def _runs(prefix: str, given: Namespace) -> Iterable[str]:
@@ -84,7 +96,7 @@ def _runs(prefix: str, given: Namespace) -> Iterable[str]:
     sweep, slash, _ = prefix.partition("/")
     if not slash:
         return (f"{name}/" for name in _sweeps(prefix, given))
-    store = open_store(given.root or default_root())
+    store = _store(given)
     return (
         f"{sweep}/{run.name}"
         for run in SweepFolder(store, sweep).read_plan().runs
@@ -98,7 +110,7 @@ def _names(prefix: str, given: Namespace) -> Iterable[str]:
     sweep: str | None = getattr(given, "sweep", None)
     if sweep is None:
         return _runs(prefix, given)
-    store = open_store(given.root or default_root())
+    store = _store(given)
     return (run.name for run in SweepFolder(store, sweep).read_plan().runs if not run.retired)
 
 
@@ -143,7 +155,7 @@ def _tags(prefix: str, given: Namespace) -> Iterable[str]:
     """Return all tags in use."""
     from sweeper.storage.marks import read_marks
 
-    store = open_store(given.root or default_root())
+    store = _store(given)
     marks = (
         mark for sweep in _sweeps(prefix, given) for mark in read_marks(SweepFolder(store, sweep))
     )

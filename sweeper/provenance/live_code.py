@@ -67,7 +67,9 @@ def _program(recipe: Recipe) -> tuple[list[str], list[str]]:
 def _source(cwd: str, word: str) -> str | None:
     path = os.path.normpath(os.path.join(cwd, word))
     below = path.startswith(os.path.join(cwd, ""))
-    if not word or not (word.endswith(SOURCES) or (below and os.access(path, os.X_OK))):
+    if not word or "\0" in word:  # no file has such a name
+        return None
+    if not (word.endswith(SOURCES) or (below and os.access(path, os.X_OK))):
         return None
     return path if os.path.isfile(path) else None
 

@@ -114,7 +114,7 @@ def test_on_kubernetes(
         command=["sh", "-c", f"{asks}/version"],
         grid={"x": [3]},
     )
-    _run(shell, "launch", "grid.yaml", "--wait")
+    _run(shell, "launch", "grid.yaml", "--wait", "--drop")
     assert _versions(shell) == {"1.0", "2.0"}
     assert len(node.environments()) == len(made) + 1
     tried = _run(shell, "doctor", "--backend", "kubernetes", "--grid", "grid.yaml", "--try")

@@ -37,6 +37,7 @@ TYPED = {
     "sweeper status ": {"alpha", "beta"},
     "sweeper attach b": {"beta"},
     "sweeper status --root elsewhere ": {"gamma"},
+    "sweeper best --root elsewhere ": {"gamma"},
     "sweeper ls --state su": {"submitted", "succeeded"},
     "sweeper logs a": {"alpha/"},
     "sweeper logs alpha/": {"alpha/lr=1,seed=0", "alpha/lr=2,seed=0"},
