@@ -246,9 +246,9 @@ def test_clicks_sort_the_table_and_switch_the_curves(browser: Any, page: Path):
     said = told(browser, page, CLICKS)
     # By rank; by mean upwards and downwards; one run is left; one of three cells (of three traces
     # each: runs, band, mean) is off.
-    # However a setting is written; `rank=8` is not what was asked for by `rank=80`.
+    # Numbers are spelled as in the names of runs; `rank=8` is not what was asked for by `rank=80`.
     found = ("9", "1", "0", "0")
-    upwards, downwards = "1e-3 1e-4 0.01", "0.01 1e-4 1e-3"
+    upwards, downwards = "0.001 0.0001 0.01", "0.01 0.0001 0.001"
     switched = ("false", "true", "6", "log", "true")
     closer = "0.2 0.3 0.4 0.5 0.6"
     assert said == [upwards, upwards, downwards, "1", *found, *switched, closer]
