@@ -28,7 +28,7 @@ command: [python, train.py, "{lr}", "{log_path}"]
 grid: {lr: [1, 2]}
 metric: {name: loss, goal: minimize}
 launch: {backend: local}
-"""
+""".replace("python", sys.executable)  # which need not be on the PATH by that name
 
 
 class Project:

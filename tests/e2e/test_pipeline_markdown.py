@@ -1,5 +1,6 @@
 """A pipeline as a whole has a report in Markdown, as each of its stages has."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ stages:
     base: {par: "${a.log_path}"}
     grid: {x: [3]}
     metric: {name: loss, goal: minimize}
-"""
+""".replace("python", sys.executable)  # which need not be on the PATH by that name
 
 
 def test_a_pipeline_has_a_report_in_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

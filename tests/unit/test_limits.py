@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,7 +74,9 @@ def test_no_file_to_open_is_no_room_for_jobs(tmp_path: Path) -> None:
         other = LocalBackend(str(tmp_path))
         with _no_more_files(), pytest.raises(NoRoom):
             other.poll([token])
-        assert other.poll([token])[token].state is JobState.RUNNING
+        # The process table may lack a command line for a moment after its process has started.
+        while other.poll([token])[token].state is not JobState.RUNNING:
+            time.sleep(0.01)
     finally:
         backend.cancel([token])
         backend._children[token].wait()
