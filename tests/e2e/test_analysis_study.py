@@ -75,7 +75,7 @@ def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
     read = parse_grid(found.yaml, "next.yaml")
     assert read.name == "demo-confirm"
     # An axis on which all cells are alike is no less part of them.
-    assert "- {learning_rate: 0.001, lora_rank: 8}" in found.yaml
+    assert "- {learning_rate: 1e-3, lora_rank: 8}" in found.yaml
     assert "- {learning_rate: 0.01, lora_rank: 8}" in found.yaml
     assert "seeds: [3, 4, " in found.yaml
     assert found.overrides == ("max_steps=9",)
