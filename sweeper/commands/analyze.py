@@ -1,7 +1,7 @@
 """`sweeper analyze`: writes the report of a sweep and prints the verdict."""
 
 import os
-from argparse import Action, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument(
         "--by",
         metavar="SETTING",
-        action=_Once,
+        action=_OneSetting,
         help="judge each value of a setting by itself, as each model (default: the grid's, or one "
         "on which the best value of another is told to depend)",
     )
@@ -81,23 +81,13 @@ def add_arguments(verb: ArgumentParser) -> None:
     verb.add_argument("--no-pictures", action="store_true", help="no report.md with its PNGs")
 
 
-class _Once(Action):
-    """An option that takes one value: a second one is an error, and never replaces the first."""
+class _OneSetting(shared.Once):
+    """The setting of `--by`."""
 
-    def __call__(
-        self,
-        parser: ArgumentParser,
-        namespace: Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        first = getattr(namespace, self.dest)
-        if first is not None:
-            parser.error(
-                f"{option_string} takes one setting, not both {first} and {values}: write one "
-                "report for each, with --out"
-            )
-        setattr(namespace, self.dest, values)
+    refusal = (
+        "--by takes one setting, not both {first} and {second}: write one report for each, "
+        "with --out"
+    )
 
 
 def run(arguments: Namespace) -> int:

@@ -4,6 +4,7 @@ loads it."""
 from argparse import Action, ArgumentParser, Namespace
 
 __all__ = [
+    "Once",
     "OneRoot",
     "grid",
     "json",
@@ -21,8 +22,11 @@ __all__ = [
 ]
 
 
-class OneRoot(Action):
-    """Stores a root, and refuses a second one: the verb would ignore the first."""
+class Once(Action):
+    """Stores a value, and refuses a second one, which would replace the first without a word.
+    `refusal` is the message, with `{first}` and `{second}` for the values."""
+
+    refusal = "{second}: {first} is given already"
 
     def __call__(
         self,
@@ -32,9 +36,16 @@ class OneRoot(Action):
         option_string: str | None = None,
     ) -> None:
         del option_string
-        if getattr(namespace, self.dest) is not None:
-            parser.error("--root is given twice, but this verb takes one root")
+        first = getattr(namespace, self.dest)
+        if first is not None:
+            parser.error(self.refusal.format(first=first, second=values))
         setattr(namespace, self.dest, values)
+
+
+class OneRoot(Once):
+    """The root of a verb that takes one."""
+
+    refusal = "--root is given twice, but this verb takes one root"
 
 
 def root(verb: ArgumentParser) -> None:
