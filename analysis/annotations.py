@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper.analysis.sources import Source
-from sweeper.model.mark import Marks
 from sweeper.results.marks import marked
+from sweeper.sweep.mark import Marks
 
 __all__ = ["NOBODY", "Note", "Noted", "read_noted"]
 

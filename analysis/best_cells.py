@@ -17,8 +17,8 @@ from sweeper.analysis.last_values import settle
 from sweeper.analysis.study import study
 from sweeper.analysis.verdict_line import executed_differently
 from sweeper.errors import NotFound, UsageError
-from sweeper.model.metric import value_text
 from sweeper.results.registry import Registry
+from sweeper.sweep.metric import value_text
 
 if TYPE_CHECKING:
     import pandas

@@ -18,8 +18,8 @@ from sweeper.analysis.edges import Edge, judge_edges
 from sweeper.analysis.settings import level
 from sweeper.analysis.statistics import Comparison, against_best
 from sweeper.errors import UsageError
-from sweeper.metrics import as_float
-from sweeper.storage.documents import dotted
+from sweeper.metrics.rows import as_float
+from sweeper.store.documents import dotted
 
 __all__ = ["Block", "Blocks", "by_blocks", "find_blocks", "rows"]
 

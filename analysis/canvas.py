@@ -14,7 +14,7 @@ from typing import Literal
 
 from PIL import Image, ImageDraw, ImageFont
 
-from sweeper.sanitize import sanitize
+from sweeper.common.sanitize import sanitize
 
 __all__ = ["GRID", "INK", "Canvas", "Point", "text_width"]
 

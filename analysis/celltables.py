@@ -10,7 +10,7 @@ from sweeper.analysis.figures import row_tones
 from sweeper.analysis.findings import short_name
 from sweeper.analysis.layouts import is_wide
 from sweeper.analysis.statistics import Comparison
-from sweeper.metrics import as_float
+from sweeper.metrics.rows import as_float
 from sweeper.results.cells import Scale
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.frames import RunData
-from sweeper.metrics import as_float, ends_final
+from sweeper.metrics.rows import as_float, ends_final
 
 __all__ = ["Checkpoint", "choose_checkpoint"]
 

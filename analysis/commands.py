@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from sweeper.analysis.frames import RunData, SweepData
-from sweeper.model.launch import Launch
+from sweeper.sweep.launch import Launch
 
 __all__ = [
     "analysing",

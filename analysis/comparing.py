@@ -28,8 +28,8 @@ from sweeper.analysis.statistics import (
     summarise_chosen,
 )
 from sweeper.errors import UsageError
+from sweeper.metrics.objective import sign_of
 from sweeper.results.cells import Scale, choose_scale, on_scale
-from sweeper.results.objective import sign_of
 
 if TYPE_CHECKING:
     import pandas

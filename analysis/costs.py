@@ -11,13 +11,13 @@ from sweeper.analysis.labels import duration
 from sweeper.analysis.series import Floats
 from sweeper.analysis.sources import Source
 from sweeper.errors import UsageError
-from sweeper.labels import plural
-from sweeper.model.usage import Usage, total
-from sweeper.prices import Prices, amount, load, money
+from sweeper.metrics.recorded_usage import ALSO, SOURCES
+from sweeper.money.prices import Prices, amount, load, money
 from sweeper.results.forecast import Going, forecast, forecast_of, going, sentence
-from sweeper.results.recorded_usage import ALSO, SOURCES
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import Sweep, SweepRun
+from sweeper.sweep.labels import plural
+from sweeper.sweep.usage import Usage, total
 
 __all__ = [
     "KINDS",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sweeper.analysis import labels
-from sweeper.sanitize import sanitize
+from sweeper.common.sanitize import sanitize
 
 __all__ = ["SECTIONS", "TEMPLATE", "Criterion", "Judged", "StudyPlan", "judge", "read_plan"]
 

@@ -17,8 +17,8 @@ from sweeper.analysis.inference import Estimate
 from sweeper.analysis.power import lead_text, power_table
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
-from sweeper.results.objective import SMOOTH
-from sweeper.storage.documents import strict
+from sweeper.metrics.objective import SMOOTH
+from sweeper.store.documents import strict
 
 __all__ = ["document", "flat_row"]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from sweeper.alarms import Alarm, alarms
 from sweeper.analysis.annotations import NOBODY, Noted, read_noted
 from sweeper.analysis.confirmation import Confirmed, confirmation
 from sweeper.analysis.costs import (
@@ -27,18 +28,17 @@ from sweeper.analysis.sources import Placed, Source, find_sources
 from sweeper.analysis.splits import counterparts, family
 from sweeper.errors import GridError, UsageError
 from sweeper.grid.extends import in_one
-from sweeper.model.event import Outcome
-from sweeper.model.metric import is_at, value_text
-from sweeper.model.plan import Plan
-from sweeper.monitor import Alarm, alarms
+from sweeper.metrics.objective import sign_of, smoothed
 from sweeper.results.cells import counts
 from sweeper.results.items import Answered, files_of, item_files, read_items
-from sweeper.results.objective import sign_of, smoothed
 from sweeper.results.origins import Origin
 from sweeper.results.registry import RecordedRun, Registry
 from sweeper.results.status import stands_still
 from sweeper.results.sweeps import SweepRun
-from sweeper.storage.documents import dotted
+from sweeper.store.documents import dotted
+from sweeper.sweep.event import Outcome
+from sweeper.sweep.metric import is_at, value_text
+from sweeper.sweep.plan import Plan
 
 __all__ = [
     "PENDING",
@@ -66,7 +66,7 @@ _LOGS = 400
 @dataclass(frozen=True)
 class Metric:
     """What cells are compared by: the value of `name` that `at` selects in each run, with the
-    grid's `noise`, `failed`, `by` and `relevant` (see `sweeper.model.metric`). `guessed` is true
+    grid's `noise`, `failed`, `by` and `relevant` (see `sweeper.sweep.metric`). `guessed` is true
     if only the name of the metric tells whether more or less is better."""
 
     name: str

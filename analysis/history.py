@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis.series import EMPTY, Floats, Series
-from sweeper.metrics import describe
+from sweeper.metrics.objective import counting_rows
+from sweeper.metrics.rows import describe
+from sweeper.metrics.tables.columns import Columns, present
 from sweeper.results.metrics_reader import missing_at_end
-from sweeper.results.objective import counting_rows
 from sweeper.results.registry import RecordedRun, Registry
-from sweeper.results.tables.columns import Columns, present
 
 __all__ = ["Histories", "History"]
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from sweeper.common.sanitize import sanitize
 from sweeper.fields.nodes import is_plain
-from sweeper.labels import plural
-from sweeper.sanitize import sanitize
+from sweeper.sweep.labels import plural
 
 __all__ = [
     "BRIEF",

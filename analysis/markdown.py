@@ -19,7 +19,7 @@ from sweeper.analysis.pictures import cells_picture, picture
 from sweeper.analysis.stability import RULE
 from sweeper.analysis.study import Study
 from sweeper.analysis.tables import block_rows, executed, paired_about, paired_rows, rate_rows
-from sweeper.sanitize import sanitize, sanitize_lines
+from sweeper.common.sanitize import sanitize, sanitize_lines
 
 __all__ = ["escape", "table", "write"]
 

@@ -25,7 +25,7 @@ from sweeper.analysis.frames import SweepData
 from sweeper.analysis.settings import level
 from sweeper.errors import GridError
 from sweeper.grid.extends import in_one
-from sweeper.storage.documents import dotted
+from sweeper.store.documents import dotted
 
 __all__ = ["NextGrid", "ends_to_extend", "propose"]
 

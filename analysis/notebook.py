@@ -13,9 +13,9 @@ from sweeper.analysis.markdown import escape, fenced
 from sweeper.analysis.report import Report
 from sweeper.analysis.sources import write_file
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.labels import plural
-from sweeper.model.plan import Plan
 from sweeper.results.registry import Registry
+from sweeper.sweep.labels import plural
+from sweeper.sweep.plan import Plan
 
 __all__ = ["FOLDER", "PLAN", "Kept", "keep", "merged"]
 

@@ -55,9 +55,9 @@ from sweeper.analysis.tables import (
     surface_rows,
 )
 from sweeper.analysis.transcripts import Transcripts, embedded
+from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import EnvironmentFailure
-from sweeper.model.metric import value_text
-from sweeper.sanitize import sanitize_lines
+from sweeper.sweep.metric import value_text
 
 __all__ = ["asset", "environment", "policy", "provenance", "render"]
 

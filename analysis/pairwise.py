@@ -12,13 +12,13 @@ from sweeper.analysis.frames import Metric, RunData, SweepData, differently, loa
 from sweeper.analysis.inference import Estimate, contrast, holm, paired
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.settings import level
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, UsageError
-from sweeper.model.metric import value_text
 from sweeper.results.cells import Scale, choose_scale, on_scale
 from sweeper.results.origins import differences
 from sweeper.results.registry import Registry
-from sweeper.sanitize import sanitize
-from sweeper.storage.documents import dotted, strict
+from sweeper.store.documents import dotted, strict
+from sweeper.sweep.metric import value_text
 
 if TYPE_CHECKING:
     import pandas

@@ -14,13 +14,13 @@ from sweeper.analysis.costs import Priced
 from sweeper.analysis.page import asset, environment, policy
 from sweeper.analysis.report import Report
 from sweeper.analysis.sources import write_file
-from sweeper.model.plan import Stage
-from sweeper.model.stage_runs import depths
-from sweeper.model.states import State
-from sweeper.prices import money
-from sweeper.results.objective import sign_of
+from sweeper.metrics.objective import sign_of
+from sweeper.money.prices import money
 from sweeper.results.stage_graph import of_stage
 from sweeper.results.sweeps import Sweep, SweepRun
+from sweeper.sweep.plan import Stage
+from sweeper.sweep.stage_runs import depths
+from sweeper.sweep.states import State
 
 __all__ = ["CHAINS", "Chain", "Pipeline", "StageFound", "pipeline", "write"]
 

@@ -20,10 +20,10 @@ from sweeper.analysis.frames import load
 from sweeper.analysis.inference import CONFIDENCE
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.noise import FEW
-from sweeper.model.metric import lenders
-from sweeper.model.plan import Plan
 from sweeper.results.cells import exp
 from sweeper.results.registry import Registry
+from sweeper.sweep.metric import lenders
+from sweeper.sweep.plan import Plan
 
 __all__ = [
     "SEEDS",

@@ -22,10 +22,10 @@ from sweeper.analysis.run_keys import OwnKeys
 from sweeper.analysis.sources import find_sources, write_file
 from sweeper.analysis.study import Study, study
 from sweeper.analysis.transcripts import read_transcripts
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import UsageError
-from sweeper.model.metric import FAILED, is_noise, lenders
 from sweeper.results.registry import Registry
-from sweeper.sanitize import sanitize
+from sweeper.sweep.metric import FAILED, is_noise, lenders
 
 if TYPE_CHECKING:
     import pandas

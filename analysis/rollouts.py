@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import as_float, parse
+from sweeper.metrics.rows import as_float, parse
 from sweeper.results.registry import RecordedRun
 
 __all__ = ["ITERATIONS", "Episode", "Rollout", "parse_rollouts", "read_rollouts", "spread"]

@@ -11,8 +11,8 @@ from sweeper.analysis.identical_runs import same_curves
 from sweeper.analysis.looks import grown_from
 from sweeper.analysis.noise import LEVEL
 from sweeper.analysis.variances import split_noise
-from sweeper.model.metric import value_text
 from sweeper.results.cells import center
+from sweeper.sweep.metric import value_text
 
 __all__ = ["tell_records", "tell_runs"]
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.results.objective import reduced
+from sweeper.metrics.objective import reduced
 
 __all__ = [
     "EMPTY",
@@ -72,7 +72,7 @@ def best(points: Series, goal: str) -> tuple[float, float] | None:
 
 
 def judged(points: Series, goal: str, at: str) -> tuple[float, float] | None:
-    """The step and value that a run is judged by (see `sweeper.results.objective`)."""
+    """The step and value that a run is judged by (see `sweeper.metrics.objective`)."""
     if not points:
         return None
     row, value = reduced(points.values, goal, at)

@@ -11,8 +11,8 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.run_keys import is_label, is_place
-from sweeper.metrics import as_float
-from sweeper.storage.documents import dotted
+from sweeper.metrics.rows import as_float
+from sweeper.store.documents import dotted
 
 __all__ = ["level", "ordered", "settings"]
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sweeper.analysis.items import SOLVED, Parts, difference
+from sweeper.common.sanitize import sanitize_lines
 from sweeper.results.items import Answer
-from sweeper.sanitize import sanitize_lines
 
 __all__ = ["Ahead", "Prompt", "Sides", "compare_sides", "page"]
 

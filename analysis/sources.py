@@ -11,15 +11,15 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.run_keys import NO_KEYS, OwnKeys, is_place, own_keys
-from sweeper.atomic import atomic_write
+from sweeper.common.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.model.plan import Plan
-from sweeper.model.stage_inputs import PARENT, references
 from sweeper.results.registry import RecordedRun, Registry, Sweep
 from sweeper.results.selectors import current
 from sweeper.results.sweeps import SweepRun
-from sweeper.storage.documents import dotted
-from sweeper.storage.opening import open_store
+from sweeper.store.documents import dotted
+from sweeper.store.opening import open_store
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.stage_inputs import PARENT, references
 
 __all__ = ["Placed", "Source", "find_sources", "write_file"]
 

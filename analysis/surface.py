@@ -24,7 +24,7 @@ from sweeper.analysis.inference import CONFIDENCE, holm
 from sweeper.analysis.regression import Column, Fit, column, fit
 from sweeper.analysis.series import Floats
 from sweeper.analysis.settings import level
-from sweeper.metrics import as_float
+from sweeper.metrics.rows import as_float
 
 __all__ = ["AxisEffect", "PairEffect", "Share", "Surface", "find_surface", "varying"]
 

@@ -26,7 +26,7 @@ from sweeper.analysis.stability import Rate
 from sweeper.analysis.study import Study
 from sweeper.analysis.surface import Surface
 from sweeper.results.cells import exp
-from sweeper.storage.documents import dotted
+from sweeper.store.documents import dotted
 
 __all__ = [
     "RUNS",

@@ -24,8 +24,8 @@ from sweeper.analysis.next_steps import how_to_part, next_steps
 from sweeper.analysis.nextgrid import NextGrid
 from sweeper.analysis.settings import ordered
 from sweeper.analysis.statistics import Comparison, only_just
-from sweeper.model.metric import value_text
-from sweeper.sanitize import sanitize
+from sweeper.common.sanitize import sanitize
+from sweeper.sweep.metric import value_text
 
 __all__ = [
     "LATER",

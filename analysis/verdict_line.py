@@ -6,10 +6,10 @@ from sweeper.analysis.baselines import with_baseline
 from sweeper.analysis.frames import SweepData, load
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.study import study
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import SweeperError
 from sweeper.results.origins import differences, sentences
 from sweeper.results.registry import Registry
-from sweeper.sanitize import sanitize
 
 __all__ = ["executed_differently", "verdict_line"]
 

@@ -14,8 +14,8 @@ import importlib
 
 TYPE_CHECKING = False  # importing typing costs each start some milliseconds
 if TYPE_CHECKING:
-    from sweeper.annotations import archive, delete, note, rename
-    from sweeper.control import (
+    from sweeper.launcher.annotations import archive, delete, note, rename
+    from sweeper.launcher.control import (
         Requested,
         Steered,
         cancel,
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
         wait_async,
     )
     from sweeper.launcher.launching import Launched, launch
-    from sweeper.model.plan import Plan, Run
     from sweeper.planner.plan import plan
     from sweeper.results.last_lines import logs
     from sweeper.results.registry import Registry
     from sweeper.results.status import Status
+    from sweeper.sweep.plan import Plan, Run
 
 __version__ = "0.1.0"
 
@@ -66,28 +66,28 @@ __all__ = [
 
 _HOMES = {
     "Launched": "sweeper.launcher.launching",
-    "Plan": "sweeper.model.plan",
+    "Plan": "sweeper.sweep.plan",
     "Registry": "sweeper.results.registry",
-    "Requested": "sweeper.control",
-    "Run": "sweeper.model.plan",
+    "Requested": "sweeper.launcher.control",
+    "Run": "sweeper.sweep.plan",
     "Status": "sweeper.results.status",
-    "Steered": "sweeper.control",
-    "archive": "sweeper.annotations",
-    "cancel": "sweeper.control",
-    "delete": "sweeper.annotations",
+    "Steered": "sweeper.launcher.control",
+    "archive": "sweeper.launcher.annotations",
+    "cancel": "sweeper.launcher.control",
+    "delete": "sweeper.launcher.annotations",
     "launch": "sweeper.launcher.launching",
     "logs": "sweeper.results.last_lines",
-    "note": "sweeper.annotations",
-    "parallel": "sweeper.control",
-    "pause": "sweeper.control",
+    "note": "sweeper.launcher.annotations",
+    "parallel": "sweeper.launcher.control",
+    "pause": "sweeper.launcher.control",
     "plan": "sweeper.planner.plan",
-    "rename": "sweeper.annotations",
-    "resume": "sweeper.control",
-    "retry": "sweeper.control",
-    "status": "sweeper.control",
-    "stop": "sweeper.control",
-    "wait": "sweeper.control",
-    "wait_async": "sweeper.control",
+    "rename": "sweeper.launcher.annotations",
+    "resume": "sweeper.launcher.control",
+    "retry": "sweeper.launcher.control",
+    "status": "sweeper.launcher.control",
+    "stop": "sweeper.launcher.control",
+    "wait": "sweeper.launcher.control",
+    "wait_async": "sweeper.launcher.control",
 }
 
 

@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import NoReturn
 
 from sweeper.commands import EXAMPLES, GROUPS, VERBS, load
+from sweeper.common.full_machine import crowding
+from sweeper.common.sanitize import guarded
 from sweeper.errors import EnvironmentFailure, SweeperError
-from sweeper.limits import crowding
 from sweeper.paths import current_folder
-from sweeper.sanitize import guarded
 from sweeper.terminal import complain, warn
 
 __all__ = ["main", "parser"]

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from sweeper.common.sanitize import raw, sanitize, sanitize_json
 from sweeper.errors import GridError, SweeperError
-from sweeper.sanitize import raw, sanitize, sanitize_json
 
 __all__ = [
     "complain",
@@ -146,7 +146,7 @@ def print_json(document: Mapping[str, object]) -> int:
     0."""
     import json
 
-    from sweeper.storage.documents import strict
+    from sweeper.store.documents import strict
 
     print(sanitize_json(json.dumps(strict(document), indent=1, allow_nan=False)))
     return 0

@@ -15,12 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from sweeper.common.document_reader import SCHEMA, Part
 from sweeper.errors import NotFound, UsageError
-from sweeper.model.document_reader import SCHEMA, Part
-from sweeper.storage.base import Store
-from sweeper.storage.documents import encode, read_as, timestamp
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.sweep_requests import user
+from sweeper.store.base import Store
+from sweeper.store.documents import encode, read_as, timestamp
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.sweep_requests import user
 
 __all__ = [
     "LIMITS",
@@ -188,7 +188,7 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
 
 def _spent(folder: SweepFolder) -> tuple[dict[str, float], bool]:
     """Return what a sweep has used, and whether it is finished."""
-    from sweeper import prices
+    from sweeper.money import prices
     from sweeper.results.costs import spent, together
     from sweeper.results.status import read_status
     from sweeper.results.sweeps import Sweep

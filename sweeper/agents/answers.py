@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar, cast
 
+from sweeper.common.sanitize import sanitize_lines
 from sweeper.provenance.redaction import Redactor, secret_values
-from sweeper.sanitize import sanitize_lines
-from sweeper.storage.documents import strict
+from sweeper.store.documents import strict
 
 __all__ = [
     "MOST",

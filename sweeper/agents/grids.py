@@ -7,10 +7,10 @@ from typing import NamedTuple
 from sweeper.errors import GridError, UsageError
 from sweeper.fields.nodes import Problems, read_yaml
 from sweeper.grid.extends import MAX_EXTENDS, read_text
-from sweeper.model.plan import Plan
-from sweeper.model.states import State
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder, find_sweeps
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder, find_sweeps
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.states import State
 
 __all__ = ["Recorded", "find_below", "find_grid", "grid_names", "planned_for", "recorded_elsewhere"]
 

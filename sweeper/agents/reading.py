@@ -84,7 +84,7 @@ class Reading:
         the check. `holds` is true, false, or null if the runs do not show it: then say so, and do
         not repeat the claim."""
         from sweeper.agents.claims import check_claim
-        from sweeper.annotations import Noted, mark
+        from sweeper.launcher.annotations import Noted, mark
 
         found = check_claim(self._workspace.registry, better, worse, metric)
         words: dict[object, str] = {True: "holds", False: "does not hold", None: "is not shown"}
@@ -106,9 +106,9 @@ class Reading:
     ) -> dict[str, object]:
         """Return what a run sampled while it trained: conversations with their rewards, a page at
         a time. Read some of every run before you believe its metric."""
-        from sweeper.metrics import as_float
+        from sweeper.metrics.rows import as_float
+        from sweeper.metrics.tables.rollouts import summary_files
         from sweeper.results.rollouts import Words, read
-        from sweeper.results.tables.rollouts import summary_files
 
         found = self._workspace.registry.run(run)
         known, _ = read(found, summary_files(found.files, found.folders()))
@@ -183,7 +183,7 @@ class Reading:
     ) -> dict[str, object]:
         """Write down what you expected, saw and conclude, for a sweep or a run; or read the
         notes."""
-        from sweeper.annotations import Noted, mark
+        from sweeper.launcher.annotations import Noted, mark
 
         noted = Noted(text, tag, untag, star)
         found = mark(target, noted, root=self._workspace.root, by=self._workspace.by)

@@ -83,7 +83,7 @@ class Running:
         budget that a person has set. `tokens`, `usd`, `hours`: the most that the sweep may use
         (default: all that is left). Runs whose configuration and seed have succeeded in another
         sweep are not run again: `reused` has their results."""
-        from sweeper.annotations import Noted, mark
+        from sweeper.launcher.annotations import Noted, mark
 
         preview = self._workspace.preview(asked.grid, asked.overrides, again=asked.again)
         name = preview.launch.plan.name
@@ -179,7 +179,7 @@ class Running:
     async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
         """Stop runs of a sweep that an agent has launched, for good; []: all of them. Returns
         after at most 30 seconds; some runs may then still be stopping."""
-        from sweeper.control import Requested, cancel
+        from sweeper.launcher.control import Requested, cancel
 
         self._workspace.require_ours(sweep)
         task = asyncio.create_task(
@@ -205,7 +205,7 @@ def _mark_of(sweep: Sweep) -> str:
     """Return a hash that changes whenever a run has an event or an alarm is raised."""
     import hashlib
 
-    from sweeper.monitor import names
+    from sweeper.alarms import names
 
     happened = sorted((run, sorted(map(str, events))) for run, events in sweep.events.items())
     told = repr((happened, len(names(sweep.folder)), len(sweep.runs)))

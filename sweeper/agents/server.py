@@ -244,7 +244,7 @@ def _behind(app: ASGIApp, token: str) -> ASGIApp:
 def token_of(home: str, make: Callable[[], str]) -> tuple[str, str]:
     """Return this user's token for HTTP, made once, and the private file that holds it. Raises
     `EnvironmentFailure`."""
-    from sweeper.atomic import atomic_create
+    from sweeper.common.atomic import atomic_create
 
     path = os.path.join(home, "mcp.token")
     try:

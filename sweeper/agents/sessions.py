@@ -23,12 +23,12 @@ from sweeper.agents.answers import quoted
 from sweeper.agents.grids import find_below
 from sweeper.agents.workspace import GridPreview, Workspace
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, SweeperError, UsageError
-from sweeper.model.plan import Plan
 from sweeper.results.runs import RecordedRun
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep, SweepRun
-from sweeper.storage.documents import encode, read_json, timestamp
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import encode, read_json, timestamp
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.plan import Plan
 
 __all__ = ["FILES", "Grading", "Kind", "Service", "Session", "Sessions", "Spec"]
 

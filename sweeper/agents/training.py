@@ -13,9 +13,9 @@ from sweeper.agents.answers import Ours, Text, quoted
 from sweeper.agents.arguments import Amount, Arguments
 from sweeper.agents.sessions import Grading, Kind, Service, Session, Sessions, Spec
 from sweeper.agents.workspace import Workspace
+from sweeper.common.json_values import list_of, table_of
 from sweeper.errors import UsageError
-from sweeper.metrics import as_float
-from sweeper.model.json_values import list_of, table_of
+from sweeper.metrics.rows import as_float
 
 __all__ = ["Training"]
 
@@ -281,7 +281,7 @@ class Training:
         return {**told, "last_order": last, "result": {"kind": ordered.get("kind"), **found}}
 
     def _standing(self, live: Session) -> dict[str, object]:
-        from sweeper import prices
+        from sweeper.money import prices
         from sweeper.results.costs import spent
 
         live = self._sessions.find(live.name)

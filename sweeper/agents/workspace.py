@@ -10,12 +10,12 @@ from sweeper.agents.allowance import Limits
 from sweeper.agents.grids import Recorded, planned_for, recorded_elsewhere
 from sweeper.errors import NotFound, SweeperError, UsageError
 from sweeper.launcher.launch_preview import LaunchPreview, survey
-from sweeper.model.plan import Budget, Plan, Run
 from sweeper.results.registry import Registry
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
-from sweeper.storage.requests import Requested
-from sweeper.storage.sweep_requests import user
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.plan import Budget, Plan, Run
+from sweeper.sweep.requests import Requested
+from sweeper.sweep.sweep_requests import user
 
 __all__ = ["GridPreview", "Workspace"]
 
@@ -131,7 +131,7 @@ class Workspace:
     def retry(self, sweep: str, runs: Sequence[str]) -> list[Requested]:
         """Start failed runs again; each counts as one more run. Raises `UsageError` beyond the
         allowance, and whatever `retry` raises."""
-        from sweeper.control import retry_runs, to_retry
+        from sweeper.launcher.control import retry_runs, to_retry
 
         self.require_ours(sweep)
         if not self.limits.allows_any:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from sweeper.backends.base import Backend, BackendType, Capabilities, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError, is_silence
-from sweeper.model.launch import Launch
+from sweeper.sweep.launch import Launch
 
 __all__ = [
     "Away",

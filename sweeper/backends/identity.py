@@ -3,7 +3,7 @@ and the folder alone does not distinguish them from jobs of the next sweep launc
 
 import hashlib
 
-from sweeper.storage.folder import open_sweep
+from sweeper.sweep.folder import open_sweep
 
 __all__ = ["NOT_YET", "Identity"]
 

@@ -4,7 +4,7 @@ to the sweep's folder. A backend checks this before it reports that a job does n
 A worker is recognized by its command line, which ends in `<folder> <token>`. Folders are compared
 by identity, since a link, another mount or another working folder may give one another path. A
 worker that our process table does not show (it runs in another container) is recognized by the lock
-that it holds; see `sweeper.storage.worker_lock`.
+that it holds; see `sweeper.sweep.worker_lock`.
 """
 
 import os
@@ -13,10 +13,10 @@ from contextlib import suppress
 
 import psutil
 
+from sweeper.common.full_machine import lacking
 from sweeper.errors import NoRoom, Unreachable
-from sweeper.limits import lacking
-from sweeper.storage import worker_lock
-from sweeper.storage.folder import attempt_of, open_sweep
+from sweeper.sweep import worker_lock
+from sweeper.sweep.folder import attempt_of, open_sweep
 
 __all__ = ["Workers"]
 

@@ -5,9 +5,9 @@ values."""
 from collections.abc import Mapping
 
 from sweeper.backends.base import BackendType
+from sweeper.common.json_values import table_of
 from sweeper.fields.kinds import Matching, Names
 from sweeper.fields.sections import Field
-from sweeper.model.json_values import table_of
 
 __all__ = ["NO_VALUE", "names_of", "secrets_field", "where_to_say"]
 

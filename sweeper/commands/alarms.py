@@ -3,15 +3,15 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
+from sweeper.alarms import Alarm, read, read_action
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import newest, open_registry, split_sweep
 from sweeper.errors import NotFound, StoreError
-from sweeper.monitor import Alarm, read, read_action
 from sweeper.results.problems import tell_problems
 from sweeper.results.selectors import pick
 from sweeper.results.sweeps import Sweep
-from sweeper.storage.documents import SCHEMA
+from sweeper.store.documents import SCHEMA
 from sweeper.terminal import print_table, say
 
 __all__ = ["add_arguments", "run"]

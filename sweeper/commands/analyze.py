@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import newest, open_named, open_registry
 from sweeper.errors import NotFound, StoreError
-from sweeper.model.metric import FAILED
 from sweeper.results.problems import tell_problems
+from sweeper.sweep.metric import FAILED
 from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Kept
 
 def _cost(registry: "Registry", report: "Report") -> str | None:
     """Describe what the runs of a report used; None if nothing was counted."""
-    from sweeper import prices
+    from sweeper.money import prices
     from sweeper.results.costs import spent, together
 
     table = prices.load()

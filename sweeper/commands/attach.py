@@ -8,7 +8,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.selection import newest, open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.sweeps import Sweep
-from sweeper.storage.hint import hint
+from sweeper.sweep.hint import hint
 
 __all__ = ["add_arguments", "run"]
 

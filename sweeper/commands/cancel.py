@@ -5,10 +5,10 @@ from collections import Counter
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.selection import open_registry
-from sweeper.control import cancel_runs
-from sweeper.model.states import fold
+from sweeper.launcher.control import cancel_runs
 from sweeper.results.selectors import pick
-from sweeper.storage.documents import SCHEMA
+from sweeper.store.documents import SCHEMA
+from sweeper.sweep.states import fold
 from sweeper.terminal import print_json, say, warn
 
 __all__ = ["add_arguments", "run"]

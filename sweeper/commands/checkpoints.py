@@ -4,18 +4,18 @@ them or sets their expiry."""
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from sweeper import prices
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import confirmed, print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound, UsageError
 from sweeper.fields.kinds import seconds
-from sweeper.labels import plural
+from sweeper.money import prices
 from sweeper.results import kept_checkpoints
 from sweeper.results.kept_checkpoints import KEEP, Kept
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.service_requests import Service, of_sweeps
+from sweeper.sweep.labels import plural
 from sweeper.terminal import is_screen, print_table, say, warn
 
 __all__ = ["add_arguments", "run"]

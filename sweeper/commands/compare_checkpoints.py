@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper import paths
-from sweeper.atomic import atomic_write
 from sweeper.commands.selection import open_registry
+from sweeper.common.atomic import atomic_write
+from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
-from sweeper.metrics import parse
+from sweeper.metrics.rows import parse
 from sweeper.results.items import Answer, ItemFile, parse_answers
 from sweeper.results.runs import RecordedRun
-from sweeper.sanitize import sanitize_lines
 from sweeper.terminal import print_json, say
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from argcomplete.finders import safe_actions  # pyright: ignore[reportUnknownVar
 from argcomplete.shell_integration import shellcode
 
 from sweeper.commands.arguments import OneRoot
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import SweeperError
-from sweeper.sanitize import sanitize
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import default_root, open_store
+from sweeper.store.base import Store
+from sweeper.store.opening import default_root, open_store
+from sweeper.sweep.folder import SweepFolder
 
 __all__ = ["Offers", "complete", "shell_code"]
 
@@ -84,7 +84,7 @@ def _store(given: Namespace) -> Store:
 
 
 def _sweeps(prefix: str, given: Namespace) -> Iterable[str]:
-    from sweeper.storage.folder import find_sweeps
+    from sweeper.sweep.folder import find_sweeps
 
     del prefix
     return find_sweeps(_store(given))
@@ -123,7 +123,7 @@ def _recipes(prefix: str, given: Namespace) -> Iterable[str]:
 
 
 def _states(prefix: str, given: Namespace) -> Iterable[str]:
-    from sweeper.model.states import NoState, State
+    from sweeper.sweep.states import NoState, State
 
     del prefix, given
     return (state.value for state in (*State, *NoState))
@@ -153,7 +153,7 @@ def _subjects(prefix: str, given: Namespace) -> Iterable[str]:
 
 def _tags(prefix: str, given: Namespace) -> Iterable[str]:
     """Return all tags in use."""
-    from sweeper.storage.marks import read_marks
+    from sweeper.sweep.marks import read_marks
 
     store = _store(given)
     marks = (

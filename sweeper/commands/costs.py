@@ -2,16 +2,16 @@
 
 from argparse import ArgumentParser, Namespace
 
-from sweeper import prices
 from sweeper.commands import arguments as shared
 from sweeper.commands import costs_billing
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry, prefixes
 from sweeper.errors import NotFound
-from sweeper.model.usage import KINDS
+from sweeper.money import prices
 from sweeper.results.costs import Spent, by_cell, by_day, by_stage, chain, spent, together
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
+from sweeper.sweep.usage import KINDS
 from sweeper.terminal import print_table, say
 
 __all__ = ["add_arguments", "run"]

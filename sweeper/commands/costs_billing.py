@@ -4,10 +4,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from sweeper import prices
 from sweeper.commands.output import print_json_answer
 from sweeper.errors import UsageError
-from sweeper.model.usage import KINDS, Counts
+from sweeper.money import prices
 from sweeper.results.billing import Billed, billed, explained, since_first
 from sweeper.results.costs import Spent
 from sweeper.results.problems import tell_problems
@@ -15,6 +14,7 @@ from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.service_requests import of_sweeps
 from sweeper.results.sweeps import Sweep
+from sweeper.sweep.usage import KINDS, Counts
 from sweeper.terminal import print_table
 
 __all__ = ["show"]

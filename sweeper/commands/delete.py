@@ -2,11 +2,11 @@
 
 from argparse import ArgumentParser, Namespace
 
-from sweeper.annotations import delete, size_of
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import confirmed
 from sweeper.errors import UsageError
-from sweeper.labels import plural
+from sweeper.launcher.annotations import delete, size_of
+from sweeper.sweep.labels import plural
 from sweeper.terminal import is_screen, print_json, say
 
 __all__ = ["add_arguments", "run"]

@@ -8,7 +8,7 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import UsageError
-from sweeper.results.objective import last_values
+from sweeper.metrics.objective import last_values
 from sweeper.results.origins import differences
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun

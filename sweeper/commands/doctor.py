@@ -12,25 +12,25 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper import environments, paths
-from sweeper.atomic import nearest_folder
 from sweeper.backends import backend_type, options_of
 from sweeper.backends.base import Check as Look
 from sweeper.backends.configuration import defaults_of
 from sweeper.commands import arguments as shared
+from sweeper.common.atomic import nearest_folder
 from sweeper.errors import SweeperError, UsageError
 from sweeper.fields import config_file
 from sweeper.fields.kinds import seconds
 from sweeper.fields.nodes import Problems
 from sweeper.grid import load_grid
 from sweeper.grid.notify import configured, require_variables
-from sweeper.model.launch import Launch
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import default_root, open_store
-from sweeper.storage.writable import probe
+from sweeper.store.opening import default_root, open_store
+from sweeper.store.writable import probe
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.launch import Launch
 from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:
-    from sweeper.trial import Step, TrialRequest
+    from sweeper.launcher.backend_trial import Step, TrialRequest
 
 __all__ = ["Check", "add_arguments", "examine", "run"]
 
@@ -76,7 +76,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
 def _asked(name: str, grid: str | None) -> "TrialRequest":
     """Return what runs of the grid at `grid` would ask of a backend; without a grid, take the
     options of the configuration file."""
-    from sweeper.trial import TrialRequest
+    from sweeper.launcher.backend_trial import TrialRequest
 
     backend = backend_type(name)
     if grid is not None:
@@ -242,7 +242,7 @@ def _output(*command: str) -> str:
 
 def _try(asked: "TrialRequest", root: str, arguments: Namespace) -> tuple[list["Step"], str | None]:
     """Test the backend with a job, and show each step. Returns the steps, and the error if any."""
-    from sweeper.trial import try_out
+    from sweeper.launcher.backend_trial import try_out
 
     steps: list[Step] = []
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Protocol
 
-from sweeper.atomic import replacing
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
+from sweeper.common.atomic import replacing
+from sweeper.common.sanitize import raw as raw_stream
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
-from sweeper.labels import plural
-from sweeper.metrics import as_float, as_number
+from sweeper.metrics.rows import as_float, as_number
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun, missing_text
-from sweeper.sanitize import raw as raw_stream
+from sweeper.sweep.labels import plural
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]

@@ -36,20 +36,20 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
 from sweeper.errors import NotFound, StoreError
-from sweeper.labels import plural
-from sweeper.model.states import State
+from sweeper.metrics.tables.rollouts import summary_files
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
-from sweeper.results.tables.rollouts import summary_files
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder, find_sweeps
-from sweeper.storage.hint import hint
-from sweeper.storage.local import refuse_links
-from sweeper.storage.lock import is_held
-from sweeper.storage.opening import open_store
-from sweeper.storage.worker_lock import is_held as is_used
+from sweeper.store.base import Store
+from sweeper.store.local import refuse_links
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder, find_sweeps
+from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import plural
+from sweeper.sweep.lock import is_held
+from sweeper.sweep.states import State
+from sweeper.sweep.worker_lock import is_held as is_used
 from sweeper.terminal import print_table, warn
 
 __all__ = ["add_arguments", "run"]

@@ -10,15 +10,15 @@ import os
 import sys
 from collections.abc import Mapping
 
-from sweeper.atomic import atomic_create
 from sweeper.commands.init_fields import fields_of, guess_settings
 from sweeper.commands.init_script import options_of, script_text
 from sweeper.commands.init_text import grid_text
+from sweeper.common.atomic import atomic_create
+from sweeper.common.full_machine import crowding
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.limits import crowding
-from sweeper.model.names import is_sweep_name
 from sweeper.recipe.reference import RunProcess, inspect
-from sweeper.storage.hint import hint
+from sweeper.sweep.hint import hint
+from sweeper.sweep.names import is_sweep_name
 
 __all__ = ["add_arguments", "run"]
 

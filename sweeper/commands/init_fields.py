@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from sweeper.common.json_values import table_of
 from sweeper.fields.nodes import scalar
 from sweeper.grid.overrides import flow
-from sweeper.model.json_values import table_of
 from sweeper.recipe.reference import Recipe, RunProcess, inspect
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 from sweeper.commands.init_fields import Field, as_yaml, in_order, values_of
 from sweeper.commands.init_text import comment_of, head, launch_section
-from sweeper.model.json_values import list_of
+from sweeper.common.json_values import list_of
 
 __all__ = ["Option", "options_of", "script_text"]
 

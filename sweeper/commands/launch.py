@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import with_status
 from sweeper.errors import NotFound, SweeperError
-from sweeper.labels import plural
-from sweeper.model.states import State, fold, is_finished
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.hint import hint
-from sweeper.storage.opening import default_root, open_store
+from sweeper.store.opening import default_root, open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import plural
+from sweeper.sweep.states import State, fold, is_finished
 from sweeper.terminal import say, shortened, warn
 
 if TYPE_CHECKING:
     from sweeper.launcher.launching import LaunchRequest, User
-    from sweeper.model.plan import Plan
+    from sweeper.sweep.plan import Plan
 
 __all__ = ["add_arguments", "run"]
 
@@ -124,7 +124,7 @@ def _before(planned: "Plan", root: str) -> tuple[str, bool]:
     """Describe what an earlier launch has left to do (`: 2 to start, 16 succeeded`; "" without
     one), and return whether nothing is left."""
     from sweeper.launcher.launch_preview import counts, estimate_of, survey
-    from sweeper.model.states import OPEN
+    from sweeper.sweep.states import OPEN
 
     found = survey(planned, open_store(root))
     if (use := estimate_of(found)) is not None:

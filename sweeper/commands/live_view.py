@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 
-from sweeper.command import self_command
-from sweeper.sanitize import raw, sanitize
+from sweeper.common.sanitize import raw, sanitize
+from sweeper.common.sweeper_argv import self_command
 from sweeper.scheduler.progress import Summary, line, showing_progress
 from sweeper.terminal import is_screen
 

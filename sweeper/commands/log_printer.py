@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from sweeper.commands.name_colours import Colours
+from sweeper.common.sanitize import raw, sanitize, sanitize_json
 from sweeper.results.logs import Line
 from sweeper.results.runs import RecordedRun
-from sweeper.sanitize import raw, sanitize, sanitize_json
 from sweeper.terminal import in_colour
 
 __all__ = ["LinePrinter", "RunKey", "run_key", "text_of"]

@@ -18,14 +18,14 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.log_printer import LinePrinter, RunKey, run_key
 from sweeper.commands.selection import newest, open_registry
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
-from sweeper.model.states import ENDED, OPEN, Event
+from sweeper.metrics.tables.sources import Files
 from sweeper.results.logs import Line, Tail, files_of
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states
 from sweeper.results.sweeps import SweepRun
-from sweeper.results.tables.sources import Files
-from sweeper.storage.folder import SweepFolder
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import ENDED, OPEN, Event
 from sweeper.terminal import warn
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class _Reader:
 
     def _at_work(self) -> bool:
         """Return whether a job may be at work, or a launcher that may start one."""
-        from sweeper.storage.lock import is_held
+        from sweeper.sweep.lock import is_held
 
         if any(run.state in OPEN for run in self._candidates):
             return True
@@ -323,7 +323,7 @@ class _Backends:
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
         """Yield the lines that the backend has kept of an attempt."""
         from sweeper.backends import open_backend, options_of
-        from sweeper.storage.folder import token
+        from sweeper.sweep.folder import token
 
         at = run.backend_of(attempt)
         place = (run.root, run.sweep, at)

@@ -11,19 +11,19 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_registry
 from sweeper.errors import NotFound, UsageError
-from sweeper.labels import plural, shown_marks
-from sweeper.model.mark import Marks
-from sweeper.model.metric import value_text
-from sweeper.model.run_record import RunRecord
+from sweeper.metrics.objective import last_values
 from sweeper.results.marks import marks_by_run, with_tags
-from sweeper.results.objective import last_values
 from sweeper.results.origins import differences, sentences
 from sweeper.results.problems import Problems, tell_problems
 from sweeper.results.registry import save
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 from sweeper.results.where import check_keys, keyed
-from sweeper.storage.hint import hint
+from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import plural, shown_marks
+from sweeper.sweep.mark import Marks
+from sweeper.sweep.metric import value_text
+from sweeper.sweep.run_record import RunRecord
 from sweeper.terminal import duration, print_table, say
 
 __all__ = ["add_arguments", "run"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from sweeper.commands.status_table import counted
 from sweeper.grid.naming import canonical
-from sweeper.model.states import State
 from sweeper.results.runs import RecordedRun
+from sweeper.sweep.states import State
 from sweeper.terminal import print_json, print_table, say, setting
 
 __all__ = ["print_by"]

@@ -11,7 +11,7 @@ from sweeper.agents.allowance import read_limits
 from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.paths import add_extra
-from sweeper.storage.opening import default_root
+from sweeper.store.opening import default_root
 from sweeper.terminal import warn
 
 __all__ = ["add_arguments", "run"]

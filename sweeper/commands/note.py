@@ -8,11 +8,11 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from typing import TextIO
 
-from sweeper.annotations import MOST_CHARACTERS, find_subject, note
 from sweeper.commands import arguments as shared
+from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.model.mark import Marks
-from sweeper.sanitize import sanitize_lines
+from sweeper.launcher.annotations import MOST_CHARACTERS, find_subject, note
+from sweeper.sweep.mark import Marks
 from sweeper.terminal import print_json, say
 
 __all__ = ["add_arguments", "run", "tell_marks"]

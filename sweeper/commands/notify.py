@@ -8,12 +8,12 @@ from sweeper.commands.trust_prompt import agreeing
 from sweeper.errors import NotFound
 from sweeper.grid.notify import notify_of
 from sweeper.launcher.trust import require
-from sweeper.model.notify import Notify
 from sweeper.notifying.delivery import MOST_TRIES, Delivery, Sender, deliver
 from sweeper.notifying.receivers import Letter, Undelivered, send
 from sweeper.results.registry import Registry
-from sweeper.storage.documents import timestamp
-from sweeper.storage.opening import default_root
+from sweeper.store.documents import timestamp
+from sweeper.store.opening import default_root
+from sweeper.sweep.notify import Notify
 from sweeper.terminal import print_json, print_table, say, warn
 
 __all__ = ["add_arguments", "run"]

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, TypeVar
 
+from sweeper.common.sanitize import sanitize_lines
 from sweeper.results.problems import Problems, tell_problems
-from sweeper.sanitize import sanitize_lines
 from sweeper.terminal import print_json, say
 
 if TYPE_CHECKING:
-    from sweeper.pausing import Steered
+    from sweeper.launcher.pausing import Steered
 
 __all__ = [
     "confirmed",
@@ -42,7 +42,7 @@ def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
     from sweeper.commands.status_table import print_status
     from sweeper.results.registry import Registry
     from sweeper.results.status import read_status
-    from sweeper.storage.opening import default_root
+    from sweeper.store.opening import default_root
 
     with redirect_stdout(sys.stderr):
         code = run(arguments)

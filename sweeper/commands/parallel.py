@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_steered
-from sweeper.control import parallel
+from sweeper.launcher.control import parallel
 from sweeper.terminal import say
 
 __all__ = ["add_arguments", "run"]

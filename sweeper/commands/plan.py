@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import SweeperError, UsageError
 from sweeper.launcher.plan_arguments import planned_by
-from sweeper.model.metric import lenders
-from sweeper.model.states import State
-from sweeper.sanitize import sanitize
-from sweeper.storage.base import Store
-from sweeper.storage.opening import default_root, open_store
+from sweeper.store.base import Store
+from sweeper.store.opening import default_root, open_store
+from sweeper.sweep.metric import lenders
+from sweeper.sweep.states import State
 from sweeper.terminal import print_json, warn
 
 if TYPE_CHECKING:

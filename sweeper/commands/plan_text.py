@@ -7,10 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
+from sweeper.common.json_values import is_number
+from sweeper.common.sanitize import sanitize
 from sweeper.fields.nodes import is_plain
 from sweeper.grid.naming import canonical
 from sweeper.grid.overrides import flow
-from sweeper.labels import plural
 from sweeper.launcher.dropped_runs import sentence as sentence_of_dropped
 from sweeper.launcher.launch_preview import (
     LaunchPreview,
@@ -21,12 +22,11 @@ from sweeper.launcher.launch_preview import (
     estimate_of,
     log_path,
 )
-from sweeper.model.json_values import is_number
-from sweeper.model.plan import Plan
-from sweeper.model.states import State
 from sweeper.results.stage_graph import graph, of_stage, size
-from sweeper.sanitize import sanitize
-from sweeper.storage.base import Store
+from sweeper.store.base import Store
+from sweeper.sweep.labels import plural
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.states import State
 from sweeper.terminal import display_width, shortened
 
 __all__ = ["cut", "full", "short", "table", "terminal_width"]

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import cast
 from urllib.parse import urlsplit
 
-from sweeper import prices
-from sweeper.atomic import atomic_write
 from sweeper.commands import arguments as shared
+from sweeper.common.atomic import atomic_write
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.labels import plural
+from sweeper.money import prices
+from sweeper.sweep.labels import plural
 from sweeper.terminal import print_json, print_table, warn
 
 __all__ = ["add_arguments", "run"]

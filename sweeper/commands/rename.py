@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from sweeper.annotations import rename
 from sweeper.commands import arguments as shared
+from sweeper.launcher.annotations import rename
 from sweeper.terminal import print_json, say
 
 __all__ = ["add_arguments", "run"]

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_steered
 from sweeper.commands.selection import only, open_registry
-from sweeper.control import resume
+from sweeper.launcher.control import resume
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]

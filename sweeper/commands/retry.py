@@ -6,12 +6,12 @@ from collections import Counter
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import with_status
 from sweeper.commands.selection import only, open_registry, split_sweep
-from sweeper.control import request_retries, take_up, to_retry
-from sweeper.labels import plural
-from sweeper.model.states import OPEN, State
+from sweeper.launcher.control import request_retries, take_up, to_retry
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep
-from sweeper.storage.hint import hint
+from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import plural
+from sweeper.sweep.states import OPEN, State
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]

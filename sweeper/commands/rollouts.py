@@ -15,17 +15,17 @@ from sweeper.commands.output import (
 from sweeper.commands.rollouts_export import export
 from sweeper.commands.rollouts_items import show_against, show_items
 from sweeper.commands.selection import chosen, open_registry, prefixes
+from sweeper.common.json_values import list_of
 from sweeper.errors import NotFound, UsageError
-from sweeper.labels import plural
-from sweeper.metrics import as_float
-from sweeper.model.json_values import list_of
+from sweeper.metrics.rows import as_float
+from sweeper.metrics.tables.rollouts import SummaryFile, summary_files
+from sweeper.metrics.tables.summary_rows import COLUMNS
 from sweeper.results.conversations import WHOSE, Told, answers, turns_logged
 from sweeper.results.items import files_of, item_files
 from sweeper.results.problems import tell_problems
 from sweeper.results.rollouts import Found, Words, read
 from sweeper.results.runs import RecordedRun
-from sweeper.results.tables.rollouts import SummaryFile, summary_files
-from sweeper.results.tables.summary_rows import COLUMNS
+from sweeper.sweep.labels import plural
 from sweeper.terminal import measurement, print_table, say, warn
 
 __all__ = ["add_arguments", "run"]

@@ -10,10 +10,10 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.labels import plural
 from sweeper.results.rollouts import Found
 from sweeper.results.runs import RecordedRun
 from sweeper.results.traces import Trace, batches, rows, trace_of
+from sweeper.sweep.labels import plural
 from sweeper.terminal import say
 
 __all__ = ["export"]

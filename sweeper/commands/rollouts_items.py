@@ -12,12 +12,12 @@ from sweeper.commands.output import (
     print_text,
 )
 from sweeper.commands.selection import prefixes
+from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import NotFound
-from sweeper.model.run_record import ItemRow
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
-from sweeper.sanitize import sanitize_lines
+from sweeper.sweep.run_record import ItemRow
 from sweeper.terminal import number, print_table, say
 
 __all__ = ["show_against", "show_items"]

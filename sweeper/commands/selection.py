@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
-from sweeper.storage.lock import is_held
-from sweeper.storage.opening import default_root, open_store
+from sweeper.store.opening import default_root, open_store
+from sweeper.sweep.lock import is_held
 
 __all__ = [
     "chosen",

@@ -8,15 +8,15 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.note import tell_marks
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
-from sweeper.labels import plural
-from sweeper.model.mark import Marks
-from sweeper.model.run_record import RunRecord, Times
+from sweeper.metrics.objective import last_values
 from sweeper.results.marks import marks_by_run
-from sweeper.results.objective import last_values
 from sweeper.results.problems import tell_problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
-from sweeper.storage.documents import dotted
+from sweeper.store.documents import dotted
+from sweeper.sweep.labels import plural
+from sweeper.sweep.mark import Marks
+from sweeper.sweep.run_record import RunRecord, Times
 from sweeper.terminal import duration, measurement, number, print_table, say, setting
 
 __all__ = ["add_arguments", "run"]

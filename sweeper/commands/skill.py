@@ -5,7 +5,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from sweeper.agents.skill import NAME, agents_text, skill_text
-from sweeper.atomic import atomic_write
+from sweeper.common.atomic import atomic_write
 from sweeper.errors import UsageError
 from sweeper.terminal import say
 

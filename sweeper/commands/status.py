@@ -7,11 +7,11 @@ from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import counted, print_status
 from sweeper.errors import UsageError
-from sweeper.labels import shown_marks
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.status import check_service, read_status
-from sweeper.storage.opening import default_root
+from sweeper.store.opening import default_root
+from sweeper.sweep.labels import shown_marks
 from sweeper.terminal import print_table, shortened
 
 __all__ = ["add_arguments", "run"]

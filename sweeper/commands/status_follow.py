@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import alarm_line, counted, print_status
+from sweeper.common.json_values import table_of
+from sweeper.common.sanitize import Writer, raw, sanitize_json
 from sweeper.errors import StoreError
-from sweeper.model.json_values import table_of
 from sweeper.results.selectors import current, pick
 from sweeper.results.status import NOBODY, Status, alarms_of, read_status
-from sweeper.sanitize import Writer, raw, sanitize_json
-from sweeper.storage.documents import strict, timestamp
+from sweeper.store.documents import strict, timestamp
 from sweeper.terminal import is_screen, say, warn
 
 if TYPE_CHECKING:
-    from sweeper.monitor import Alarm
+    from sweeper.alarms import Alarm
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
 

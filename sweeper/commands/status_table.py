@@ -6,22 +6,22 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from sweeper import prices
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import UsageError
-from sweeper.labels import plural
-from sweeper.model.run_record import RunRecord
-from sweeper.model.usage import SweepUsage
+from sweeper.money import prices
 from sweeper.results import forecast
 from sweeper.results.progress import Reached, reached
 from sweeper.results.selectors import pick
 from sweeper.results.stage_graph import of_stage
 from sweeper.results.status import NOBODY, Status, alarms_of
-from sweeper.sanitize import sanitize
-from sweeper.storage.hint import hint
+from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import plural
+from sweeper.sweep.run_record import RunRecord
+from sweeper.sweep.usage import SweepUsage
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
 if TYPE_CHECKING:
-    from sweeper.monitor import Alarm
+    from sweeper.alarms import Alarm
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
 
@@ -173,7 +173,7 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 def _interest(run: "RecordedRun") -> int:
     """Return the order in which runs matter: first those at work, then those that went wrong, then
     those that wait, then those that are done."""
-    from sweeper.model.states import OPEN, State
+    from sweeper.sweep.states import OPEN, State
 
     if run.state in OPEN:
         return 0
@@ -183,7 +183,7 @@ def _interest(run: "RecordedRun") -> int:
 def _seconds(sweep: "Sweep", run: "RecordedRun", record: RunRecord) -> float | None:
     """Return how long a run took, or had taken at its worker's last heartbeat. Measured by the
     workers' own monotonic clocks: the time of day differs between hosts, and is sometimes set."""
-    from sweeper.storage.heartbeats import read_heartbeat
+    from sweeper.sweep.heartbeats import read_heartbeat
 
     if record["state"] != "running":
         return record["wall_s"]

@@ -5,8 +5,8 @@ from argparse import ArgumentParser, Namespace
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import print_steered
 from sweeper.commands.selection import only, open_registry
-from sweeper.control import stop
-from sweeper.storage.hint import hint
+from sweeper.launcher.control import stop
+from sweeper.sweep.hint import hint
 from sweeper.terminal import say, warn
 
 __all__ = ["add_arguments", "run"]

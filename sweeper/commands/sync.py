@@ -5,9 +5,9 @@ from argparse import ArgumentParser, Namespace
 from sweeper.commands import arguments as shared
 from sweeper.errors import EnvironmentFailure
 from sweeper.paths import home
-from sweeper.storage.documents import SCHEMA
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.documents import SCHEMA
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
 from sweeper.terminal import print_json, say, warn
 
 __all__ = ["add_arguments", "run"]

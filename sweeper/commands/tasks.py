@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from sweeper.commands import arguments as shared
 from sweeper.environments import KINDS, NotThere, check_kind, missing
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.labels import plural
+from sweeper.sweep.labels import plural
 from sweeper.tasks.task_checks import Checked, check_tasks, notes_of
 from sweeper.terminal import number, print_json, print_table, say, warn
 

@@ -4,12 +4,12 @@ launcher drives it, and say how it has ended."""
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from sweeper.model.states import State
-from sweeper.storage.hint import hint
+from sweeper.sweep.hint import hint
+from sweeper.sweep.states import State
 from sweeper.terminal import say, warn
 
 if TYPE_CHECKING:
-    from sweeper.model.plan import Plan
+    from sweeper.sweep.plan import Plan
 
 __all__ = ["follow", "tell_end", "tell_failed", "tell_interrupted"]
 
@@ -18,7 +18,7 @@ def follow(plan: "Plan", root: str, *, plain: bool) -> int:
     """Follow a sweep that another launcher drives until nothing is at work on it. Returns its exit
     code, 130 if interrupted."""
     from sweeper.commands import watch
-    from sweeper.control import wait
+    from sweeper.launcher.control import wait
 
     try:
         asked = Namespace(sweep=plan.name, root=root, plain=plain, guest=None, until_ended=True)
@@ -62,8 +62,8 @@ def tell_failed(sweep: str, root: str, count: int) -> None:
 
 def tell_interrupted(sweep: str, root: str) -> int:
     """Say what the end of the launcher in this process leaves behind. Returns the exit code."""
-    from sweeper.storage.folder import SweepFolder
-    from sweeper.storage.opening import open_store
+    from sweeper.store.opening import open_store
+    from sweeper.sweep.folder import SweepFolder
 
     folder = SweepFolder(open_store(root), sweep)
     if not folder.store.exists(folder.plan):

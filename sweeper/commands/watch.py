@@ -8,7 +8,7 @@ from sweeper.commands import status
 from sweeper.commands.selection import newest
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
-from sweeper.storage.opening import default_root
+from sweeper.store.opening import default_root
 from sweeper.terminal import is_screen
 
 __all__ = ["add_arguments", "run"]

@@ -8,7 +8,7 @@ engine to the next, so programs that were running when the engine went away can 
 import os
 
 from sweeper import paths
-from sweeper.atomic import atomic_write
+from sweeper.common.atomic import atomic_write
 
 __all__ = ["TOKEN", "keep", "new", "path", "proof", "read"]
 

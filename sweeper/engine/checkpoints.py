@@ -22,16 +22,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweeper.atomic import atomic_write
+from sweeper.common.atomic import atomic_write
+from sweeper.common.decoding import decode
 from sweeper.engine.array_types import Arrays
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.expiry import SureClock
 from sweeper.engine.lora import LoraConfig
 from sweeper.engine.optimizer import Moments
 from sweeper.errors import StoreError
-from sweeper.model.checkpoint import Document
-from sweeper.model.checkpoint import read as read_checkpoint
-from sweeper.model.decoding import decode
+from sweeper.sweep.checkpoint import Document
+from sweeper.sweep.checkpoint import read as read_checkpoint
 
 __all__ = ["Checkpoint", "Entry", "Place", "Vault", "parse"]
 

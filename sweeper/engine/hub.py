@@ -20,7 +20,7 @@ import os
 import shutil
 from collections.abc import Mapping
 
-from sweeper.atomic import atomic_write, replacing
+from sweeper.common.atomic import atomic_write, replacing
 
 __all__ = ["FILES", "place", "user_cache", "view"]
 

@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sweeper import paths
-from sweeper.atomic import nearest_folder, try_to_write
+from sweeper.common.atomic import nearest_folder, try_to_write
+from sweeper.common.decoding import decode
+from sweeper.common.document_reader import Part
+from sweeper.common.json_values import is_table, list_of, table_of
 from sweeper.engine import access_token, hub
 from sweeper.engine.access_token import TOKEN
 from sweeper.engine.limits import Limits
 from sweeper.errors import EngineError, EnvironmentFailure, StoreError
-from sweeper.model.decoding import decode
-from sweeper.model.document_reader import Part
-from sweeper.model.json_values import is_table, list_of, table_of
 
 __all__ = ["SERVICE", "TOKEN", "EngineInfo", "Settings", "check_home", "client_environment",
            "client_key", "command", "describe", "find", "hub_environment", "knock", "log_path",

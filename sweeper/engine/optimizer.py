@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sweeper.common.json_values import is_number
 from sweeper.engine.array_types import Arrays, Floats
 from sweeper.engine.errors import RequestError
-from sweeper.model.json_values import is_number
 
 __all__ = ["AdamParams", "Moments", "parse", "step"]
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from sweeper.common.json_values import table_of
 from sweeper.engine.listing import OWNER, Params, time_of
 from sweeper.engine.service import Body, Service
 from sweeper.engine.state import Session
-from sweeper.model.json_values import table_of
 
 __all__ = ["search_sessions"]
 

@@ -16,7 +16,7 @@ from types import FrameType
 import uvicorn
 
 from sweeper import __version__, paths
-from sweeper.atomic import atomic_write
+from sweeper.common.atomic import atomic_write
 from sweeper.engine import access_token, hub, model_aliases
 from sweeper.engine.app import build
 from sweeper.engine.checkpoints import Vault

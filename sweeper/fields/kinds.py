@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from sweeper.common.json_values import is_number
 from sweeper.fields.nodes import Node, Problems, kind
-from sweeper.model.json_values import is_number
 
 __all__ = [
     "COUNT",

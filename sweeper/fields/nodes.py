@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, cast
 
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import GridError
-from sweeper.sanitize import sanitize
 
 __all__ = [
     "FORBIDDEN",

@@ -4,9 +4,9 @@ messages."""
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from sweeper.common.json_values import list_of
 from sweeper.fields.kinds import Kind, hint, wrong
 from sweeper.fields.nodes import Node, Place, Problems
-from sweeper.model.json_values import list_of
 
 __all__ = ["Field", "Nested", "Reading", "Section", "or_null"]
 

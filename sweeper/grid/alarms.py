@@ -1,6 +1,7 @@
 """The section `alarms`, which configures the alarm rules, and the section `on_alarm`, which says
-how to react to alarms. The rules and their defaults are in `sweeper.thresholds`."""
+how to react to alarms. The rules and their defaults are in `sweeper.common.alarm_thresholds`."""
 
+from sweeper.common.alarm_thresholds import RULES, Threshold
 from sweeper.fields.kinds import (
     Choice,
     Duration,
@@ -16,8 +17,7 @@ from sweeper.fields.kinds import (
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Reading, Section
 from sweeper.grid.command_words import word_with
-from sweeper.model.plan import Alarms, OnAlarm
-from sweeper.thresholds import RULES, Threshold
+from sweeper.sweep.plan import Alarms, OnAlarm
 
 __all__ = ["ALARMS", "HOLES", "ON_ALARM", "WHOLE", "check_rules"]
 

@@ -11,7 +11,7 @@ from sweeper.fields.kinds import Integer, wrong
 from sweeper.fields.nodes import Node, Problems, kind
 from sweeper.fields.sections import Field, Nested, Section, or_null
 from sweeper.grid.run_overrides import overrides_of
-from sweeper.model.launch import Share
+from sweeper.sweep.launch import Share
 
 __all__ = ["BACKENDS", "SHARE", "Entry", "Places", "field_of"]
 

@@ -7,7 +7,7 @@ from sweeper.fields.kinds import Shape, whole, wrong
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field
 from sweeper.grid.blocks import VALUES, Setting, read_settings
-from sweeper.model.names import STAGE_NAME, SWEEP_NAME
+from sweeper.sweep.names import STAGE_NAME, SWEEP_NAME
 
 __all__ = ["BASELINE", "GridBaseline"]
 

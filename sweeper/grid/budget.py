@@ -3,7 +3,7 @@
 from sweeper.fields.kinds import Choice, Number, Shape
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Reading, Section
-from sweeper.model.plan import Budget
+from sweeper.sweep.plan import Budget
 
 __all__ = ["ACCOUNT", "BUDGET", "PERIODS", "SECTION", "read_caps"]
 

@@ -30,7 +30,7 @@ from sweeper.grid.sampling import RANDOM
 from sweeper.grid.seeds import SEEDS
 from sweeper.grid.stages import IN_STAGE, stages_schema
 from sweeper.grid.wandb import WANDB
-from sweeper.model.names import SWEEP_NAME
+from sweeper.sweep.names import SWEEP_NAME
 
 __all__ = ["SECTION", "schema_of_stages"]
 

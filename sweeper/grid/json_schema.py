@@ -6,6 +6,7 @@ so the requirements of a whole grid stand under a condition.
 """
 
 from sweeper.backends import backend_names
+from sweeper.common.json_values import table_of
 from sweeper.fields.sections import Nested, Section, or_null
 from sweeper.grid import alarms, blocks, notify, sampling, seeds, stages, wandb
 from sweeper.grid.declaration import SECTION, schema_of_stages
@@ -14,7 +15,6 @@ from sweeper.grid.launch import STAGE_SECTION as STAGE_LAUNCH
 from sweeper.grid.launch import backend_fields, stage_backend_fields
 from sweeper.grid.metric import METRIC
 from sweeper.grid.stages import IN_STAGE
-from sweeper.model.json_values import table_of
 
 __all__ = ["grid_schema"]
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 from sweeper.backends import backend_type, every_backend, with_key
 from sweeper.backends.base import BackendType
 from sweeper.backends.configuration import defaults_of
+from sweeper.common.json_values import table_of
 from sweeper.errors import UsageError
 from sweeper.fields.kinds import Choice, Duration, Flag, Integer, Matching, Names, Number, Text
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.backends import BACKENDS, Entry, field_of
 from sweeper.grid.dotted_keys import FIELD
-from sweeper.model.json_values import table_of
-from sweeper.model.launch import Launch
+from sweeper.sweep.launch import Launch
 
 __all__ = [
     "MIN_LEASE_SECONDS",

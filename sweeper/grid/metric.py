@@ -5,8 +5,8 @@ from typing import Any, cast
 from sweeper.fields.kinds import Choice, Integer, Item, Number, Text, Texts, whole, wrong
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Nested, Section
-from sweeper.model.metric import FAILED, MOST_LAST, Metric
-from sweeper.model.names import SWEEP_NAME, is_sweep_name
+from sweeper.sweep.metric import FAILED, MOST_LAST, Metric
+from sweeper.sweep.names import SWEEP_NAME, is_sweep_name
 
 __all__ = ["METRIC", "metric_of"]
 

@@ -14,10 +14,10 @@ from sweeper.grid.seeds import Seeds
 from sweeper.grid.stage_inputs import Taking
 from sweeper.grid.stages import Reference
 from sweeper.grid.wandb import Wandb
-from sweeper.model.launch import Launch
-from sweeper.model.metric import Metric
-from sweeper.model.notify import Notify
-from sweeper.model.plan import Budget
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.metric import Metric
+from sweeper.sweep.notify import Notify
+from sweeper.sweep.plan import Budget
 
 __all__ = ["Grid", "StageGrid"]
 

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import cast
 
 from sweeper.fields.nodes import scalar
-from sweeper.model.names import MAX_NAME, shorten
+from sweeper.sweep.names import MAX_NAME, shorten
 
 __all__ = [
     "MAX_NAME",

@@ -11,8 +11,8 @@ from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest, whol
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
 from sweeper.grid.command_words import word_with
-from sweeper.model.notify import KINDS, Email, Notify, variables_of
-from sweeper.model.plan import Plan
+from sweeper.sweep.notify import KINDS, Email, Notify, variables_of
+from sweeper.sweep.plan import Plan
 
 __all__ = ["HOLES", "NOTIFY", "WHOLE", "configured", "notify_of", "require_variables"]
 

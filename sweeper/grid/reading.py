@@ -35,8 +35,8 @@ from sweeper.grid.stages import (
     read_stages,
 )
 from sweeper.grid.wandb import check_env
-from sweeper.model.launch import Launch
-from sweeper.model.names import is_sweep_name
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.names import is_sweep_name
 
 __all__ = ["MAX_AXES", "grid_from_mapping", "load_grid", "parse_grid", "read_grid"]
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import cast
 
+from sweeper.common.json_values import list_of, table_of
 from sweeper.fields.nodes import MAX_DEPTH, Node, Place
 from sweeper.grid.dotted_keys import is_key, is_key_below
 from sweeper.grid.naming import canonical
-from sweeper.model.json_values import list_of, table_of
 
 __all__ = ["MAX_MADE", "BrokenReference", "Resolver", "faults", "named", "nested", "refers"]
 

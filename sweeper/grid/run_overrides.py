@@ -3,12 +3,12 @@ over the section's options for all jobs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
+from sweeper.common.json_values import list_of, table_of
 from sweeper.fields.kinds import Shape, unread, wrong
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Section
 from sweeper.grid.blocks import read_settings
 from sweeper.grid.naming import canonical
-from sweeper.model.json_values import list_of, table_of
 
 __all__ = ["OVERRIDES", "asked_by", "conditions", "overrides_of", "unmatched"]
 

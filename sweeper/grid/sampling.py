@@ -24,12 +24,12 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import NamedTuple
 
+from sweeper.common.json_values import is_number
 from sweeper.fields.kinds import Integer, Shape, hint
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.fields.sections import Field, Section, or_null
 from sweeper.grid.blocks import AXIS, DRAWN, NAMES, Block, Setting, fields, read_axis
 from sweeper.grid.naming import canonical
-from sweeper.model.json_values import is_number
 
 __all__ = ["MAX_DRAWN", "MAX_SAMPLES", "RANDOM", "WHOLE", "Drawn", "Random", "draw", "read_random"]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sweeper.fields.kinds import wrong
 from sweeper.fields.nodes import Node, Place, Problems
-from sweeper.model.stage_inputs import Source, Take
+from sweeper.sweep.stage_inputs import Source, Take
 
 __all__ = ["FROM", "Taking", "read_from", "stages_before"]
 

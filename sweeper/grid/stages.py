@@ -15,8 +15,8 @@ from sweeper.grid import seeds
 from sweeper.grid.metric import METRIC
 from sweeper.grid.overrides import Override
 from sweeper.grid.stage_inputs import FROM, Taking, read_from, stages_before
-from sweeper.model.names import STAGE_NAME
-from sweeper.model.stage_inputs import LATE, PARENT
+from sweeper.sweep.names import STAGE_NAME
+from sweeper.sweep.stage_inputs import LATE, PARENT
 
 __all__ = [
     "IN_STAGE",

@@ -1,14 +1,14 @@
 """The section `wandb`: the Weights & Biases project that every run of the sweep logs to.
-`sweeper.tracking` says what each run gets from it."""
+`sweeper.sweep.tracking` says what each run gets from it."""
 
 import re
 
 from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Section
-from sweeper.model.launch import Launch
-from sweeper.model.plan import Wandb
-from sweeper.tracking import NAMES, SECTION
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.plan import Wandb
+from sweeper.sweep.tracking import NAMES, SECTION
 
 __all__ = ["WANDB", "WHOLE", "check_env"]
 

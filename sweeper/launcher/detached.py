@@ -16,10 +16,10 @@ from functools import partial
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
 from sweeper.launcher import remote_recovery
 from sweeper.scheduler import account, environment
-from sweeper.storage import lock
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.hint import hint
-from sweeper.storage.local import refuse_links
+from sweeper.store.local import refuse_links
+from sweeper.sweep import lock
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.hint import hint
 
 __all__ = ["start_detached"]
 

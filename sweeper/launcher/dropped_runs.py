@@ -4,12 +4,12 @@ from collections.abc import Container
 from contextlib import suppress
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.labels import plural
 from sweeper.launcher.trust import Agree
-from sweeper.model.plan import Plan, Run
-from sweeper.model.states import State
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.labels import plural
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.states import State
 
 __all__ = ["dropped", "require_consent", "sentence"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from sweeper.backends import Capabilities, capabilities_together
 from sweeper.engine.model_aliases import STAND_INS, TEACHER, TINY
 from sweeper.launcher import preflight
-from sweeper.model.plan import Plan
-from sweeper.storage.hint import hint
+from sweeper.sweep.hint import hint
+from sweeper.sweep.plan import Plan
 
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 from sweeper.backends.base import Backend, JobState
 from sweeper.errors import NotFound, StoreError, Unreachable
-from sweeper.model.states import OPEN, fold
 from sweeper.scheduler import environment
-from sweeper.storage import lease
-from sweeper.storage.folder import SweepFolder, token
+from sweeper.sweep import lease
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.states import OPEN, fold
 
 __all__ = ["remove_unneeded_environment"]
 

@@ -5,18 +5,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.labels import first_of, plural
 from sweeper.launcher.metric_check import newest_sweeps
-from sweeper.model.plan import Plan, Run
-from sweeper.model.states import State, fold
-from sweeper.model.usage import NO_USAGE, total
 from sweeper.results.forecast import Example, Guess, Guesses, Settings, not_known_yet, settings_of
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.labels import first_of, plural
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.states import State, fold
+from sweeper.sweep.usage import NO_USAGE, total
 from sweeper.terminal import duration
 
 if TYPE_CHECKING:
-    from sweeper.prices import Amount
+    from sweeper.money.prices import Amount
 
 __all__ = ["Estimate", "estimate", "sentence"]
 
@@ -59,7 +59,7 @@ def sentence(found: Estimate | None, service: str) -> str | None:
     if found is None:
         unknown = "tokens and dollars: unknown (no runs to estimate from)"
         return None if service == "none" else unknown
-    from sweeper.prices import money
+    from sweeper.money.prices import money
 
     parts = [f"{found.tokens:,} tokens"]
     if found.hours is not None:
@@ -94,7 +94,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     examples = [] if store.is_remote else list(_examples(plan, store))
     if not (examples or plan.expected):
         return None
-    from sweeper.prices import amount, load
+    from sweeper.money.prices import amount, load
 
     prices = load()
     asked = [settings_of(run.config, plan.recipe_of(run.stage)) for run in wanted]

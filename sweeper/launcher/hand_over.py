@@ -16,14 +16,14 @@ from sweeper.launcher.manifest import keep_environment, merged, tell_changes, wi
 from sweeper.launcher.placement_guard import Located, is_same
 from sweeper.launcher.preflight import environment_in_store
 from sweeper.launcher.trust import is_ours, sealed
-from sweeper.model.plan import Plan
 from sweeper.planner.plan import repeats_by_default
 from sweeper.scheduler import environment
-from sweeper.storage import lock
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.hint import hint
-from sweeper.storage.sweep_requests import asked_plan, asked_stop, forget, propose_plan
+from sweeper.store.documents import encode
+from sweeper.sweep import lock
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.hint import hint
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.sweep_requests import asked_plan, asked_stop, forget, propose_plan
 
 __all__ = ["Offer", "offer", "take_up"]
 
@@ -110,7 +110,7 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, found: Offer) -> None
         ) from error
     elsewhere = False
     if folder.store.is_remote:
-        from sweeper.storage.lease import is_elsewhere
+        from sweeper.sweep.lease import is_elsewhere
 
         elsewhere = is_elsewhere(folder)
     own_files = (environment.env_file(folder.address), environment_in_store(folder))

@@ -12,14 +12,14 @@ from sweeper.launcher.dropped_runs import dropped
 from sweeper.launcher.engine import service_warnings
 from sweeper.launcher.estimate import Estimate, estimate, sentence
 from sweeper.launcher.metric_check import unrecorded_metric
-from sweeper.model.event import NOTHING
-from sweeper.model.plan import Plan, Run
-from sweeper.model.states import ENDED, RunState, State, fold, wants_attempt
 from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.command_template import render_command
-from sweeper.storage.base import Store
-from sweeper.storage.folder import Events, SweepFolder
-from sweeper.tracking import NAMES, SECTION
+from sweeper.store.base import Store
+from sweeper.sweep.event import NOTHING
+from sweeper.sweep.folder import Events, SweepFolder
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.states import ENDED, RunState, State, fold, wants_attempt
+from sweeper.sweep.tracking import NAMES, SECTION
 
 if TYPE_CHECKING:
     from sweeper.scheduler.job_builder import JobBuilder

@@ -14,9 +14,9 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper import prices
 from sweeper.backends import Away, Capabilities, may_restart, open_places
 from sweeper.backends.base import Backend
+from sweeper.common.document_reader import Part
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, StoreError, SweeperError
 from sweeper.grid.notify import notify_of, require_variables
 from sweeper.launcher import hand_over, preflight, remote_recovery
@@ -28,22 +28,22 @@ from sweeper.launcher.hand_over import Offer, offer
 from sweeper.launcher.manifest import record, secret_names, write_environment
 from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.trust import Agree, refuse, require
-from sweeper.model.document_reader import Part
-from sweeper.model.plan import Plan
-from sweeper.model.recipe import runs_anywhere
-from sweeper.model.states import State
+from sweeper.money import prices
 from sweeper.scheduler import account, environment
 from sweeper.scheduler.account_budget import configured_budget
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import REPLANNED, Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
-from sweeper.storage import lock
-from sweeper.storage.documents import place_of as file_of
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.hint import hint
-from sweeper.storage.opening import default_root, open_store
-from sweeper.storage.sweep_requests import asked_pause, forget
-from sweeper.storage.writable import check_root, make_root
+from sweeper.store.documents import place_of as file_of
+from sweeper.store.opening import default_root, open_store
+from sweeper.store.writable import check_root, make_root
+from sweeper.sweep import lock
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.hint import hint
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.recipe import runs_anywhere
+from sweeper.sweep.states import State
+from sweeper.sweep.sweep_requests import asked_pause, forget
 from sweeper.worker.job import read_environment
 
 if TYPE_CHECKING:
@@ -369,7 +369,7 @@ def _drive_plan(
 
 def main(arguments: Sequence[str]) -> int:
     """Run as a detached launcher, which prints a line at every change."""
-    from sweeper.sanitize import guarded
+    from sweeper.common.sanitize import guarded
     from sweeper.terminal import complain
 
     with guarded():

@@ -7,25 +7,25 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from sweeper import tracking
 from sweeper.backends import Capabilities, capabilities_together
 from sweeper.errors import NotFound, UsageError
-from sweeper.labels import first_of, plural
 from sweeper.launcher import preflight
 from sweeper.launcher.placement_guard import Located, refuse_moved_sweep
 from sweeper.launcher.trust import sealed
-from sweeper.model.metric import Metric
-from sweeper.model.plan import Plan, Run
-from sweeper.model.states import OPEN, RunState, State
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
 from sweeper.provenance import launch_record, provenance, redaction, snapshot
 from sweeper.results.origins import Launches, differences
 from sweeper.scheduler import environment
-from sweeper.storage.base import Store
-from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.sweep_requests import asked_parallel, forget
+from sweeper.store.base import Store
+from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.sweep import tracking
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.labels import first_of, plural
+from sweeper.sweep.metric import Metric
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.states import OPEN, RunState, State
+from sweeper.sweep.sweep_requests import asked_parallel, forget
 
 __all__ = [
     "code_change",

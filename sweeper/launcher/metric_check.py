@@ -5,12 +5,12 @@ import os
 from collections.abc import Iterator
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.labels import first_of
-from sweeper.metrics import parse
-from sweeper.model.plan import Plan
-from sweeper.model.states import State, fold
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder, find_sweeps
+from sweeper.metrics.rows import parse
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder, find_sweeps
+from sweeper.sweep.labels import first_of
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.states import State, fold
 
 __all__ = ["newest_sweeps", "unrecorded_metric"]
 

@@ -17,12 +17,12 @@ from sweeper.errors import (
     Unreachable,
     UsageError,
 )
-from sweeper.labels import first_of
-from sweeper.model.plan import Plan
-from sweeper.model.states import OPEN, RunState, State, cancel_asked, fold
 from sweeper.scheduler.run_table import WITHDRAWN
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.hint import hint
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import first_of
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.states import OPEN, RunState, State, cancel_asked, fold
 
 __all__ = [
     "Located",

@@ -6,10 +6,10 @@ from sweeper.errors import GridError, StoreError
 from sweeper.fields.data import from_python
 from sweeper.fields.nodes import Problems
 from sweeper.grid.budget import read_caps
-from sweeper.model.plan import Plan
 from sweeper.planner.plan import plan
-from sweeper.storage.opening import default_root, open_store
-from sweeper.storage.writable import check_root
+from sweeper.store.opening import default_root, open_store
+from sweeper.store.writable import check_root
+from sweeper.sweep.plan import Plan
 
 __all__ = ["planned_by"]
 

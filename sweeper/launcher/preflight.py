@@ -14,13 +14,13 @@ from sweeper.backends.base import Backend
 from sweeper.backends.secret_references import where_to_say
 from sweeper.engine.lifecycle import TOKEN, client_key
 from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
-from sweeper.labels import first_of
-from sweeper.model.launch import Launch
-from sweeper.model.plan import Plan, Run
 from sweeper.provenance.snapshot import CodeCopy
 from sweeper.scheduler.job_builder import asked_by
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.labels import first_of
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.plan import Plan, Run
 
 __all__ = [
     "ENGINE_URL",

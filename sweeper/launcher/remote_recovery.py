@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from sweeper.errors import SweeperError, UsageError
 from sweeper.paths import home
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.writable import probe
+from sweeper.store.writable import probe
+from sweeper.sweep.folder import SweepFolder
 
 __all__ = ["check", "launcher_log", "recover"]
 

@@ -12,7 +12,7 @@ from sweeper.grid.overrides import flow
 from sweeper.launcher.launch_preview import LaunchPreview, job_builder, jobs
 from sweeper.launcher.manifest import secret_names
 from sweeper.launcher.preflight import admit
-from sweeper.storage.base import Store
+from sweeper.store.base import Store
 
 __all__ = ["manifests", "text"]
 

@@ -16,9 +16,9 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from sweeper.atomic import atomic_create
+from sweeper.common.atomic import atomic_create
+from sweeper.common.json_values import list_of, table_of
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.model.json_values import list_of, table_of
 from sweeper.paths import home
 from sweeper.provenance.redaction import is_secret_name
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.model.notify import Message, Notify
 from sweeper.notifying.receivers import Letter, Undelivered, send
-from sweeper.storage import messages
-from sweeper.storage.folder import SweepFolder
+from sweeper.sweep import messages
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.notify import Message, Notify
 
 __all__ = ["MOST_TRIES", "Delivery", "Sender", "deliver"]
 

@@ -17,12 +17,12 @@ from email.message import EmailMessage
 from http.client import HTTPException
 from typing import NamedTuple
 
-from sweeper.cause import last_line
+from sweeper.common.last_line import last_line
+from sweeper.common.sanitize import sanitize, sanitize_lines
 from sweeper.errors import SweeperError
-from sweeper.model.notify import Email, Notify
 from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.command_template import render_command
-from sweeper.sanitize import sanitize, sanitize_lines
+from sweeper.sweep.notify import Email, Notify
 
 __all__ = ["SECONDS", "Letter", "Undelivered", "send"]
 
@@ -79,7 +79,7 @@ def send(
 
 
 def _without_secrets(text: str, notify: Notify, environment: Mapping[str, str]) -> str:
-    from sweeper.model.notify import variables_of
+    from sweeper.sweep.notify import variables_of
 
     redactor = Redactor(secret_values(environment, tuple(variables_of(notify))))
     data = text.encode("utf-8", "replace")

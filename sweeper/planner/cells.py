@@ -6,8 +6,8 @@ from typing import NamedTuple
 from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid
 from sweeper.grid.naming import canonical, key_labels, run_id, shorten, suffixed, value_labels
-from sweeper.model.plan import Run
 from sweeper.planner.points import Expanded, Point, Row
+from sweeper.sweep.plan import Run
 
 __all__ = ["MAX_PLAN", "Named", "name"]
 

@@ -14,9 +14,6 @@ from sweeper.grid.misplaced import as_override, belongs
 from sweeper.grid.naming import short_form
 from sweeper.grid.overrides import flow
 from sweeper.grid.run_overrides import unmatched
-from sweeper.model.plan import Run
-from sweeper.model.recipe import Recipe
-from sweeper.model.usage import Usage
 from sweeper.planner.command_checks import check_placeholders, check_program, command_warnings
 from sweeper.planner.points import Expanded, Point, place_of
 from sweeper.provenance.requirements import outside
@@ -29,6 +26,9 @@ from sweeper.recipe.reference import (
     RunProcess,
     inspect,
 )
+from sweeper.sweep.plan import Run
+from sweeper.sweep.recipe import Recipe
+from sweeper.sweep.usage import Usage
 
 __all__ = ["Checked", "check", "check_readable_part", "fields_of"]
 

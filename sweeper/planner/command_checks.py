@@ -13,9 +13,9 @@ from sweeper.grid import Grid
 from sweeper.grid.blocks import Setting
 from sweeper.grid.dotted_keys import Reach
 from sweeper.grid.used_keys import used_keys
-from sweeper.model.plan import Run
 from sweeper.recipe.command_template import RUN_KEYS, placeholders, render_command
 from sweeper.recipe.reference import lacking
+from sweeper.sweep.plan import Run
 
 __all__ = ["check_placeholders", "check_program", "command_warnings"]
 

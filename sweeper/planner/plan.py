@@ -13,11 +13,11 @@ from sweeper.errors import GridError, NotFound, StoreError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import Grid, GridText, read_grid
 from sweeper.grid.naming import canonical
-from sweeper.model.plan import Expected, Plan
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_readable_part
 from sweeper.planner.expansion import expand_some, expand_with_baseline
 from sweeper.planner.stages import NO_RECIPE, baseline_of, check_readable_stages, with_stages
+from sweeper.sweep.plan import Expected, Plan
 
 __all__ = ["plan", "repeats_by_default"]
 
@@ -94,7 +94,7 @@ def _fetched(
     """Reads a grid in a store from its address, such as the next grid that a report proposes."""
     if not isinstance(source, str) or "://" not in source:
         return source
-    from sweeper.storage.opening import open_store
+    from sweeper.store.opening import open_store
 
     above, _, name = source.rpartition("/")
     if above.endswith(":/"):

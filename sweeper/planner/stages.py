@@ -11,16 +11,16 @@ from sweeper.fields.nodes import Place, Problems
 from sweeper.grid import Grid, StageGrid
 from sweeper.grid.blocks import Setting
 from sweeper.grid.stage_inputs import stages_before
-from sweeper.model.names import shorten
-from sweeper.model.plan import Baseline, Expected, Plan, Run, Stage
-from sweeper.model.recipe import Recipe
-from sweeper.model.stage_inputs import LATE, PARENT, Choice, Source, Take, references
-from sweeper.model.stage_runs import Growth, Taken, grow, grown
 from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_readable_part, fields_of
 from sweeper.planner.expansion import expand_some, expand_with_baseline
 from sweeper.planner.points import Expanded
 from sweeper.planner.product import MAX_RUNS
+from sweeper.sweep.names import shorten
+from sweeper.sweep.plan import Baseline, Expected, Plan, Run, Stage
+from sweeper.sweep.recipe import Recipe
+from sweeper.sweep.stage_inputs import LATE, PARENT, Choice, Source, Take, references
+from sweeper.sweep.stage_runs import Growth, Taken, grow, grown
 
 __all__ = ["NO_RECIPE", "baseline_of", "check_readable_stages", "with_stages"]
 

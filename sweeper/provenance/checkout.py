@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sweeper.labels import plural
+from sweeper.sweep.labels import plural
 
 if TYPE_CHECKING:
     import tarfile

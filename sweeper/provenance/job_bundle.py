@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from sweeper.errors import AlreadyExists, UsageError
-from sweeper.model.plan import Carried, Plan
 from sweeper.provenance import snapshot
 from sweeper.provenance.requirements import read
-from sweeper.storage.folder import SweepFolder
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.plan import Carried, Plan
 
 __all__ = ["bare_command", "carry", "describe", "pinned"]
 
@@ -81,7 +81,7 @@ def describe(folder: SweepFolder, plan: Plan) -> Carried:
 def _packages(root: str) -> list[str]:
     if "://" not in root:
         return []
-    from sweeper.storage.remote import packages_of
+    from sweeper.store.remote import packages_of
 
     return packages_of(root)
 

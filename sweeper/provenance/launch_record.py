@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from sweeper.errors import AlreadyExists
-from sweeper.model.plan import Plan
 from sweeper.provenance import live_code, snapshot
 from sweeper.provenance.snapshot import CodeCopy
-from sweeper.storage.base import Store
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.base import Store
+from sweeper.store.documents import encode
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.plan import Plan
 
 __all__ = ["has_changed", "keep", "program_files"]
 

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sweeper.model.recipe import Recipe
+from sweeper.sweep.recipe import Recipe
 
 __all__ = ["SOURCES", "digest", "files", "program"]
 

@@ -17,8 +17,8 @@ from sweeper.errors import AlreadyExists
 from sweeper.provenance.checkout import checkout_of, commit_of, git, sweep_folders
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
 from sweeper.provenance.snapshot import results_in
-from sweeper.storage.documents import timestamp
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import timestamp
+from sweeper.sweep.folder import SweepFolder
 
 __all__ = ["collect", "earlier", "redact_command"]
 

@@ -32,7 +32,6 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple, Never
 
 from sweeper.errors import AlreadyExists, StoreError
-from sweeper.model.recipe import Snapshot
 from sweeper.provenance.checkout import (
     ALL_BYTES,
     LEFT_OUT,
@@ -43,9 +42,10 @@ from sweeper.provenance.checkout import (
     commit_of,
     git,
 )
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.worker_lock import hold
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.recipe import Snapshot
+from sweeper.sweep.worker_lock import hold
 
 if TYPE_CHECKING:
     import tarfile

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sweeper.errors import RecipeError
 
 if TYPE_CHECKING:
-    from sweeper.model.plan import Run
+    from sweeper.sweep.plan import Run
 
 __all__ = ["HOLE", "RUN_KEYS", "placeholders", "render_command", "render_window", "with_log_path"]
 

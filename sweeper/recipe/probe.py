@@ -17,7 +17,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 
-from sweeper.command import BOOTSTRAP
+from sweeper.common.sweeper_argv import BOOTSTRAP
 
 TYPE_CHECKING = False  # importing typing slows the start by milliseconds
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from sweeper.common.document_reader import Part
+from sweeper.common.json_values import table_of
 from sweeper.errors import RecipeError
-from sweeper.model.document_reader import Part
-from sweeper.model.json_values import table_of
-from sweeper.model.recipe import Recipe, read_recipe
-from sweeper.model.usage import Usage
-from sweeper.model.usage import read as read_usage
 from sweeper.paths import is_utf8
 from sweeper.recipe.command_template import with_log_path
 from sweeper.recipe.probe import probe
+from sweeper.sweep.recipe import Recipe, read_recipe
+from sweeper.sweep.usage import Usage
+from sweeper.sweep.usage import read as read_usage
 
 if TYPE_CHECKING:
     from sweeper.recipe.documents import Answer, Asked, Packed

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from sweeper.common.document_reader import Part
 from sweeper.errors import EnvironmentFailure, StoreError
-from sweeper.model.document_reader import Part
-from sweeper.model.usage import KINDS, Counts
 from sweeper.results.service_requests import Service
+from sweeper.sweep.usage import KINDS, Counts
 
 __all__ = ["Billed", "billed", "explained", "since_first"]
 

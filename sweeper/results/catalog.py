@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.metrics.objective import Judged
+from sweeper.metrics.tables.cache_dir import Folder
 from sweeper.results.folders import FolderRun, folder_runs
 from sweeper.results.marks import in_use
-from sweeper.results.objective import Judged
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import check_states, current, named, pick, split_root
 from sweeper.results.sweeps import Sweep
-from sweeper.results.tables.cache_dir import Folder
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder, find_sweeps
-from sweeper.storage.opening import DEFAULT_ROOT, open_store
+from sweeper.store.base import Store
+from sweeper.store.opening import DEFAULT_ROOT, open_store
+from sweeper.sweep.folder import SweepFolder, find_sweeps
 
 if TYPE_CHECKING:
     import pandas

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from sweeper.results.objective import sign_of
+from sweeper.metrics.objective import sign_of
 
 __all__ = [
     "SPAN",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from sweeper.metrics import as_float, ends_final
+from sweeper.metrics.rows import as_float, ends_final
 
 __all__ = ["last", "may_expire", "when_expired"]
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from sweeper.metrics import as_float
-from sweeper.model.json_values import is_list, is_table, list_of, table_of
+from sweeper.common.json_values import is_list, is_table, list_of, table_of
+from sweeper.metrics.rows import as_float
 
 __all__ = ["Spoken", "Told", "answers", "groups_of", "said_by", "turns_logged"]
 

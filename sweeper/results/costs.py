@@ -7,11 +7,11 @@ language, a service of its own), the tokens that it recorded itself are taken (`
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sweeper.model.usage import NO_USAGE, Usage, total
-from sweeper.prices import Amount, Prices, amount
-from sweeper.results.recorded_usage import RecordedTokens
+from sweeper.metrics.recorded_usage import RecordedTokens
+from sweeper.money.prices import Amount, Prices, amount
 from sweeper.results.runs import OPEN_DAY, RecordedRun, Used
 from sweeper.results.sweeps import SweepRun
+from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 __all__ = [
     "Spent",

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
+from sweeper.common.decoding import decode
+from sweeper.common.json_values import is_table, table_of
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import ends_final
-from sweeper.model.decoding import decode
-from sweeper.model.json_values import is_table, table_of
-from sweeper.model.states import NoState, State
+from sweeper.metrics.rows import ends_final
+from sweeper.metrics.tables.cache_dir import Folder
+from sweeper.metrics.tables.index import Index
+from sweeper.metrics.tables.sources import Files
 from sweeper.results.runs import RecordedRun, Told
-from sweeper.results.tables.cache_dir import Folder
-from sweeper.results.tables.index import Index
-from sweeper.results.tables.sources import Files
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import NoState, State
 
 __all__ = ["FolderRun", "find_folders", "folder_runs"]
 

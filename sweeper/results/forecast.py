@@ -10,12 +10,12 @@ steps alone is taken, in proportion. Where there is none either, nothing is said
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.labels import plural
-from sweeper.model.plan import Plan
-from sweeper.model.recipe import Recipe
-from sweeper.model.states import State
-from sweeper.model.usage import NO_USAGE, Counts, SweepUsage, Usage, beyond, total
-from sweeper.prices import Prices, amount, money
+from sweeper.money.prices import Prices, amount, money
+from sweeper.sweep.labels import plural
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.recipe import Recipe
+from sweeper.sweep.states import State
+from sweeper.sweep.usage import NO_USAGE, Counts, SweepUsage, Usage, beyond, total
 
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep, SweepRun

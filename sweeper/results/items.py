@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import as_float, parse
-from sweeper.model.run_record import RUN_KEY, AnswerRow
+from sweeper.metrics.rows import as_float, parse
 from sweeper.results.runs import RecordedRun
+from sweeper.sweep.run_record import RUN_KEY, AnswerRow
 
 __all__ = [
     "ITEM_COLUMNS",

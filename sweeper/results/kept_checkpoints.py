@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from sweeper.errors import NotFound
-from sweeper.metrics import Row, as_float, as_number
+from sweeper.metrics.rows import Row, as_float, as_number
 from sweeper.results.runs import RecordedRun
 from sweeper.results.service_requests import Service
 from sweeper.results.sweeps import SweepRun

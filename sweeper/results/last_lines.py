@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sweeper.errors import UsageError
 from sweeper.results.registry import Registry
 from sweeper.results.selectors import pick
-from sweeper.storage.opening import default_root
+from sweeper.store.opening import default_root
 
 __all__ = ["logs"]
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sweeper.errors import NotFound
-from sweeper.results.follow import Growing
+from sweeper.metrics.follow import Growing
+from sweeper.metrics.tables.sources import Files
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
-from sweeper.results.tables.sources import Files
 
 __all__ = ["Line", "Tail", "files_of"]
 

@@ -5,11 +5,11 @@ from functools import partial
 from typing import NamedTuple
 
 from sweeper.errors import StoreError
-from sweeper.model.mark import NO_MARKS, Mark, Marks, fold
 from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.marks import is_archived, read_marks
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.mark import NO_MARKS, Mark, Marks, fold
+from sweeper.sweep.marks import is_archived, read_marks
 
 __all__ = ["Marked", "by_subject", "in_use", "marked", "marks_by_run", "with_tags"]
 

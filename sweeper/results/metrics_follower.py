@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sweeper.errors import StoreError
-from sweeper.metrics import Row, parse
-from sweeper.results.follow import Growing
+from sweeper.metrics.follow import Growing
+from sweeper.metrics.rows import Row, parse
+from sweeper.metrics.tables.sources import Files
 from sweeper.results.runs import RecordedRun
-from sweeper.results.tables.sources import Files
 
 __all__ = ["Follower", "News"]
 

@@ -5,9 +5,20 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TypeVar
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.labels import plural
-from sweeper.metrics import describe_malformed, parse
-from sweeper.model.run_record import RUN_KEY, ItemRow
+from sweeper.metrics.objective import Judged, counting_rows, missing_rows, reduced
+from sweeper.metrics.rows import describe_malformed, parse
+from sweeper.metrics.tables.cache import Cache
+from sweeper.metrics.tables.cache_dir import Folder
+from sweeper.metrics.tables.columns import Columns, Floats, present
+from sweeper.metrics.tables.frames import Part, numbers_table, plain_table
+from sweeper.metrics.tables.last_values import last_number
+from sweeper.metrics.tables.merging import merge_columns, odd_steps
+from sweeper.metrics.tables.packing import PackedReader, belongs
+from sweeper.metrics.tables.prefetch import helped, rollouts_worth_it, worth_it
+from sweeper.metrics.tables.reading import Reader
+from sweeper.metrics.tables.rollouts import COLUMNS, LABELS, Recorded, rollout_parts
+from sweeper.metrics.tables.sql import mentioned, mentions_all
+from sweeper.metrics.tables.summaries import SummaryReader
 from sweeper.results.items import (
     ITEM_COLUMNS,
     files_of,
@@ -15,21 +26,10 @@ from sweeper.results.items import (
     item_rows,
     read_answers,
 )
-from sweeper.results.objective import Judged, counting_rows, missing_rows, reduced
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
-from sweeper.results.tables.cache import Cache
-from sweeper.results.tables.cache_dir import Folder
-from sweeper.results.tables.columns import Columns, Floats, present
-from sweeper.results.tables.frames import Part, numbers_table, plain_table
-from sweeper.results.tables.last_values import last_number
-from sweeper.results.tables.merging import merge_columns, odd_steps
-from sweeper.results.tables.packing import PackedReader, belongs
-from sweeper.results.tables.prefetch import helped, rollouts_worth_it, worth_it
-from sweeper.results.tables.reading import Reader
-from sweeper.results.tables.rollouts import COLUMNS, LABELS, Recorded, rollout_parts
-from sweeper.results.tables.sql import mentioned, mentions_all
-from sweeper.results.tables.summaries import SummaryReader
+from sweeper.sweep.labels import plural
+from sweeper.sweep.run_record import RUN_KEY, ItemRow
 
 __all__ = ["Tabulator", "metric_column", "missing_at_end"]
 

@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from sweeper.common.json_values import table_of
 from sweeper.errors import NotFound, StoreError
-from sweeper.labels import first_of, plural
-from sweeper.model.json_values import table_of
-from sweeper.model.plan import Plan, launch_id
-from sweeper.storage.documents import read_json
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import read_json
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.labels import first_of, plural
+from sweeper.sweep.plan import Plan, launch_id
 
 __all__ = ["Difference", "Executed", "HasOrigin", "Launches", "Origin", "differences", "sentences"]
 

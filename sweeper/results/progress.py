@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sweeper.errors import NotFound
-from sweeper.metrics import Row, as_float, as_step, parse
+from sweeper.metrics.rows import Row, as_float, as_step, parse
 from sweeper.results.runs import RecordedRun
 
 __all__ = ["Reached", "reached"]

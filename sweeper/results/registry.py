@@ -18,25 +18,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sweeper.common.html import table, title
 from sweeper.errors import StoreError
-from sweeper.model.html import table, title
-from sweeper.model.mark import NO_MARKS, Marks
-from sweeper.model.run_record import RUN_KEY, ItemRow, RunRecord, SweepRecord
-from sweeper.model.states import State
 from sweeper.results.catalog import Catalog
 from sweeper.results.marks import in_use, marked
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import asks_for_dropped, current
 from sweeper.results.sweeps import Sweep
+from sweeper.sweep.mark import NO_MARKS, Marks
+from sweeper.sweep.run_record import RUN_KEY, ItemRow, RunRecord, SweepRecord
+from sweeper.sweep.states import State
 
 if TYPE_CHECKING:
     import pandas
 
+    from sweeper.metrics.tables.frames import Part
     from sweeper.results.catalog import Runs
     from sweeper.results.metrics_follower import Follower
     from sweeper.results.metrics_reader import Tabulator
-    from sweeper.results.tables.frames import Part
 
 __all__ = ["RUN_COLUMNS", "RecordedRun", "Registry", "Sweep", "save"]
 
@@ -57,7 +57,7 @@ _MIXES = (
 
 class Registry(Catalog):
     """The results in one or several roots. `Catalog` explains how runs are found and identified,
-    and what `problems` has. The cache (`sweeper.results.tables`) only avoids reading unchanged
+    and what `problems` has. The cache (`sweeper.metrics.tables`) only avoids reading unchanged
     files again; `cache=False` turns it off."""
 
     def _repr_html_(self) -> str:
@@ -155,7 +155,7 @@ class Registry(Catalog):
         `metric`. Arguments and errors are those of `records`."""
         import pandas
 
-        from sweeper.results.tables.frames import rows_frame
+        from sweeper.metrics.tables.frames import rows_frame
 
         self._warn_of_missing_roots()
         frame = rows_frame(self.run_rows(sweep, state, where), RUN_COLUMNS)
@@ -185,8 +185,8 @@ class Registry(Catalog):
         float64; steps are int64 if all are integers, and NaN in rows without a step. A key with
         other values than numbers (texts, booleans, integers beyond 2**53) is a column of objects.
         """
+        from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.results.metrics_reader import metric_column
-        from sweeper.results.tables.frames import numbers_frame
 
         resolved = self._resolve(runs)
         parts = self._tables().metrics(resolved, keys)
@@ -205,7 +205,7 @@ class Registry(Catalog):
         self, keys: Sequence[str], parts: "Sequence[Part]", runs: Sequence[RecordedRun]
     ) -> None:
         """Warn of keys that none of the runs has recorded."""
-        from sweeper.results.tables.columns import present
+        from sweeper.metrics.tables.columns import present
 
         recorded = {key for part in parts for key in part.columns.odd}
         for part in parts:
@@ -236,8 +236,8 @@ class Registry(Catalog):
         then its metrics. `iteration` -1 is each run's last, -2 the one before, None all. With
         `keys` the result has only these columns of numbers. Tokens are counted over all turns;
         rewards are as recorded."""
-        from sweeper.results.tables.frames import numbers_frame
-        from sweeper.results.tables.rollouts import COLUMNS, LABELS
+        from sweeper.metrics.tables.frames import numbers_frame
+        from sweeper.metrics.tables.rollouts import COLUMNS, LABELS
 
         resolved = self._resolve(runs)
         parts = self._tables().rollouts(resolved, iteration, keys)
@@ -266,7 +266,7 @@ class Registry(Catalog):
         return self._makers("*", self._resolve(runs))[name]()
 
     def _ask(self, query: str, runs: "Runs", frame: bool) -> Any:
-        from sweeper.results.tables.sql import ask
+        from sweeper.metrics.tables.sql import ask
 
         resolved = self._resolve(runs)
 
@@ -281,7 +281,7 @@ class Registry(Catalog):
         return ask(query, self._makers(query, resolved), frame, joined)
 
     def _makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
-        from sweeper.results.tables.frames import plain_table
+        from sweeper.metrics.tables.frames import plain_table
 
         def table() -> object:
             rows = [_flat(run.record()) for run in runs]
@@ -292,7 +292,7 @@ class Registry(Catalog):
 
     def checkpoints(self, runs: "Runs" = None) -> "pandas.DataFrame":
         """One row per checkpoint: `run sweep root attempt name`, then the rest of its record."""
-        from sweeper.results.tables.frames import rows_frame
+        from sweeper.metrics.tables.frames import rows_frame
 
         return rows_frame(self.checkpoint_rows(runs), (*RUN_KEY, "attempt", "name"))
 
@@ -305,8 +305,8 @@ class Registry(Catalog):
         """The answers of runs at their last evaluations, one row per sample: `run sweep root task
         item sample score text prompt answer step cluster error`. `item` is the evaluation's id of a
         question (a hash of its content, or its text); `score` is NaN if it was not graded."""
+        from sweeper.metrics.tables.frames import rows_frame
         from sweeper.results.items import ITEM_COLUMNS
-        from sweeper.results.tables.frames import rows_frame
 
         return rows_frame(self.item_rows(runs), ITEM_COLUMNS)
 

@@ -3,12 +3,12 @@
 from functools import partial
 from typing import NamedTuple
 
+from sweeper.common.decoding import decode
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import Row, parse
-from sweeper.model.decoding import decode
+from sweeper.metrics.rows import Row, parse
+from sweeper.metrics.tables.rollouts import SummaryFile, flat
 from sweeper.results.conversations import Told, answers, groups_of, turns_logged
 from sweeper.results.runs import RecordedRun
-from sweeper.results.tables.rollouts import SummaryFile, flat
 
 __all__ = ["Found", "Words", "read"]
 

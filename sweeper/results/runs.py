@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
+from sweeper.common.html import table, title
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.metrics import (
+from sweeper.metrics.objective import Judged, judged, missing_in
+from sweeper.metrics.rows import (
     NO_ROWS,
     Merged,
     Parsed,
@@ -19,16 +21,14 @@ from sweeper.metrics import (
     parse,
     written,
 )
-from sweeper.model.event import NOTHING, Outcome
-from sweeper.model.html import table, title
-from sweeper.model.run_record import RunRecord, Times
-from sweeper.model.states import NoState, State
-from sweeper.model.usage import NO_USAGE, Usage, total
-from sweeper.results.objective import Judged, judged, missing_in
+from sweeper.metrics.tables.index import Index
+from sweeper.metrics.tables.sources import Files, Stamp
 from sweeper.results.origins import Origin
-from sweeper.results.tables.index import Index
-from sweeper.results.tables.sources import Files, Stamp
-from sweeper.storage.folder import SweepFolder
+from sweeper.sweep.event import NOTHING, Outcome
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.run_record import RunRecord, Times
+from sweeper.sweep.states import NoState, State
+from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 __all__ = ["OPEN_DAY", "RecordedRun", "Told", "Used", "missing_text"]
 

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.model.states import OPEN, NoState, State
 from sweeper.results.runs import RecordedRun
+from sweeper.sweep.states import OPEN, NoState, State
 
 __all__ = [
     "asks_for_dropped",

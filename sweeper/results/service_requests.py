@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from sweeper.common.document_reader import Part
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
-from sweeper.model.document_reader import Part
 
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from sweeper.labels import plural
-from sweeper.model.plan import Plan, Stage
-from sweeper.model.stage_inputs import Source
-from sweeper.model.stage_runs import depths
+from sweeper.sweep.labels import plural
+from sweeper.sweep.plan import Plan, Stage
+from sweeper.sweep.stage_inputs import Source
+from sweeper.sweep.stage_runs import depths
 
 __all__ = ["graph", "of_stage", "size"]
 

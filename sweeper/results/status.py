@@ -5,19 +5,19 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper import labels
+from sweeper.common.html import table, title
 from sweeper.errors import Damaged, NotFound, StoreError
-from sweeper.model.html import table, title
-from sweeper.model.launcher import NO_OBSERVATIONS, Observations
-from sweeper.model.observation import Kind, Observation
-from sweeper.model.request import Asked
-from sweeper.model.stage_waits import Fate, halted, told_of, waits
-from sweeper.model.states import OPEN, NoState, State
-from sweeper.model.usage import SweepUsage
 from sweeper.results.selectors import current
+from sweeper.sweep import labels
+from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations
+from sweeper.sweep.observation import Kind, Observation
+from sweeper.sweep.request import Asked
+from sweeper.sweep.stage_waits import Fate, halted, told_of, waits
+from sweeper.sweep.states import OPEN, NoState, State
+from sweeper.sweep.usage import SweepUsage
 
 if TYPE_CHECKING:
-    from sweeper.monitor import Alarm
+    from sweeper.alarms import Alarm
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
 
@@ -83,7 +83,7 @@ class Status(NamedTuple):
 def read_status(sweep: "Sweep") -> Status:
     """Reads the status from the runs of a sweep, and from what its launcher has published. Raises
     `StoreError` if that cannot be read and the caller wants no report of it."""
-    from sweeper.storage.lock import is_held
+    from sweeper.sweep.lock import is_held
 
     runs = current(sweep.runs)
     launcher = is_held(sweep.folder)
@@ -116,7 +116,7 @@ def read_status(sweep: "Sweep") -> Status:
 
 def stands_still(sweep: "Sweep") -> str | None:
     """Return why no run of a sweep is started that is not over; None if a launcher starts them."""
-    from sweeper.storage.lock import is_held
+    from sweeper.sweep.lock import is_held
 
     held = labels.held_of(_observations(sweep))
     return held or (None if is_held(sweep.folder) else NOBODY)
@@ -146,7 +146,7 @@ def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
 
 
 def _cancelled(sweep: "Sweep") -> Asked | None:
-    from sweeper.storage.sweep_requests import asked_cancel
+    from sweeper.sweep.sweep_requests import asked_cancel
 
     try:
         return asked_cancel(sweep.folder)
@@ -178,7 +178,7 @@ def check_service(sweep: "Sweep") -> None:
 
 def alarms_of(sweep: "Sweep", runs: Sequence["RecordedRun"]) -> list["Alarm"]:
     """The alarms of the newest attempts of these runs, the oldest first."""
-    from sweeper.monitor import read
+    from sweeper.alarms import read
 
     attempts = {run.id: run.attempts for run in runs}
     found = read(sweep.folder, told=sweep.unreadable)

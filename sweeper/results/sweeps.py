@@ -5,23 +5,23 @@ import functools
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from sweeper.common.document_reader import Part
 from sweeper.errors import NotFound, StoreError
-from sweeper.model import usage as usages
-from sweeper.model.document_reader import Part
-from sweeper.model.event import NOTHING, Outcome
-from sweeper.model.launch import Launch
-from sweeper.model.plan import Run
-from sweeper.model.run_record import Times
-from sweeper.model.stage_runs import lineage
-from sweeper.model.states import OUTCOMES, Event, RunState, State, fold, is_finished
-from sweeper.model.usage import NO_USAGE
+from sweeper.metrics.tables.cache_dir import Folder
+from sweeper.metrics.tables.index import Index
+from sweeper.metrics.tables.sources import Files
 from sweeper.results.origins import Launches, Origin
 from sweeper.results.runs import OPEN_DAY, RecordedRun, Told, Used
-from sweeper.results.tables.cache_dir import Folder
-from sweeper.results.tables.index import Index
-from sweeper.results.tables.sources import Files
-from sweeper.storage.folder import INFORMATIVE, SweepFolder
-from sweeper.storage.heartbeats import read_heartbeat
+from sweeper.sweep import usage as usages
+from sweeper.sweep.event import NOTHING, Outcome
+from sweeper.sweep.folder import INFORMATIVE, SweepFolder
+from sweeper.sweep.heartbeats import read_heartbeat
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.plan import Run
+from sweeper.sweep.run_record import Times
+from sweeper.sweep.stage_runs import lineage
+from sweeper.sweep.states import OUTCOMES, Event, RunState, State, fold, is_finished
+from sweeper.sweep.usage import NO_USAGE
 
 __all__ = ["Sweep", "SweepRun"]
 
@@ -330,7 +330,7 @@ class SweepRun(RecordedRun):
     @property
     def wandb(self) -> str | None:
         """The address of the run at W&B, if known."""
-        from sweeper.tracking import link
+        from sweeper.sweep.tracking import link
 
         return link(self._sweep.plan, self.id)
 

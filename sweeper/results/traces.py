@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.metrics import as_float
-from sweeper.model.json_values import is_list, list_of, table_of
+from sweeper.common.json_values import is_list, list_of, table_of
+from sweeper.metrics.rows import as_float
 
 __all__ = ["Trace", "batches", "rows", "spans", "trace_of"]
 

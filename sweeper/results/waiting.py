@@ -6,7 +6,7 @@ import time
 from sweeper.results.registry import Registry
 from sweeper.results.status import Status, read_status
 from sweeper.results.sweeps import Sweep
-from sweeper.storage.opening import default_root
+from sweeper.store.opening import default_root
 
 __all__ = ["find_sweep", "status", "wait", "wait_async"]
 

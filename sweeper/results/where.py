@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from sweeper.common.json_values import table_of
 from sweeper.errors import UsageError
-from sweeper.model.json_values import table_of
-from sweeper.storage.documents import dotted
+from sweeper.store.documents import dotted
 
 __all__ = ["Condition", "check_keys", "keyed", "parse_where", "select"]
 

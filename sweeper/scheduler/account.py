@@ -11,16 +11,16 @@ from sweeper.errors import EnvironmentFailure, StoreError
 from sweeper.fields import config_file
 from sweeper.fields.kinds import Integer, Text
 from sweeper.fields.sections import Field, Section
-from sweeper.model.launcher import Service
-from sweeper.model.plan import Plan
-from sweeper.model.quota import Member
 from sweeper.paths import home
 from sweeper.scheduler.account_record import AccountRecord, PrivateRecord, StoredRecord
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import Governor
-from sweeper.storage.opening import open_store
-from sweeper.storage.process import this_process
-from sweeper.storage.writable import check_root
+from sweeper.store.opening import open_store
+from sweeper.store.writable import check_root
+from sweeper.sweep.launcher import Service
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.process import this_process
+from sweeper.sweep.quota import Member
 from sweeper.worker.job import read_environment
 
 __all__ = [

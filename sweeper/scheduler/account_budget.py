@@ -14,16 +14,16 @@ from typing import NamedTuple
 from sweeper.errors import NotFound, StoreError
 from sweeper.fields import config_file
 from sweeper.grid.budget import ACCOUNT
-from sweeper.model import daily_spending
-from sweeper.model.daily_spending import NOTHING, Spent, SweepSpent
-from sweeper.model.launcher import Service
-from sweeper.model.plan import Budget
 from sweeper.scheduler.account import account_of, quota_settings
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import name_of
-from sweeper.storage.base import Store
-from sweeper.storage.documents import encode, read_as
-from sweeper.storage.opening import open_store
+from sweeper.store.base import Store
+from sweeper.store.documents import encode, read_as
+from sweeper.store.opening import open_store
+from sweeper.sweep import daily_spending
+from sweeper.sweep.daily_spending import NOTHING, Spent, SweepSpent
+from sweeper.sweep.launcher import Service
+from sweeper.sweep.plan import Budget
 
 __all__ = ["AccountBudget", "account_budget", "configured_budget"]
 

@@ -18,10 +18,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
-from sweeper.model import quota
-from sweeper.model.quota import BLANK, Page
-from sweeper.storage.base import Store
-from sweeper.storage.documents import encode, place_of, read_json
+from sweeper.store.base import Store
+from sweeper.store.documents import encode, place_of, read_json
+from sweeper.sweep import quota
+from sweeper.sweep.quota import BLANK, Page
 
 __all__ = ["AccountRecord", "PrivateRecord", "StoredRecord"]
 

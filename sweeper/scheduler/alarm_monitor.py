@@ -1,7 +1,7 @@
 """The launcher's part in alarms: it looks now and then at what runs, and records each alarm once.
 
 Nothing in here stops the launcher: a store that does not answer is asked again the next time, and
-any other error is told once. What a look may cost is bounded (see `sweeper.monitor.watcher`).
+any other error is told once. What a look may cost is bounded (see `sweeper.alarms.watcher`).
 """
 
 from collections import deque
@@ -9,21 +9,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from sweeper.alarms.advice import ADVICE
+from sweeper.alarms.records import Alarm, names, put, read
+from sweeper.alarms.watcher import Criteria, Found, Seen, Watcher
+from sweeper.common.alarm_thresholds import resolve
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound, StoreError
-from sweeper.model.launcher import read_judged
-from sweeper.model.plan import Plan
-from sweeper.model.states import OPEN, Event, State
-from sweeper.monitor.advice import ADVICE
-from sweeper.monitor.records import Alarm, names, put, read
-from sweeper.monitor.watcher import Criteria, Found, Seen, Watcher
-from sweeper.sanitize import sanitize
 from sweeper.scheduler.alarm_actions import AlarmActions
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.run_table import RunTable
-from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.storage.heartbeats import Heartbeats
-from sweeper.thresholds import resolve
+from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
+from sweeper.sweep.heartbeats import Heartbeats
+from sweeper.sweep.launcher import read_judged
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.states import OPEN, Event, State
 
 __all__ = ["AlarmMonitor"]
 

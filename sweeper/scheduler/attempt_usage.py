@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.model.heartbeat import Heartbeat
-from sweeper.model.plan import Plan
-from sweeper.model.states import OUTCOMES, Event, State
-from sweeper.model.usage import NO_USAGE, SweepUsage, Usage, total
+from sweeper.metrics.recorded_usage import AttemptRecords
 from sweeper.results.forecast import Going, forecast, not_known_yet, settings_of
-from sweeper.results.recorded_usage import AttemptRecords
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
-from sweeper.storage.documents import timestamp
-from sweeper.storage.heartbeats import Heartbeats, read_heartbeat
+from sweeper.store.documents import timestamp
+from sweeper.sweep.heartbeat import Heartbeat
+from sweeper.sweep.heartbeats import Heartbeats, read_heartbeat
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.states import OUTCOMES, Event, State
+from sweeper.sweep.usage import NO_USAGE, SweepUsage, Usage, total
 from sweeper.worker.usage import FOLDER, UsageFiles
 
 __all__ = ["AttemptUsage", "SweepUsageWatch", "Used"]

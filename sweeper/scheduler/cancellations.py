@@ -9,7 +9,7 @@ from sweeper.scheduler.places import Places, TryCall
 from sweeper.scheduler.requests import Requests
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
-from sweeper.storage.folder import token
+from sweeper.sweep.folder import token
 
 __all__ = ["Cancellations"]
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from sweeper.model.event import Outcome
+from sweeper.sweep.event import Outcome
 
 __all__ = ["NEEDED", "CircuitBreaker", "Failure", "failure_of", "normalised"]
 

@@ -1,7 +1,6 @@
 """The parts of a scheduler: each is made once, and is given the parts that it uses."""
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.model.launcher import Service
 from sweeper.scheduler import engine_watch
 from sweeper.scheduler.account_budget import account_budget
 from sweeper.scheduler.alarm_monitor import AlarmMonitor
@@ -22,7 +21,8 @@ from sweeper.scheduler.stages import Stages
 from sweeper.scheduler.status_publisher import Publisher, StatusDisplay
 from sweeper.scheduler.submitter import Submitter
 from sweeper.scheduler.withdrawals import Withdrawals
-from sweeper.storage.heartbeats import Heartbeats
+from sweeper.sweep.heartbeats import Heartbeats
+from sweeper.sweep.launcher import Service
 
 __all__ = ["Components"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.backends.base import Backend
-from sweeper.model.plan import Plan
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.plan import Plan
 
 __all__ = ["Context"]
 

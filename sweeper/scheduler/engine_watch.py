@@ -11,11 +11,11 @@ from contextlib import suppress
 from sweeper.backends import capabilities_together
 from sweeper.engine import lifecycle
 from sweeper.errors import NotFound, StoreError, Unreachable
-from sweeper.model.job import Engine, read_engine
-from sweeper.model.launcher import Service
 from sweeper.scheduler import environment
 from sweeper.scheduler.context import Context
-from sweeper.storage.documents import encode, read_as
+from sweeper.store.documents import encode, read_as
+from sweeper.sweep.job import Engine, read_engine
+from sweeper.sweep.launcher import Service
 
 __all__ = ["Engine", "EngineWatch", "watch"]
 

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.atomic import atomic_write
 from sweeper.backends import may_restart
+from sweeper.common.atomic import atomic_write
+from sweeper.common.json_values import table_of
 from sweeper.engine.lifecycle import EngineInfo, client_key, hub_environment
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
-from sweeper.model.json_values import table_of
-from sweeper.model.states import State, fold, wants_attempt
 from sweeper.paths import environments, home
-from sweeper.storage.folder import Events, SweepFolder
-from sweeper.storage.lock import is_held
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import Events, SweepFolder
+from sweeper.sweep.lock import is_held
+from sweeper.sweep.states import State, fold, wants_attempt
 from sweeper.worker.job import read_environment
 
 __all__ = [

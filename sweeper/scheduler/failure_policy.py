@@ -1,10 +1,10 @@
 """Decides what follows from ended attempts: a failure is excused, or nothing more is started."""
 
-from sweeper.model.states import OPEN, RETRIES, Event, RunState, State
 from sweeper.scheduler.circuit_breaker import CircuitBreaker, Failure
 from sweeper.scheduler.outcomes import Outcomes
 from sweeper.scheduler.retry_delay import EXCUSED, SERVICE_TRIES
 from sweeper.scheduler.run_table import RunTable
+from sweeper.sweep.states import OPEN, RETRIES, Event, RunState, State
 from sweeper.worker.outcome import LIMIT
 
 __all__ = ["FailurePolicy"]

@@ -18,15 +18,15 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.model.quota import Learned, Member, Page
-from sweeper.model.states import fold
 from sweeper.scheduler.account_record import AccountRecord
 from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.scheduler.shares import Claim, grant, shares
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.opening import open_store
-from sweeper.storage.process import is_gone
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.heartbeats import Heartbeats
+from sweeper.sweep.process import is_gone
+from sweeper.sweep.quota import Learned, Member, Page
+from sweeper.sweep.states import fold
 
 __all__ = ["Allowance", "Governor", "Jobs", "name_of"]
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 from sweeper.backends import Capabilities, backend_type, capabilities_at, options_of
 from sweeper.backends.base import JobSpec
-from sweeper.command import worker_command
-from sweeper.model.job import Job
-from sweeper.model.launch import Launch
-from sweeper.model.plan import Carried, Plan, Run
+from sweeper.common.sweeper_argv import worker_command
 from sweeper.recipe.command_template import render_window
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder, token
+from sweeper.store.base import Store
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.job import Job
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.plan import Carried, Plan, Run
 
 __all__ = ["JobBuilder", "asked_by", "job_for", "worker_argv"]
 

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from sweeper.model.observation import Kind, Observation
-from sweeper.model.plan import Plan, Run
-from sweeper.model.states import Event
 from sweeper.scheduler.components import Components
 from sweeper.scheduler.places import TryCall
-from sweeper.storage.documents import timestamp
-from sweeper.storage.folder import attempt_of
+from sweeper.store.documents import timestamp
+from sweeper.sweep.folder import attempt_of
+from sweeper.sweep.observation import Kind, Observation
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.states import Event
 
 __all__ = ["JobStarter"]
 

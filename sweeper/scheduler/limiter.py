@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sweeper.model.quota import Learned
+from sweeper.sweep.quota import Learned
 
 __all__ = ["Limiter", "Load"]
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import partial
 
 from sweeper.backends.base import JobStatus
+from sweeper.common.full_machine import lacking
 from sweeper.errors import (
     AnotherLauncher,
     EnvironmentFailure,
@@ -27,16 +28,15 @@ from sweeper.errors import (
     StoreError,
     Unreachable,
 )
-from sweeper.limits import lacking
-from sweeper.model.launcher import Observations
-from sweeper.model.observation import Observation
-from sweeper.model.states import OPEN, State
 from sweeper.scheduler.components import Components
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.job_starter import JobStarter
 from sweeper.scheduler.places import TryCall
 from sweeper.scheduler.progress import Summary
-from sweeper.storage.folder import attempt_of
+from sweeper.sweep.folder import attempt_of
+from sweeper.sweep.launcher import Observations
+from sweeper.sweep.observation import Observation
+from sweeper.sweep.states import OPEN, State
 
 __all__ = ["REPLANNED", "Scheduler"]
 

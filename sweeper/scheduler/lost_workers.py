@@ -10,13 +10,13 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 
 from sweeper.backends.base import JobState, JobStatus
-from sweeper.model.observation import Kind, Observation
-from sweeper.model.states import OPEN, Event, State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.outcomes import last_words
 from sweeper.scheduler.run_table import RunTable
-from sweeper.storage.folder import attempt_of, token
-from sweeper.storage.heartbeats import Heartbeats
+from sweeper.sweep.folder import attempt_of, token
+from sweeper.sweep.heartbeats import Heartbeats
+from sweeper.sweep.observation import Kind, Observation
+from sweeper.sweep.states import OPEN, Event, State
 from sweeper.worker.outcome import MemoryKills
 
 __all__ = ["SETTLE_SECONDS", "LostWorkers"]

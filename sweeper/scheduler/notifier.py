@@ -12,15 +12,15 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from sweeper.command import self_command
+from sweeper.alarms.records import Alarm
+from sweeper.common.sweeper_argv import self_command
 from sweeper.errors import StoreError, SweeperError
 from sweeper.grid.notify import notify_of
-from sweeper.model.notify import Message, Notify
-from sweeper.monitor.records import Alarm
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.progress import Summary
-from sweeper.storage import messages
-from sweeper.storage.documents import timestamp
+from sweeper.store.documents import timestamp
+from sweeper.sweep import messages
+from sweeper.sweep.notify import Message, Notify
 from sweeper.worker.job import read_environment
 
 __all__ = ["Notifier", "notifier"]

@@ -8,13 +8,13 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.backends.base import Backend
-from sweeper.cause import cause, last_line
+from sweeper.common.last_line import cause, last_line
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
-from sweeper.model.event import NOTHING, Outcome
-from sweeper.model.states import Event, RunState, State
 from sweeper.scheduler.circuit_breaker import Failure, failure_of
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.retry_delay import EXCUSED, backoff
+from sweeper.sweep.event import NOTHING, Outcome
+from sweeper.sweep.states import Event, RunState, State
 
 __all__ = ["End", "Outcomes", "last_words"]
 

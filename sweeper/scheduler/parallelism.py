@@ -6,12 +6,12 @@ from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from sweeper.errors import StoreError, Unreachable
-from sweeper.model.launcher import Service
-from sweeper.model.quota import Learned
 from sweeper.scheduler.account import governor_of
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import Jobs
 from sweeper.scheduler.limiter import Limiter, Load
+from sweeper.sweep.launcher import Service
+from sweeper.sweep.quota import Learned
 
 __all__ = ["Lowered", "Parallelism"]
 

@@ -12,10 +12,10 @@ from typing import TypeAlias, TypeVar
 
 from sweeper.backends.base import Backend, JobSpec
 from sweeper.errors import Damaged, EnvironmentFailure, NoRoom, StoreError, Unreachable
-from sweeper.model.states import State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
-from sweeper.storage.folder import token
+from sweeper.sweep.folder import token
+from sweeper.sweep.states import State
 
 __all__ = ["Places", "TryCall"]
 

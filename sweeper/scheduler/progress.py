@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import NamedTuple, TextIO
 
-from sweeper.labels import LOWERED
-from sweeper.model.states import OPEN, State
-from sweeper.sanitize import raw, sanitize
+from sweeper.common.sanitize import raw, sanitize
+from sweeper.sweep.labels import LOWERED
+from sweeper.sweep.states import OPEN, State
 
 __all__ = ["Summary", "exit_code", "line", "printer", "showing_progress"]
 

@@ -2,9 +2,9 @@
 continue with another plan. The requests are in the store, so that the next launcher reads them
 too."""
 
-from sweeper.model.request import Asked, Pause
 from sweeper.scheduler.context import Context
-from sweeper.storage import sweep_requests
+from sweeper.sweep import sweep_requests
+from sweeper.sweep.request import Asked, Pause
 
 __all__ = ["Requests"]
 

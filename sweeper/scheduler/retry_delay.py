@@ -13,7 +13,7 @@ was for want of room.
 import hashlib
 from typing import NamedTuple
 
-from sweeper.model.states import Event
+from sweeper.sweep.states import Event
 from sweeper.worker.outcome import LIMIT
 
 __all__ = ["EXCUSED", "SERVICE_TRIES", "backoff"]

@@ -8,8 +8,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
-from sweeper.model.plan import Plan, Run
-from sweeper.model.states import (
+from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.sweep.folder import Events, SweepFolder
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.states import (
     OPEN,
     Event,
     RunState,
@@ -18,8 +20,6 @@ from sweeper.model.states import (
     retry_asked,
     wants_attempt,
 )
-from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.folder import Events, SweepFolder
 
 __all__ = ["WITHDRAWN", "RunTable", "View"]
 

@@ -2,14 +2,14 @@
 
 from contextlib import suppress
 
-from sweeper import prices
 from sweeper.errors import Unreachable
 from sweeper.fields import config_file
-from sweeper.model.daily_spending import Spent
-from sweeper.model.plan import Budget
-from sweeper.model.usage import total
+from sweeper.money import prices
 from sweeper.scheduler.account_budget import AccountBudget
 from sweeper.scheduler.attempt_usage import AttemptUsage
+from sweeper.sweep.daily_spending import Spent
+from sweeper.sweep.plan import Budget
+from sweeper.sweep.usage import total
 
 __all__ = ["Spending"]
 

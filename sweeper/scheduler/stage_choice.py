@@ -4,10 +4,10 @@ always give the same choice."""
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from sweeper.model.stage_inputs import Choice
+from sweeper.metrics.objective import sign_of
 from sweeper.results.cells import choose_scale, mean
-from sweeper.results.objective import sign_of
 from sweeper.results.runs import RecordedRun
+from sweeper.sweep.stage_inputs import Choice
 
 __all__ = ["choose"]
 

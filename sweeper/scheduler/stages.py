@@ -11,19 +11,19 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import AlreadyExists, StoreError
-from sweeper.model.observation import Kind, Observation
-from sweeper.model.plan import Plan, Run
-from sweeper.model.request import Asked
-from sweeper.model.stage_inputs import LATE, PARENT, Choice, Chosen, filled, references
-from sweeper.model.stage_runs import depths, lineage, value_of
-from sweeper.model.stage_waits import Fate, Wait, fate_of, halted, holds_back, told_of, waits
-from sweeper.model.states import OPEN, State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.pinning import Pins
 from sweeper.scheduler.run_table import RunTable, View
-from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.hint import hint
-from sweeper.storage.requests import request_cancel
+from sweeper.store.documents import encode, timestamp
+from sweeper.sweep.hint import hint
+from sweeper.sweep.observation import Kind, Observation
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.request import Asked
+from sweeper.sweep.requests import request_cancel
+from sweeper.sweep.stage_inputs import LATE, PARENT, Choice, Chosen, filled, references
+from sweeper.sweep.stage_runs import depths, lineage, value_of
+from sweeper.sweep.stage_waits import Fate, Wait, fate_of, halted, holds_back, told_of, waits
+from sweeper.sweep.states import OPEN, State
 
 if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep

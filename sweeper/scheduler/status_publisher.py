@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from sweeper import labels
 from sweeper.backends.base import Backend
 from sweeper.errors import SweeperError
-from sweeper.model.launcher import Observations
-from sweeper.model.observation import Observation
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.progress import Summary, line
-from sweeper.storage.documents import SCHEMA, encode, timestamp
-from sweeper.storage.folder import token
+from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.sweep import labels
+from sweeper.sweep.folder import token
+from sweeper.sweep.launcher import Observations
+from sweeper.sweep.observation import Observation
 
 if TYPE_CHECKING:
     from sweeper.scheduler.run_table import View

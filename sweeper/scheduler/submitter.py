@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
+from sweeper.common.json_values import table_of
 from sweeper.errors import NotFound, StoreError
-from sweeper.model.job import Job
-from sweeper.model.json_values import table_of
-from sweeper.model.launcher import Service
-from sweeper.model.plan import Plan, launch_id
-from sweeper.model.states import Event, begun_anew
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.job_builder import JobBuilder, job_for
 from sweeper.scheduler.places import Places
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.stages import Stages
-from sweeper.storage.documents import encode
-from sweeper.tracking import fields, variables
+from sweeper.store.documents import encode
+from sweeper.sweep.job import Job
+from sweeper.sweep.launcher import Service
+from sweeper.sweep.plan import Plan, launch_id
+from sweeper.sweep.states import Event, begun_anew
+from sweeper.sweep.tracking import fields, variables
 
 __all__ = ["Submitter"]
 

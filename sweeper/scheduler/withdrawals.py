@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from sweeper.model.states import Event
 from sweeper.scheduler.failure_policy import FailurePolicy
 from sweeper.scheduler.places import Places
 from sweeper.scheduler.run_table import RunTable
+from sweeper.sweep.states import Event
 
 __all__ = ["Withdrawals"]
 

@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 
 from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.errors import NotFound, StoreError, Unreachable
-from sweeper.storage.base import Entry, Store
+from sweeper.store.base import Entry, Store
 
 __all__ = ["Fault", "Faults", "FaultyBackend", "FaultyStore", "Killed"]
 

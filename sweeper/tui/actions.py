@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sweeper.backends.tmux.backend import TmuxServer, socket_name
-from sweeper.control import Requested, cancel_runs, retry_runs
 from sweeper.errors import NotFound
+from sweeper.launcher.control import Requested, cancel_runs, retry_runs
 from sweeper.results.sweeps import Sweep
-from sweeper.storage.folder import token
+from sweeper.sweep.folder import token
 
 __all__ = ["Pane", "cancel", "go_there", "pane_of", "retry"]
 

@@ -19,8 +19,8 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from sweeper.errors import SweeperError
-from sweeper.storage.hint import hint
-from sweeper.tracking import link
+from sweeper.sweep.hint import hint
+from sweeper.sweep.tracking import link
 from sweeper.tui import actions
 from sweeper.tui.list_model import SORTS, groupings
 from sweeper.tui.model import SweepView, best_run, stage_of

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable
 
-from sweeper.metrics import Point, numbers
+from sweeper.metrics.rows import Point, numbers
+from sweeper.metrics.tables.cache_dir import Folder
 from sweeper.results.sweeps import SweepRun
-from sweeper.results.tables.cache_dir import Folder
 
 __all__ = ["past_points"]
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from sweeper.model.plan import Plan
-from sweeper.model.states import RunState, State
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.states import RunState, State
 from sweeper.tui.model import SweepView, nearly, remaining, sweep_remaining, total_steps
 from sweeper.tui.series import Series
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from sweeper.errors import UsageError
+from sweeper.metrics.objective import sign_of
 from sweeper.results.cells import Scale, choose_scale, mean, merit
-from sweeper.results.objective import sign_of
 from sweeper.results.selectors import in_one_spelling
 from sweeper.results.where import parse_where, select
-from sweeper.storage.documents import dotted
+from sweeper.store.documents import dotted
 from sweeper.tui.model import RunView, SweepView, stage_of
 
 __all__ = ["SORTS", "Group", "Item", "arranged", "groupings", "matching"]

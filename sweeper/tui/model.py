@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.model.mark import NO_MARKS, Marks
-from sweeper.model.states import OPEN
+from sweeper.metrics.objective import sign_of
 from sweeper.results.cells import counts
-from sweeper.results.objective import sign_of
+from sweeper.sweep.mark import NO_MARKS, Marks
+from sweeper.sweep.states import OPEN
 
 __all__ = [
     "Alarm",

@@ -6,13 +6,13 @@ from contextlib import suppress
 from functools import partial
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.metrics import Point, Row, as_float, as_number, as_step, parse
-from sweeper.model.states import OPEN
+from sweeper.metrics.rows import Point, Row, as_float, as_number, as_step, parse
+from sweeper.metrics.tables.rollouts import flat, summary_files
+from sweeper.metrics.tables.sources import Files
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.rollouts import Found, Words
 from sweeper.results.sweeps import SweepRun
-from sweeper.results.tables.rollouts import flat, summary_files
-from sweeper.results.tables.sources import Files
+from sweeper.sweep.states import OPEN
 from sweeper.tui.model import RunView
 from sweeper.tui.panels import PageData, Points, Rollout
 from sweeper.tui.series import Series

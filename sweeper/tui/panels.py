@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.labels import shown_marks
-from sweeper.model.mark import Mark
-from sweeper.sanitize import sanitize
-from sweeper.storage.documents import dotted
+from sweeper.common.sanitize import sanitize
+from sweeper.store.documents import dotted
+from sweeper.sweep.labels import shown_marks
+from sweeper.sweep.mark import Mark
 from sweeper.terminal import setting
 from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.model import RunView, SweepView, best_run

@@ -7,28 +7,29 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from sweeper import labels, prices
-from sweeper.cause import cause
+from sweeper.alarms.records import Alarm as Recorded
+from sweeper.alarms.records import read as read_alarms
+from sweeper.common.last_line import cause
 from sweeper.errors import NotFound, StoreError, UsageError
-from sweeper.model.event import NOTHING, Outcome
-from sweeper.model.launcher import NO_OBSERVATIONS, Observations
-from sweeper.model.mark import Mark, Marks
-from sweeper.model.observation import Kind, Observation
-from sweeper.model.plan import Metric, Run
-from sweeper.model.states import OPEN, RunState, State
-from sweeper.monitor.records import Alarm as Recorded
-from sweeper.monitor.records import read as read_alarms
+from sweeper.metrics.tables.cache_dir import Folder
+from sweeper.metrics.tables.sources import Files
+from sweeper.money import prices
 from sweeper.results.forecast import brief
 from sweeper.results.marks import Marked, by_subject
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.progress import reached
 from sweeper.results.sweeps import Sweep, SweepRun
-from sweeper.results.tables.cache_dir import Folder
-from sweeper.results.tables.sources import Files
-from sweeper.storage.folder import INFORMATIVE, SweepFolder
-from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.lock import is_held
-from sweeper.storage.marks import read_marks
+from sweeper.sweep import labels
+from sweeper.sweep.event import NOTHING, Outcome
+from sweeper.sweep.folder import INFORMATIVE, SweepFolder
+from sweeper.sweep.heartbeats import Heartbeats
+from sweeper.sweep.launcher import NO_OBSERVATIONS, Observations
+from sweeper.sweep.lock import is_held
+from sweeper.sweep.mark import Mark, Marks
+from sweeper.sweep.marks import read_marks
+from sweeper.sweep.observation import Kind, Observation
+from sweeper.sweep.plan import Metric, Run
+from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import Timing, by_our_clock, sweep_left
 from sweeper.tui.model import (

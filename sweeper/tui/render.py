@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from sweeper.labels import plural
+from sweeper.common.sanitize import sanitize
 from sweeper.results.status import NOBODY
-from sweeper.sanitize import sanitize
+from sweeper.sweep.labels import plural
 from sweeper.tui.charts import bar, sparkline
 from sweeper.tui.list_model import Group, Item
 from sweeper.tui.model import RunView, SweepView

@@ -12,7 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import TabbedContent, TabPane, Tabs
 
-from sweeper.sanitize import sanitize
+from sweeper.common.sanitize import sanitize
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.panels import (
     PageData,

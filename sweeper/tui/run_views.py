@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from sweeper import labels
-from sweeper.model.event import Outcome
-from sweeper.model.mark import Marks
-from sweeper.model.observation import Kind, Observation
-from sweeper.model.plan import Run
-from sweeper.model.states import OPEN, RunState, State
 from sweeper.scheduler.retry_delay import EXCUSED
-from sweeper.storage.heartbeats import Beat
+from sweeper.sweep import labels
+from sweeper.sweep.event import Outcome
+from sweeper.sweep.heartbeats import Beat
+from sweeper.sweep.mark import Marks
+from sweeper.sweep.observation import Kind, Observation
+from sweeper.sweep.plan import Run
+from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.tui.eta import Timing, by_our_clock
 from sweeper.tui.model import Alarm, RunView
 from sweeper.tui.series import Series

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sweeper.sanitize import sanitize
+from sweeper.common.sanitize import sanitize
 from sweeper.tui.list_model import SORTS, Group, Item, arranged, groupings
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.render import own_name

@@ -12,7 +12,7 @@ from textual.command import Hit, Hits, Provider
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, HelpPanel, KeyPanel, Markdown, Static
 
-from sweeper.sanitize import sanitize
+from sweeper.common.sanitize import sanitize
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.text import Glyphs, Line, as_text, trimmed
 

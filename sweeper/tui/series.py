@@ -8,8 +8,8 @@ kept.
 
 from collections.abc import Iterable, Mapping
 
-from sweeper.metrics import Point, as_number, as_step
-from sweeper.results.objective import Judge
+from sweeper.metrics.objective import Judge
+from sweeper.metrics.rows import Point, as_number, as_step
 from sweeper.results.progress import Reached
 
 __all__ = ["Series"]

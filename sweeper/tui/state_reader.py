@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Iterable
 
 from sweeper.errors import StoreError
-from sweeper.model.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
-from sweeper.storage.folder import SweepFolder
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event, RunState, fold, parse_name, retry_asked, wants_attempt
 
 __all__ = ["States"]
 

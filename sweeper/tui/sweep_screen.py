@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input, Label
 
-from sweeper.sanitize import sanitize
+from sweeper.common.sanitize import sanitize
 from sweeper.tui.list_model import Group
 from sweeper.tui.model import RunView, SweepView
 from sweeper.tui.render import head_lines

@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.text import Text
 from textual.strip import Strip
 
-from sweeper.sanitize import sanitize
+from sweeper.common.sanitize import sanitize
 from sweeper.tui.styles import style_of
 
 __all__ = [

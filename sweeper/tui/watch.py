@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
 
 __all__ = ["draws_unicode", "show"]
 

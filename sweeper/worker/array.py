@@ -14,9 +14,9 @@ import os
 import sys
 
 from sweeper.errors import SweeperError, UsageError
-from sweeper.model.job import read_tokens
-from sweeper.storage.documents import read_as
-from sweeper.storage.opening import open_store
+from sweeper.store.documents import read_as
+from sweeper.store.opening import open_store
+from sweeper.sweep.job import read_tokens
 from sweeper.worker.claim import with_retries
 
 __all__ = ["main"]

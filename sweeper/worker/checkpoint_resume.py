@@ -4,9 +4,9 @@ of the recipe's own files, in tinker-cookbook's names and formats."""
 import json
 import os
 
-from sweeper.metrics import ends_final
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import open_regular
+from sweeper.metrics.rows import ends_final
+from sweeper.store.local import open_regular
+from sweeper.sweep.folder import SweepFolder
 
 __all__ = ["has_checkpoints", "has_final_checkpoint", "read_records", "record_folders", "seed"]
 

@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import Never, TypeVar
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.model import event
-from sweeper.model.states import Event
-from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
+from sweeper.sweep import event
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 __all__ = ["claim", "newer_attempt", "with_retries"]
 

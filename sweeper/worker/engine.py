@@ -1,8 +1,8 @@
 """Checks whether an attempt failed because its engine went away. The engine holds the state of the
 training clients, so such a failure is not the recipe's fault."""
 
-from sweeper.model.job import Job
-from sweeper.model.states import Event
+from sweeper.sweep.job import Job
+from sweeper.sweep.states import Event
 from sweeper.worker.outcome import Judged
 
 __all__ = ["blame"]

@@ -20,9 +20,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from sweeper import paths
-from sweeper.command import BOOTSTRAP
-from sweeper.model.job import Job
+from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.provenance.redaction import secret_values
+from sweeper.sweep.job import Job
 from sweeper.worker.child import take_default_signals
 from sweeper.worker.guard import Guard
 from sweeper.worker.output import say

@@ -6,13 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from sweeper.errors import StoreError
-from sweeper.model.usage import NO_USAGE
-from sweeper.storage.documents import SCHEMA, encode, timestamp
+from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.sweep.usage import NO_USAGE
 from sweeper.worker import machine
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
-    from sweeper.storage.folder import SweepFolder
+    from sweeper.sweep.folder import SweepFolder
     from sweeper.worker.rate_limits import Pauses
     from sweeper.worker.usage import UsageFiles
 

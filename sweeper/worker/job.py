@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.command import BOOTSTRAP
+from sweeper.common.document_reader import read_texts
+from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.errors import EnvironmentFailure, StoreError
-from sweeper.model.document_reader import read_texts
-from sweeper.model.job import Job
 from sweeper.recipe.command_template import render_command, with_log_path
-from sweeper.storage.base import Store
-from sweeper.storage.documents import SCHEMA, encode
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import refuse_links
+from sweeper.store.base import Store
+from sweeper.store.documents import SCHEMA, encode
+from sweeper.store.local import refuse_links
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.job import Job
 from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.usage import FOLDER
 

@@ -22,16 +22,16 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from sweeper.common.full_machine import crowding, when_there_is_room
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
-from sweeper.limits import crowding, when_there_is_room
-from sweeper.model import job as jobs
-from sweeper.model.job import Job
-from sweeper.model.states import Event
 from sweeper.provenance.redaction import Redactor, secret_values
-from sweeper.storage.documents import SCHEMA, encode, read_as, timestamp
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
-from sweeper.storage.worker_lock import hold
+from sweeper.store.documents import SCHEMA, encode, read_as, timestamp
+from sweeper.store.opening import open_store
+from sweeper.sweep import job as jobs
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.job import Job
+from sweeper.sweep.states import Event
+from sweeper.sweep.worker_lock import hold
 from sweeper.worker import checkpoint_resume, fork_client
 from sweeper.worker.child import Child, spawn
 from sweeper.worker.claim import claim, with_retries

@@ -14,8 +14,8 @@ import os
 import signal
 from typing import NamedTuple, NotRequired, TypedDict
 
-from sweeper.cause import cause
-from sweeper.model.states import Event
+from sweeper.common.last_line import cause
+from sweeper.sweep.states import Event
 from sweeper.worker.rate_limits import is_quota_error
 
 __all__ = ["LIMIT", "Ending", "Judged", "MemoryKills", "crowded_out", "failure", "judge"]

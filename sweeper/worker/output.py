@@ -6,10 +6,10 @@ import select
 import sys
 from contextlib import suppress
 
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import StoreError
 from sweeper.provenance.redaction import Redactor
-from sweeper.sanitize import sanitize
-from sweeper.storage.base import Store
+from sweeper.store.base import Store
 from sweeper.worker.rate_limits import Pauses
 
 __all__ = ["Output", "last_word", "say", "set_blocking"]

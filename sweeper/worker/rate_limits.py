@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sweeper.storage.documents import timestamp
+from sweeper.store.documents import timestamp
 
 __all__ = ["Pause", "Pauses", "is_quota_error"]
 

@@ -4,13 +4,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sweeper.errors import AlreadyExists, StoreError
-from sweeper.model.states import Event
-from sweeper.storage.documents import SCHEMA, encode, timestamp
+from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.sweep.states import Event
 from sweeper.worker.claim import newer_attempt
 from sweeper.worker.output import say
 
 if TYPE_CHECKING:
-    from sweeper.storage.folder import SweepFolder
+    from sweeper.sweep.folder import SweepFolder
 
 __all__ = ["Requests"]
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from sweeper.errors import AlreadyExists, Damaged, NotFound
-from sweeper.model import event
-from sweeper.model.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
-from sweeper.storage.base import Store
-from sweeper.storage.documents import SCHEMA, encode, read_as, read_json, timestamp
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.base import Store
+from sweeper.store.documents import SCHEMA, encode, read_as, read_json, timestamp
+from sweeper.sweep import event
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import ENDED, Event, RunState, State, fold, parse_name, wants_attempt
 from sweeper.worker.claim import with_retries
 
 __all__ = ["reopen", "restarts"]

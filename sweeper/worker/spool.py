@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.base import Store
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
 from sweeper.worker.checkpoint_resume import has_checkpoints
 from sweeper.worker.syncing import Sync, Syncing, contiguous
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from sweeper.atomic import TEMPORARY
+from sweeper.common.atomic import TEMPORARY
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import open_regular
+from sweeper.store.base import Store
+from sweeper.store.local import open_regular
+from sweeper.sweep.folder import SweepFolder
 
 __all__ = ["REFUSED_SECONDS", "Sync", "Syncing", "contiguous"]
 

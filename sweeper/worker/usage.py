@@ -5,9 +5,9 @@ import os
 import time
 from collections.abc import Callable
 
+from sweeper.common.document_reader import Part
 from sweeper.errors import StoreError
-from sweeper.model.document_reader import Part
-from sweeper.model.usage import Usage, read, total
+from sweeper.sweep.usage import Usage, read, total
 
 __all__ = ["FOLDER", "UsageFiles"]
 

@@ -10,10 +10,10 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from sweeper.monitor.watcher import Criteria, Seen, Watcher
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.thresholds import resolve
+from sweeper.alarms.watcher import Criteria, Seen, Watcher
+from sweeper.common.alarm_thresholds import resolve
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
 
 ROW = {f"some/key_{n}": 0.1 * n for n in range(17)} | {
     "train_mean_nll": 1.0,

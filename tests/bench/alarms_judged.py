@@ -25,15 +25,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sweeper.alarms import alarms
+from sweeper.alarms.watcher import Criteria, Seen, Watcher
+from sweeper.common.alarm_thresholds import resolve
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import Settings
 from sweeper.engine.limits import Limits
-from sweeper.monitor import alarms
-from sweeper.monitor.watcher import Criteria, Seen, Watcher
 from sweeper.results.registry import Registry
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
-from sweeper.thresholds import resolve
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
 
 WARM = {"task": "sorting", "length": 3, "letters": 4, "test_size": 16, "max_steps": 25}
 SFT = {"max_steps": 60, "batch_size": 16, "eval_every": 20, "test_size": 16}

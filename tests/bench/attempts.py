@@ -1,10 +1,10 @@
 """Attempts that are ready for their workers, of a command that ends at once."""
 
 from sweeper.backends.base import JobSpec
-from sweeper.command import worker_command
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.local import LocalStore
+from sweeper.common.sweeper_argv import worker_command
+from sweeper.store.documents import encode
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder, token
 
 __all__ = ["attempts"]
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from sweeper.fields.nodes import Problems
 from sweeper.grid import grid_from_mapping
-from sweeper.model.plan import Plan
 from sweeper.planner.plan import plan
 from sweeper.planner.product import Product
 from sweeper.recipes.sft import Config
+from sweeper.sweep.plan import Plan
 
 LIMIT = 100_000
 ROUNDS = 3

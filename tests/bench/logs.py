@@ -14,10 +14,10 @@ import time
 
 import psutil
 
-from sweeper.model.states import Event
-from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode, timestamp
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 SPEAKING = 10
 LINE = b"step 17 of 1000: loss 0.1234, 31 tokens/s\n"

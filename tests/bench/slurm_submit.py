@@ -21,7 +21,7 @@ from pathlib import Path
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm.backend import SlurmBackend
 from sweeper.backends.slurm.commands import Slurm
-from sweeper.command import worker_command
+from sweeper.common.sweeper_argv import worker_command
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

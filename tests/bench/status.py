@@ -19,10 +19,10 @@ from pathlib import Path
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.tmux.backend import open_backend, socket_name
-from sweeper.model.states import Event
-from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode, timestamp
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.states import Event
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.results.registry import Registry
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.storage.opening import open_store
+from sweeper.store.base import Store
+from sweeper.store.local import LocalStore
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
 from sweeper.worker.syncing import Sync
 
 NAME = "s"

@@ -24,9 +24,9 @@ from attempts import attempts
 
 from sweeper.backends.tmux.backend import open_backend, socket_name
 from sweeper.backends.tmux.server import argument
-from sweeper.model.states import State
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import State
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

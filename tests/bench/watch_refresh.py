@@ -27,11 +27,11 @@ from pathlib import Path
 
 import psutil
 
-from sweeper.command import self_command
-from sweeper.model.states import Event
-from sweeper.storage.documents import encode, timestamp
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.common.sweeper_argv import self_command
+from sweeper.store.documents import encode, timestamp
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

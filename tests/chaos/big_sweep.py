@@ -24,8 +24,8 @@ from harness.ledger import judge, read_ledger
 from harness.real import HERE
 
 from sweeper.backends.tmux.server import socket_name
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

@@ -30,8 +30,8 @@ from harness.processes import private
 from harness.real import HERE, Launching, Sweep, until
 
 from sweeper.engine import lifecycle
-from sweeper.model.states import Event
-from sweeper.storage.folder import SweepFolder
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from harness.ledger import judge, read_ledger
 
-from sweeper.model.states import fold
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import fold
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

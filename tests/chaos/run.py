@@ -34,7 +34,7 @@ import sweeper.scheduler.progress
 import sweeper.testing
 
 # Forked launchers find these imported.
-from sweeper.storage.folder import SweepFolder
+from sweeper.sweep.folder import SweepFolder
 from sweeper.testing import Fault
 
 KINDS = ("worker", "both", "recipe", "preempt")

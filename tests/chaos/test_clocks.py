@@ -14,9 +14,9 @@ import pytest
 from harness.real import NAME, Sweep, until
 
 from sweeper import Registry
-from sweeper.model.states import Event
-from sweeper.monitor.records import read as read_alarms
-from sweeper.storage.folder import SweepFolder
+from sweeper.alarms.records import read as read_alarms
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 Sweeps = Callable[..., Sweep]
 HOUR = 3600.0

@@ -10,9 +10,9 @@ import pytest
 from harness.real import HERE, NAME, Sweep
 from harness.zombies import Sampled
 
-from sweeper.model.states import ENDED, Event
-from sweeper.storage.documents import read_json
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import read_json
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import ENDED, Event
 
 Sweeps = Callable[..., Sweep]
 

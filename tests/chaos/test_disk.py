@@ -11,7 +11,7 @@ from harness.disk import Disk
 from harness.real import Sweep, until
 from harness.simulation import World
 
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
 from sweeper.testing import Faults, Killed
 
 Sweeps = Callable[..., Sweep]

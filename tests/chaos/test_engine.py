@@ -14,10 +14,10 @@ import pytest
 from harness.real import HERE, NAME, Sweep, until
 
 from sweeper.engine import lifecycle
-from sweeper.model.observation import Kind
-from sweeper.model.states import Event, State
-from sweeper.storage.documents import read_json
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import read_json
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.observation import Kind
+from sweeper.sweep.states import Event, State
 
 STEPS = 6
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.model import job as jobs
-from sweeper.storage.documents import read_as
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import read_as
+from sweeper.store.local import LocalStore
+from sweeper.sweep import job as jobs
 from sweeper.worker import fork_client
 
 RUNS, STEPS = 12, 5

@@ -14,10 +14,10 @@ import pytest
 from harness.memory import memory_group
 from harness.real import NAME, Sweep, until
 
-from sweeper import annotations
 from sweeper.backends import open_backend
-from sweeper.model.states import Event, State
-from sweeper.storage.folder import SweepFolder, token
+from sweeper.launcher import annotations
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.states import Event, State
 
 Sweeps = Callable[..., Sweep]
 

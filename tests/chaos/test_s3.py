@@ -13,10 +13,10 @@ from harness.s3_world import NAME, STEPS, Trial, trials
 from harness.small_disk import can_mount, small_disk
 
 from sweeper.errors import StoreError
-from sweeper.model.states import State
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
-from sweeper.storage.writable import probe
+from sweeper.store.opening import open_store
+from sweeper.store.writable import probe
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import State
 
 SOME = (
     Fault("cut", 29, 4, 97),

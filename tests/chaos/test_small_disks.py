@@ -14,7 +14,7 @@ from harness.real import NAME, Sweep, until
 from harness.small_disk import SmallDisk, small_disk
 
 from sweeper.cli import main
-from sweeper.results.tables import cache_dir
+from sweeper.metrics.tables import cache_dir
 
 Sweeps = Callable[..., Sweep]
 Typed = Callable[..., tuple[int, str, str]]

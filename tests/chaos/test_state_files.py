@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from harness.real import NAME, Sweep, until
 
-from sweeper.model.states import Event
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import encode
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 Sweeps = Callable[..., Sweep]
 DAMAGE = {

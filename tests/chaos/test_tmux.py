@@ -14,9 +14,9 @@ from harness.real import NAME, Sweep, until
 
 from sweeper.backends.tmux.backend import TmuxServer
 from sweeper.errors import NotFound, Unreachable
-from sweeper.model.states import Event
-from sweeper.storage.documents import read_json
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import read_json
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 Sweeps = Callable[..., Sweep]
 

@@ -14,9 +14,9 @@ import pytest
 from harness.real import NAME, Sweep, until
 
 from sweeper.errors import GridError
-from sweeper.model.states import Event
 from sweeper.planner.plan import plan
-from sweeper.storage.documents import read_json
+from sweeper.store.documents import read_json
+from sweeper.sweep.states import Event
 
 Sweeps = Callable[..., Sweep]
 HOSTILE = [

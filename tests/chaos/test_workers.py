@@ -18,9 +18,9 @@ from harness.real import NAME, Sweep, until
 from sweeper import Registry
 from sweeper.backends import open_backend
 from sweeper.backends.base import JobState
-from sweeper.model.states import Event, State
-from sweeper.storage.documents import read_json
-from sweeper.storage.folder import SweepFolder, token
+from sweeper.store.documents import read_json
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.states import Event, State
 
 Sweeps = Callable[..., Sweep]
 STEPS = 4

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from sweeper import annotations
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
+from sweeper.launcher import annotations
 from sweeper.results.registry import Registry
 from sweeper.scheduler import environment
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.lock import holding_sweep
-from sweeper.storage.opening import open_store
+from sweeper.store.documents import encode
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.lock import holding_sweep
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -17,11 +17,11 @@ import pytest
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
 from sweeper.scheduler import environment
-from sweeper.storage.base import Store
-from sweeper.storage.local import LocalStore
-from sweeper.storage.opening import open_store
-from sweeper.storage.remote import RemoteStore
-from sweeper.storage.writable import probe
+from sweeper.store.base import Store
+from sweeper.store.local import LocalStore
+from sweeper.store.opening import open_store
+from sweeper.store.remote import RemoteStore
+from sweeper.store.writable import probe
 from sweeper.testing import Faults, FaultyStore
 
 REMOTE = ["memory", "s3", "ceph"] if "SWEEPER_TEST_CEPH" in os.environ else ["memory", "s3"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
 
 CALLS = ("open", "write", "fsync", "link", "replace", "mkdir")
 
@@ -81,7 +81,7 @@ def test_a_full_disk_leaves_the_old_or_the_new(tmp_path: Path, disk: Disk, opera
 WRITE = """
 import sys
 from sweeper.errors import StoreError
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
 store = LocalStore(sys.argv[1])
 for operation in (store.create, store.replace, store.append):
     try:

@@ -20,7 +20,7 @@ from sweeper.backends.tmux.backend import (
 )
 from sweeper.commands.doctor import examine
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.storage.process import began
+from sweeper.sweep.process import began
 
 
 def test_a_window_that_ended_is_started_again_in_its_place(tmux_socket: str) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from sweeper.alarms import alarms, names
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import Settings
 from sweeper.engine.limits import Limits
-from sweeper.monitor import alarms, names
-from sweeper.storage.documents import read_json
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.documents import read_json
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
 
 pytestmark = pytest.mark.e2e
 

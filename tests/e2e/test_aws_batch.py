@@ -13,10 +13,10 @@ import pytest
 from sweeper import launch
 from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.model.states import Event, State
 from sweeper.results.registry import Registry
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event, State
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

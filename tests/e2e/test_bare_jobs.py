@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from sweeper.model.states import Event
 from sweeper.provenance import job_bundle
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 from sweeper.worker import bare_machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

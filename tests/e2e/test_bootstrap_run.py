@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.planner.plan import plan
 from sweeper.recipe import bootstrap
-from sweeper.storage.process import began
+from sweeper.sweep.process import began
 
 pytestmark = pytest.mark.e2e
 

@@ -16,9 +16,9 @@ from harness.real import until
 from sweeper import Registry
 from sweeper.engine import lifecycle
 from sweeper.recipes.hyperparams import SHAPES, learning_rate
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
-from sweeper.tracking import run_id
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.tracking import run_id
 
 ROOT = Path(__file__).parents[2]
 COOKBOOK = ROOT / ".venv-cookbook"

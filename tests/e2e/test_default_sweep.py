@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sweeper.cli import main
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.lock import holding_sweep
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.lock import holding_sweep
 
 pytestmark = pytest.mark.e2e
 

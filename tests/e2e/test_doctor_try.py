@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from sweeper import trial
 from sweeper.errors import EnvironmentFailure
-from sweeper.model.launch import Launch
-from sweeper.model.states import State
-from sweeper.storage.folder import find_sweeps
-from sweeper.storage.opening import open_store
+from sweeper.launcher import backend_trial as trial
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import find_sweeps
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.states import State
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 CANARY = "tml-canary-5f0c1d2e3b4a"
@@ -247,8 +247,8 @@ def test_one_that_cannot_be_stopped_is_left(
 ) -> None:
     """The cluster does not answer from when the job is there: what is left is told, by name, and
     goes by the usual verbs."""
-    monkeypatch.setattr("sweeper.trial._STOP_SECONDS", 0.0)
-    monkeypatch.setattr("sweeper.control._STOP_SECONDS", 0.0)
+    monkeypatch.setattr("sweeper.launcher.backend_trial._STOP_SECONDS", 0.0)
+    monkeypatch.setattr("sweeper.launcher.control._STOP_SECONDS", 0.0)
     kube.held = True
 
     def silent(tried: Any) -> bool:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from harness.real import until
 
-from sweeper.command import BOOTSTRAP
-from sweeper.model import job as jobs
-from sweeper.model.states import State
-from sweeper.storage.documents import read_as
+from sweeper.common.sweeper_argv import BOOTSTRAP
+from sweeper.store.documents import read_as
+from sweeper.sweep import job as jobs
+from sweeper.sweep.states import State
 from sweeper.worker import fork_client
 from sweeper.worker.guard import Guard
 

@@ -15,8 +15,8 @@ import pytest
 from libtmux import Server
 
 from sweeper.cli import main
-from sweeper.sanitize import sanitize
-from sweeper.storage.folder import SweepFolder
+from sweeper.common.sanitize import sanitize
+from sweeper.sweep.folder import SweepFolder
 
 # A title, the clipboard (both ends of an OSC), the screen, orders of C1, turned and unseen text,
 # what overwrites a line or starts one.
@@ -245,7 +245,7 @@ def test_the_screen_of_watch_has_no_orders(root: Path) -> None:
     """Whatever the view shows, what Textual gets is harmless."""
     import asyncio
 
-    from sweeper.storage.local import LocalStore
+    from sweeper.store.local import LocalStore
     from sweeper.tui.app import WatchApp
     from sweeper.tui.poller import Poller
     from sweeper.tui.text import as_strip, as_text

@@ -11,8 +11,8 @@ import pytest
 
 from sweeper import launch
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.model.states import Event, State
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.states import Event, State
 
 pytestmark = pytest.mark.e2e
 CANARY = "tml-canary-5f0c1d2e3b4a"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import sweeper
-from sweeper.model.plan_file import read
 from sweeper.results.registry import Registry
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.plan_file import read
 
 pytestmark = pytest.mark.e2e
 

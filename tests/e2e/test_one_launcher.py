@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sweeper.errors import AnotherLauncher, NotFound
-from sweeper.storage import lock
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep import lock
+from sweeper.sweep.folder import SweepFolder
 
 pytestmark = pytest.mark.e2e
 

@@ -18,7 +18,7 @@ import yaml
 from harness.ledger import judge, read_ledger
 from harness.real import until
 
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
 
 pytestmark = pytest.mark.e2e
 

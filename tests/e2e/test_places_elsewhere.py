@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from sweeper.backends import open_backend
-from sweeper.model.states import Event
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 pytestmark = pytest.mark.e2e
 HOLDS = "mode=resume:first:holds-3"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sweeper.recipe import probe
-from sweeper.storage.documents import read_json
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
 
 pytestmark = pytest.mark.e2e
 

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
+from sweeper.common.document_reader import Part
 from sweeper.errors import RecipeError
-from sweeper.model.document_reader import Part
-from sweeper.model.recipe import read_recipe
 from sweeper.recipe.command_template import placeholders, render_command
 from sweeper.recipe.reference import (
     FilledFields,
@@ -16,7 +15,8 @@ from sweeper.recipe.reference import (
     find_python,
     inspect,
 )
-from sweeper.storage.process import began
+from sweeper.sweep.process import began
+from sweeper.sweep.recipe import read_recipe
 
 pytestmark = pytest.mark.e2e
 

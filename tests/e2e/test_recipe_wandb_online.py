@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sweeper.model.plan import Run
-from sweeper.model.plan_file import read
-from sweeper.tracking import run_id, variables
+from sweeper.sweep.plan import Run
+from sweeper.sweep.plan_file import read
+from sweeper.sweep.tracking import run_id, variables
 
 pytestmark = pytest.mark.e2e
 

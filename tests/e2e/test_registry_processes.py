@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from sweeper.metrics.tables import prefetch
 from sweeper.results.registry import Registry
-from sweeper.results.tables import prefetch
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +48,7 @@ def test_what_the_second_process_reads_is_found(root: Path, tmp_path: Path) -> N
     paths = [str(p.relative_to(root)) for p in sorted(root.glob("s/runs/*/metrics.jsonl"))]
     request = {"root": str(root), "cache": str(tmp_path / "home" / "cache"), "prefix": "s/runs"}
     text = json.dumps({**request, "paths": paths, "keys": None, "folders": []})
-    command = [sys.executable, "-m", "sweeper.results.tables.prefetch"]
+    command = [sys.executable, "-m", "sweeper.metrics.tables.prefetch"]
     subprocess.run(command, input=text, text=True, check=True)
     kept = [p for p in (tmp_path / "home").rglob("*") if p.is_file() and p.name != "root"]
     assert len(kept) == RUNS

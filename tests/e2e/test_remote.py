@@ -16,7 +16,7 @@ import pytest
 
 from sweeper import analysis
 from sweeper.results.registry import Registry
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

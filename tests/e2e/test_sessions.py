@@ -13,12 +13,12 @@ import psutil
 import pytest
 from mcp import Client
 
-from sweeper import control
 from sweeper.engine import lifecycle
 from sweeper.environments import missing
+from sweeper.launcher import control
 from sweeper.results.registry import Registry
-from sweeper.storage.folder import find_sweeps
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import find_sweeps
 
 pytestmark = [
     pytest.mark.e2e,

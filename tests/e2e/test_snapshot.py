@@ -14,8 +14,8 @@ from sweeper.provenance import checkout as checkouts
 from sweeper.provenance import provenance, snapshot
 from sweeper.provenance.redaction import Redactor
 from sweeper.recipe import bootstrap
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
 
 pytestmark = pytest.mark.e2e
 

@@ -33,11 +33,11 @@ from sweeper.agents.server import every_tool, make_server
 from sweeper.agents.workspace import Workspace
 from sweeper.commands import VERBS, load
 from sweeper.launcher import launching
-from sweeper.model.notify import Message
-from sweeper.storage import messages
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode
+from sweeper.store.local import LocalStore
+from sweeper.sweep import messages
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.notify import Message
 
 pytestmark = pytest.mark.e2e
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sweeper.results.registry import Registry
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.tracking import run_id
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.tracking import run_id
 
 pytestmark = pytest.mark.e2e
 

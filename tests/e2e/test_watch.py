@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from sweeper.model.states import Event, RunState, State, fold, retry_asked
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event, RunState, State, fold, retry_asked
 
 pytestmark = pytest.mark.e2e
 TIME = 120.0
@@ -312,7 +312,7 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
     leaves: bool,
 ) -> None:
     """The one in a sweep's first window: soon, unless somebody has pressed a key there."""
-    from sweeper.storage.opening import open_store
+    from sweeper.store.opening import open_store
     from sweeper.tui import app as views
     from sweeper.tui.poller import Poller
 
@@ -341,9 +341,9 @@ def test_a_view_of_its_own_leaves_when_the_sweep_has_ended(
 
 def test_from_another_machine_by_the_store_alone(s3_root: str, tmp_path: Path) -> None:
     """What a view on S3 shows of a run, from its claim to its end, through two launches."""
-    from sweeper.storage.documents import encode
-    from sweeper.storage.folder import SweepFolder
-    from sweeper.storage.opening import open_store
+    from sweeper.store.documents import encode
+    from sweeper.store.opening import open_store
+    from sweeper.sweep.folder import SweepFolder
     from sweeper.tui.poller import Poller
 
     store, now = open_store(s3_root), [100.0]

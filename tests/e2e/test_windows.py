@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from harness.real import until
 
-from sweeper.model.states import State
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.storage.process import began
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.process import began
+from sweeper.sweep.states import State
 
 pytestmark = pytest.mark.e2e
 

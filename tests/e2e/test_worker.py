@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sweeper.model.states import Event, State
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.process import began
+from sweeper.store.documents import encode, read_json
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.process import began
+from sweeper.sweep.states import Event, State
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py

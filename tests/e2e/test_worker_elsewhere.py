@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.model.states import Event, State
-from sweeper.storage.folder import token
+from sweeper.sweep.folder import token
+from sweeper.sweep.states import Event, State
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py
@@ -19,7 +19,7 @@ Bench = Any  # tests/support/worker_bench.py
 WORKER = """
 import os, sys
 from sweeper.errors import StoreError
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
 from sweeper.worker import main, syncing
 
 class Elsewhere(LocalStore):

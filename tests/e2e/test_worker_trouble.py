@@ -13,10 +13,10 @@ from typing import IO, Any
 
 import pytest
 
-from sweeper.model.states import Event, State, fold
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.process import began
+from sweeper.store.documents import encode, read_json
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.process import began
+from sweeper.sweep.states import Event, State, fold
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py

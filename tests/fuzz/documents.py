@@ -31,7 +31,7 @@ from typing import Any
 
 from shapes import mutated, mutated_lines
 
-from sweeper.storage.folder import SweepFolder
+from sweeper.sweep.folder import SweepFolder
 
 ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
@@ -312,7 +312,7 @@ class World:
     def look(self, rng: random.Random) -> None:
         """The live view's looks at the sweep."""
         del rng
-        from sweeper.storage.opening import open_store
+        from sweeper.store.opening import open_store
         from sweeper.tui.poller import Poller
 
         poller = Poller(SweepFolder(open_store(str(self.top / "root")), "bad"))
@@ -323,8 +323,8 @@ class World:
         """A launcher's steps, on a backend that executes nothing; retries and cancels before."""
         from sweeper.scheduler.context import Context
         from sweeper.scheduler.loop import Scheduler
-        from sweeper.storage.opening import open_store
-        from sweeper.storage.requests import request_cancel, request_retry
+        from sweeper.store.opening import open_store
+        from sweeper.sweep.requests import request_cancel, request_retry
         from sweeper.testing import FakeBackend, FakeClock
 
         store, clock = open_store(str(self.top / "root")), FakeClock()
@@ -344,7 +344,7 @@ class World:
         del rng
         from sweeper.launcher.launching import ready
         from sweeper.launcher.placement_guard import refuse_moved_sweep
-        from sweeper.storage.opening import open_store
+        from sweeper.store.opening import open_store
 
         store = open_store(str(self.top / "root"))
         found = ready(SweepFolder(store, "bad"), lambda _: True)
@@ -352,10 +352,10 @@ class World:
 
     def worker(self, rng: random.Random) -> None:
         """What a worker makes of its job before it executes anything."""
-        from sweeper.model import job as jobs
-        from sweeper.storage.documents import read_as
-        from sweeper.storage.folder import SweepFolder
-        from sweeper.storage.opening import open_store
+        from sweeper.store.documents import read_as
+        from sweeper.store.opening import open_store
+        from sweeper.sweep import job as jobs
+        from sweeper.sweep.folder import SweepFolder
         from sweeper.worker.job import prepare, read_environment
 
         store = open_store(str(self.top / "root"))

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from sweeper.backends import open_backend, options_of
 from sweeper.results.registry import Registry
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
 
 TOY = """
 import json, os, sys, time

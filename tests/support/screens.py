@@ -16,10 +16,10 @@ import psutil
 from own_tmux import own_tmux
 from screen import Terminal, wait_until, write_grid
 
-from sweeper.storage.documents import read_json
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.storage.lock import is_held
+from sweeper.store.documents import read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.lock import is_held
 
 PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
 

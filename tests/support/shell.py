@@ -18,11 +18,11 @@ from ruamel.yaml import YAML
 
 from sweeper.backends import open_backend
 from sweeper.backends.base import Backend
-from sweeper.model.states import Event
 from sweeper.results.registry import Registry
 from sweeper.results.sweeps import SweepRun
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 TOY = """
 import json, os, time

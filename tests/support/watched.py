@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import encode, read_json
+from sweeper.sweep.folder import SweepFolder
 from sweeper.tui.model import RunView
 from sweeper.tui.poller import Poller
 

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sweeper.command import worker_command
-from sweeper.model.states import fold
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.local import LocalStore
+from sweeper.common.sweeper_argv import worker_command
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.states import fold
 
 RUN = "0123456789ab"
 WAIT = """

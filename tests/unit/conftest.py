@@ -9,18 +9,19 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sweeper import backends, labels
+from sweeper import backends
 from sweeper.errors import GridError
 from sweeper.fields import nodes
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
-from sweeper.model.states import Event, State
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep import labels
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.states import Event, State
 from sweeper.testing import FakeBackend, FakeClock
 
 # How long an example takes is the machine's affair, which does other things beside.

@@ -18,9 +18,9 @@ from sweeper.agents.sessions import Sessions
 from sweeper.agents.workspace import Workspace
 from sweeper.environments import missing
 from sweeper.launcher import launching
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
 
 SECRET = "tml-a-secret-key-of-a-person"
 S = "agent-old/seed=0"

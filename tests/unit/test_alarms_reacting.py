@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from sweeper.alarms import alarms, names
 from sweeper.backends.base import JobState
 from sweeper.errors import StoreError
-from sweeper.model.states import Event, State
-from sweeper.monitor import alarms, names
-from sweeper.storage.documents import encode, read_json
+from sweeper.store.documents import encode, read_json
+from sweeper.sweep.states import Event, State
 from sweeper.testing import Fault, Faults, FaultyStore, Killed
 
 Scene = Any
@@ -306,7 +306,7 @@ def test_a_broken_rule_is_told_and_ends_no_loop(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("x")
 
-    monkeypatch.setattr("sweeper.monitor.history.History.add", broken)
+    monkeypatch.setattr("sweeper.alarms.history.History.add", broken)
     running(scene)
     diverging(scene, scene.ids[0])
     scene.step(2.5)

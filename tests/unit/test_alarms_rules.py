@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sweeper.monitor.advice import ADVICE
-from sweeper.monitor.clock_rules import CLOCK_RULES, judge_clock
-from sweeper.monitor.history import Evidence, History, Vitals, deviation, median
-from sweeper.monitor.keys import role_of
-from sweeper.monitor.rollouts import summarise
-from sweeper.monitor.row_rules import ROW_RULES, judge
-from sweeper.thresholds import RULES, WINDOW, resolve
+from sweeper.alarms.advice import ADVICE
+from sweeper.alarms.clock_rules import CLOCK_RULES, judge_clock
+from sweeper.alarms.history import Evidence, History, Vitals, deviation, median
+from sweeper.alarms.keys import role_of
+from sweeper.alarms.rollouts import summarise
+from sweeper.alarms.row_rules import ROW_RULES, judge
+from sweeper.common.alarm_thresholds import RULES, WINDOW, resolve
 
 LOSS, REWARD, LENGTH = "train_mean_nll", "env/all/reward/total", "env/all/ac_tokens_per_turn"
 MIXED, GOOD = "env/all/by_group/frac_mixed", "env/all/by_group/frac_all_good"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from sweeper.monitor import names, read
-from sweeper.monitor.watcher import Criteria, Seen, Watcher
-from sweeper.results.attempt_rows import Tail
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.storage.opening import open_store
-from sweeper.thresholds import resolve
+from sweeper.alarms import names, read
+from sweeper.alarms.watcher import Criteria, Seen, Watcher
+from sweeper.common.alarm_thresholds import resolve
+from sweeper.metrics.attempt_rows import Tail
+from sweeper.store.local import LocalStore
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
 from sweeper.worker import machine
 
 NAN = '{"step": 1, "loss": NaN}\n'
@@ -186,7 +186,7 @@ def test_an_end_is_judged_when_it_is_read(folder: Folder) -> None:
 
 
 def test_a_look_reads_no_more_than_it_may(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.monitor.watcher.MOST_BYTES", 2000)
+    monkeypatch.setattr("sweeper.alarms.watcher.MOST_BYTES", 2000)
     folder.write(rows(*range(200)) + NAN)
     watcher, looks, over = folder.watcher(), 0, set[tuple[str, int]]()
     found: list[str] = []
@@ -298,7 +298,7 @@ def test_rollouts_are_read_where_there_are_some(folder: Folder) -> None:
 
 
 def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> None:
-    from sweeper.monitor.records import Alarm, put
+    from sweeper.alarms.records import Alarm, put
 
     alarm = Alarm("r", "a/b", 2, "nan", "2026-01-01T00:00:00Z", "x", 3, math.inf, None, "m", "a")
     assert put(folder.folder, alarm)

@@ -12,10 +12,10 @@ from sweeper.analysis.frames import load
 from sweeper.analysis.last_values import settle
 from sweeper.analysis.page import render
 from sweeper.analysis.study import Study, study
-from sweeper.model.plan import Baseline
-from sweeper.model.plan_file import read
 from sweeper.planner.plan import plan
 from sweeper.results.registry import Registry
+from sweeper.sweep.plan import Baseline
+from sweeper.sweep.plan_file import read
 
 _METRIC = {"name": "test/nll", "goal": "minimize", "at": "last"}
 

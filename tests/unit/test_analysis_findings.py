@@ -18,8 +18,8 @@ from sweeper.analysis.frames import lend, load
 from sweeper.analysis.pairwise import versus
 from sweeper.analysis.verdict import Verdict, decide
 from sweeper.analysis.verdict_line import verdict_line
-from sweeper.model.metric import lenders
 from sweeper.results.registry import Registry
+from sweeper.sweep.metric import lenders
 
 NAN = math.nan
 Judged = tuple[Ranking, dict[str, Finding], Verdict]

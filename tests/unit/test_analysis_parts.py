@@ -16,8 +16,8 @@ from sweeper.analysis.history import Histories
 from sweeper.analysis.keys import goal_of
 from sweeper.analysis.layouts import categories, layout, plain
 from sweeper.analysis.series import Series, best, last
-from sweeper.metrics import numbers
-from sweeper.results.objective import judged, smoothed
+from sweeper.metrics.objective import judged, smoothed
+from sweeper.metrics.rows import numbers
 from sweeper.results.registry import Registry
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from sweeper import annotations
 from sweeper.analysis.criterion import TEMPLATE, judge, read_plan
 from sweeper.analysis.notebook import merged
 from sweeper.cli import main
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
-from sweeper.model.mark import Kind
+from sweeper.launcher import annotations
 from sweeper.results.registry import Registry
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.storage.lock import holding_sweep
-from sweeper.storage.marks import put_mark, read_marks
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.lock import holding_sweep
+from sweeper.sweep.mark import Kind
+from sweeper.sweep.marks import put_mark, read_marks
 
 
 @pytest.fixture

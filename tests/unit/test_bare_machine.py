@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.command import array_command, worker_command
-from sweeper.model.plan import Carried
+from sweeper.common.sweeper_argv import array_command, worker_command
 from sweeper.provenance import job_bundle
+from sweeper.sweep.plan import Carried
 from sweeper.worker import bare_machine
 
 UV = """#!/bin/sh

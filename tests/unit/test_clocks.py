@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from sweeper.alarms.records import read as read_alarms
 from sweeper.commands.status_table import print_status
 from sweeper.engine.checkpoints import Checkpoint, Place, Vault
 from sweeper.engine.errors import Unknown
 from sweeper.engine.expiry import SureClock
 from sweeper.engine.lora import LoraConfig
 from sweeper.errors import StoreError
-from sweeper.model.states import Event
-from sweeper.monitor.records import read as read_alarms
 from sweeper.results.status import read_status
 from sweeper.results.sweeps import Sweep
 from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
-from sweeper.storage.remote import open_remote
+from sweeper.store.remote import open_remote
+from sweeper.sweep.states import Event
 from sweeper.worker.rate_limits import Pauses
 
 HOUR = 3600.0

@@ -22,12 +22,12 @@ from sweeper.launcher import detached
 from sweeper.launcher.remote_recovery import launcher_log
 from sweeper.paths import built, home, sources
 from sweeper.scheduler import environment
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.storage.lock import holding_sweep
-from sweeper.storage.opening import open_store
-from sweeper.storage.worker_lock import is_held
+from sweeper.store.base import Store
+from sweeper.store.local import LocalStore
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.lock import holding_sweep
+from sweeper.sweep.worker_lock import is_held
 from sweeper.worker.spool import place
 
 SUMMARIES = "train_rollout_summaries.jsonl"

@@ -13,7 +13,7 @@ from sweeper.commands import init_fields, init_text
 from sweeper.fields.nodes import Problems, plain, read_yaml
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
-from sweeper.model.recipe import Recipe
+from sweeper.sweep.recipe import Recipe
 
 TAKES = {
     "log_path": {"type": "str", "required": True, "doc": ""},
@@ -139,7 +139,7 @@ def test_a_full_disk_is_not_the_users_mistake(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sweeper.atomic.os.fsync", full)
+    monkeypatch.setattr("sweeper.common.atomic.os.fsync", full)
     assert main(["init", "--out", "g.yaml"]) == 6
     assert "cannot write g.yaml: No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from sweeper.cause import cause, last_line
 from sweeper.commands import logs
 from sweeper.commands.log_printer import text_of
 from sweeper.commands.name_colours import BASIC, MANY, assign
+from sweeper.common.last_line import cause, last_line
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import NotFound
-from sweeper.model.states import Event
+from sweeper.metrics.tables.sources import Files
 from sweeper.results.logs import Tail, files_of
 from sweeper.results.registry import Registry
 from sweeper.results.sweeps import SweepRun
-from sweeper.results.tables.sources import Files
-from sweeper.sanitize import sanitize
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 from sweeper.terminal import in_colour, print_table
 
 

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 import sweeper
-from sweeper import backends, control
-from sweeper.control import cancel_runs
+from sweeper import backends
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
-from sweeper.launcher import launching
+from sweeper.launcher import control, launching
+from sweeper.launcher.control import cancel_runs
 from sweeper.launcher.trust import sealed
-from sweeper.model.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
 from sweeper.results.selectors import pick
 from sweeper.results.sweeps import Sweep
-from sweeper.storage import lease, lock
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import token
-from sweeper.storage.requests import request_cancel, request_retry
+from sweeper.store.documents import encode, read_json
+from sweeper.sweep import lease, lock
+from sweeper.sweep.folder import token
+from sweeper.sweep.requests import request_cancel, request_retry
+from sweeper.sweep.states import Event, State, cancel_asked, fold, retry_asked, wants_attempt
 
 Scene = Any
 

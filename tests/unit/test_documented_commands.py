@@ -15,7 +15,7 @@ from sweeper.planner.plan import plan
 from sweeper.results.registry import Registry
 from sweeper.results.selectors import named, pick
 from sweeper.results.sweeps import Sweep
-from sweeper.storage.documents import encode
+from sweeper.store.documents import encode
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,11 +8,11 @@ import pytest
 
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import EngineInfo
-from sweeper.model import job as job_model
-from sweeper.model.states import Event, State
 from sweeper.scheduler import engine_watch, environment
 from sweeper.scheduler.retry_delay import SERVICE_TRIES
-from sweeper.storage.documents import encode, read_json
+from sweeper.store.documents import encode, read_json
+from sweeper.sweep import job as job_model
+from sweeper.sweep.states import Event, State
 from sweeper.worker.engine import blame
 from sweeper.worker.outcome import Judged
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sweeper.launcher.environment_cleanup import remove_unneeded_environment
-from sweeper.model.states import Event
 from sweeper.scheduler import environment
-from sweeper.storage import lease
-from sweeper.storage.folder import SweepFolder, token
+from sweeper.sweep import lease
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.states import Event
 from sweeper.testing import FakeClock
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.results.follow import Growing
-from sweeper.results.tables.sources import Files
-from sweeper.storage.base import Store
-from sweeper.storage.local import LocalStore
-from sweeper.storage.opening import open_store
+from sweeper.metrics.follow import Growing
+from sweeper.metrics.tables.sources import Files
+from sweeper.store.base import Store
+from sweeper.store.local import LocalStore
+from sweeper.store.opening import open_store
 
 NAME = "runs/x/metrics.jsonl"
 

@@ -9,18 +9,18 @@ import pytest
 
 from sweeper.backends import open_backend
 from sweeper.cli import main
-from sweeper.model.launcher import Observations
 from sweeper.results.forecast import forecast_of
 from sweeper.results.registry import Registry
 from sweeper.scheduler.attempt_usage import AttemptUsage, SweepUsageWatch
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.status_publisher import Publisher
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.local import LocalStore
-from sweeper.storage.opening import open_store
+from sweeper.store.documents import encode
+from sweeper.store.local import LocalStore
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.heartbeats import Heartbeats
+from sweeper.sweep.launcher import Observations
 from sweeper.tui.poller import Poller
 
 

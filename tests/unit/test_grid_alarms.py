@@ -4,8 +4,8 @@ import pytest
 
 from sweeper.errors import GridError
 from sweeper.grid import parse_grid
-from sweeper.model.plan import OnAlarm
 from sweeper.planner.plan import plan
+from sweeper.sweep.plan import OnAlarm
 
 
 def test_what_they_come_to() -> None:

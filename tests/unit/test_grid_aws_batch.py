@@ -10,9 +10,9 @@ import pytest
 from sweeper.backends.aws_batch import BACKEND
 from sweeper.backends.aws_batch.options import RESTARTS, Options, read_options
 from sweeper.backends.base import Counter
+from sweeper.common.json_values import table_of
 from sweeper.errors import GridError, UsageError
 from sweeper.grid import parse_grid
-from sweeper.model.json_values import table_of
 
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
 PARAMETER = "arn:aws:ssm:eu-central-1:123456789012:parameter/wandb/key"

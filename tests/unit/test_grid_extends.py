@@ -6,8 +6,8 @@ import pytest
 
 from sweeper.errors import GridError
 from sweeper.grid.extends import MAX_EXTENDS, in_one
-from sweeper.model.metric import Metric
 from sweeper.planner.plan import plan
+from sweeper.sweep.metric import Metric
 
 COMMON = """
 name: common

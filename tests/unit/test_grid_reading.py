@@ -9,8 +9,8 @@ from sweeper.fields import data
 from sweeper.fields.nodes import MAX_BYTES, MAX_DEPTH, MAX_NODES
 from sweeper.grid import grid_from_mapping, load_grid, parse_grid
 from sweeper.grid.reading import MAX_AXES
-from sweeper.model.metric import Metric
 from sweeper.planner.plan import plan
+from sweeper.sweep.metric import Metric
 
 WHOLE = """
 recipe: pkg.mod:Config

@@ -9,12 +9,12 @@ import pytest
 from sweeper.commands import plan_text
 from sweeper.errors import GridError
 from sweeper.launcher import launch_preview
-from sweeper.model.plan import Plan
-from sweeper.model.plan_file import read
-from sweeper.model.stage_runs import depths, grown
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.plan_file import read
+from sweeper.sweep.stage_runs import depths, grown
 
 _SFT = (
     "stages:\n  sft: {command: [echo, '{lr}'], grid: {lr: [1, 2]}, seeds: 2,"

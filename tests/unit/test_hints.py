@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.storage.hint import hint
+from sweeper.sweep.hint import hint
 
 
 @pytest.mark.parametrize("root", ["my $(touch x) runs", "it's", "a;b", "s3://bucket/a b"])
@@ -31,7 +31,7 @@ def test_messages_quote_the_commands_that_they_hold() -> None:
     """`hint` does it. A command with a name that cannot hold a blank needs no quotes."""
     package = Path(__file__).parents[2] / "sweeper"
     allowed = {
-        "model/request.py",  # the name of a sweep, in a record that is read on other machines
+        "sweep/request.py",  # the name of a sweep, in a record that is read on other machines
         "scheduler/notifier.py",  # the same
         "errors.py",  # quotes by itself
         "commands/status.py",

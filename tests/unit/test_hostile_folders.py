@@ -12,12 +12,12 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.errors import StoreError, UsageError
-from sweeper.model.states import Event
 from sweeper.scheduler import environment
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.storage.lock import holding_sweep
-from sweeper.storage.requests import request_cancel
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.lock import holding_sweep
+from sweeper.sweep.requests import request_cancel
+from sweeper.sweep.states import Event
 from sweeper.worker import checkpoint_resume
 
 

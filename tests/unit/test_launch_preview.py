@@ -11,14 +11,14 @@ from sweeper.cli import main
 from sweeper.commands import plan_text
 from sweeper.errors import StoreError
 from sweeper.launcher import launch_preview
-from sweeper.model.plan import Plan
-from sweeper.model.plan_file import read
-from sweeper.model.states import Event
 from sweeper.planner.plan import plan
 from sweeper.scheduler.job_builder import asked_by
-from sweeper.storage.documents import encode, strict
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode, strict
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.plan_file import read
+from sweeper.sweep.states import Event
 from sweeper.terminal import display_width
 
 GRID = {

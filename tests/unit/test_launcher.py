@@ -8,17 +8,17 @@ import pytest
 
 from sweeper.backends.base import JobSpec, JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, StoreError, Unreachable
-from sweeper.model.launch import Launch
-from sweeper.model.states import Event, State
 from sweeper.scheduler.cancellations import NOT_YET_SECONDS
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import POLL_SECONDS, REMOTE_POLL_SECONDS, Scheduler
 from sweeper.scheduler.lost_workers import SETTLE_SECONDS
 from sweeper.scheduler.progress import Summary
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.local import LocalStore
-from sweeper.storage.requests import request_cancel
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.requests import request_cancel
+from sweeper.sweep.states import Event, State
 from sweeper.worker.main import BEAT_SECONDS
 
 LEASE = 60.0

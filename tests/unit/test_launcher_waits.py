@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NoRoom, NotFound, StoreError
-from sweeper.model.states import OPEN, Event, State, fold
 from sweeper.scheduler import progress
 from sweeper.scheduler.circuit_breaker import CircuitBreaker, Failure, normalised
 from sweeper.scheduler.retry_delay import SERVICE_TRIES, backoff
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import token
+from sweeper.store.documents import encode
+from sweeper.sweep.folder import token
+from sweeper.sweep.states import OPEN, Event, State, fold
 
 Scene = Any
 
@@ -464,7 +464,7 @@ def _end(scene: Scene, run: str, attempt: int, event: Event, **body: Any) -> Non
 
 
 def _ask(scene: Scene, rng: random.Random) -> None:
-    from sweeper.storage.requests import request_cancel, request_retry
+    from sweeper.sweep.requests import request_cancel, request_retry
 
     if rng.random() < 0.15:
         run = rng.choice(scene.ids)

@@ -16,16 +16,16 @@ from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.grid.launch import SECTION
 from sweeper.launcher import detached, launching
 from sweeper.launcher.manifest import _refuse_secrets, changes, merge
-from sweeper.model.launch import Launch, Share
-from sweeper.model.plan import Plan
-from sweeper.model.plan_file import read
-from sweeper.model.recipe import Snapshot
-from sweeper.model.states import Event, State
 from sweeper.scheduler import environment
 from sweeper.scheduler.progress import Summary, exit_code, line
-from sweeper.storage import lock
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep import lock
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.launch import Launch, Share
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.plan_file import read
+from sweeper.sweep.recipe import Snapshot
+from sweeper.sweep.states import Event, State
 from sweeper.terminal import duration, number, print_table
 
 

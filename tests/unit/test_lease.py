@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import AnotherLauncher, NotFound, StoreError
-from sweeper.storage import lease
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep import lease
+from sweeper.sweep.folder import SweepFolder
 from sweeper.testing import Fault, Faults, FaultyStore
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeper import cli, limits
+from sweeper import cli
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.local.backend import LocalBackend
+from sweeper.common import full_machine as limits
 from sweeper.errors import NoRoom, StoreError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.command import BOOTSTRAP
+from sweeper.common.sweeper_argv import BOOTSTRAP
 from sweeper.worker.usage import UsageFiles
 
 

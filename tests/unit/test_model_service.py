@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sweeper.cause import cause, last_line
+from sweeper.common.last_line import cause, last_line
 from sweeper.launcher.launch_preview import survey
 from sweeper.planner.plan import plan
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
 
 RECIPE = """
 import chz

@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 
+from sweeper.alarms.records import Alarm
 from sweeper.errors import EnvironmentFailure, GridError
 from sweeper.grid import parse_grid
 from sweeper.grid.notify import notify_of
 from sweeper.launcher import launching
-from sweeper.model.notify import Email, Message, Notify
-from sweeper.model.states import Event
-from sweeper.monitor.records import Alarm
 from sweeper.notifying import receivers as receivers_module
 from sweeper.notifying.delivery import Sender, deliver
 from sweeper.scheduler.notifier import Notifier
-from sweeper.storage import messages
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.storage.process import began
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep import messages
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.notify import Email, Message, Notify
+from sweeper.sweep.process import began
+from sweeper.sweep.states import Event
 
 SECRET, PASSWORD = "s3cret-in-the-address", "the-password-of-a-person"
 
@@ -287,8 +287,8 @@ def test_a_message_that_is_being_sent_is_not_called_cut_off(
 def test_a_message_whose_sender_died_is_called_cut_off(store: LocalStore) -> None:
     told(store, "one")
     code = (
-        "import sys; from sweeper.storage import messages; "
-        "from sweeper.storage.folder import open_sweep; "
+        "import sys; from sweeper.sweep import messages; "
+        "from sweeper.sweep.folder import open_sweep; "
         "messages.begin(open_sweep(sys.argv[1]), 'one', 'webhook', 1)"
     )
     subprocess.run([sys.executable, "-c", code, SweepFolder(store, "s").address], check=True)

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from sweeper import labels
 from sweeper.analysis.cells import rank
 from sweeper.analysis.frames import load
 from sweeper.cli import main
 from sweeper.errors import StoreError
-from sweeper.model.launcher import read_observations
-from sweeper.model.observation import Kind, Observation
 from sweeper.results.registry import Registry
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep import labels
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.launcher import read_observations
+from sweeper.sweep.observation import Kind, Observation
 from sweeper.tui.list_model import Group, arranged, matching
 from sweeper.tui.model import SweepView
 from sweeper.tui.poller import Poller

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from sweeper import control, labels
 from sweeper.backends import capabilities_of
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, UsageError
-from sweeper.launcher import hand_over, launching
+from sweeper.launcher import control, hand_over, launching
 from sweeper.launcher.trust import sealed
-from sweeper.model.plan_file import read
-from sweeper.model.states import Event, State
 from sweeper.scheduler.loop import REPLANNED
-from sweeper.storage import lock, sweep_requests
-from sweeper.storage.documents import read_json
-from sweeper.storage.folder import SweepFolder, token
+from sweeper.store.documents import read_json
+from sweeper.sweep import labels, lock, sweep_requests
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.plan_file import read
+from sweeper.sweep.states import Event, State
 from sweeper.testing import Fault, Faults, FaultyStore, Killed
 
 Scene = Any
@@ -149,11 +148,11 @@ def test_stop_waits_until_the_launcher_has_ended(
     assert not control.stop("s", root=_root(scene)).changed
     held = [True, True, True, False]
     monkeypatch.setattr(lock, "is_held", lambda *_: held.pop(0))
-    monkeypatch.setattr("sweeper.pausing._POLL_SECONDS", 0.0)
+    monkeypatch.setattr("sweeper.launcher.pausing._POLL_SECONDS", 0.0)
     assert control.stop("s", root=_root(scene)).changed
     assert sweep_requests.asked_stop(scene.folder) is None
     monkeypatch.setattr(lock, "is_held", lambda *_: True)
-    monkeypatch.setattr("sweeper.pausing._STOP_SECONDS", 0.0)
+    monkeypatch.setattr("sweeper.launcher.pausing._STOP_SECONDS", 0.0)
     with pytest.raises(EnvironmentFailure, match="the launcher of 's' has not ended"):
         control.stop("s", root=_root(scene))
     assert sweep_requests.asked_stop(scene.folder) is not None

@@ -14,9 +14,9 @@ from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import StoreError, UsageError
 from sweeper.launcher import manifest, placement_guard
 from sweeper.launcher.placement_guard import place_of, refuse_moved_sweep
-from sweeper.model.states import Event
 from sweeper.scheduler import environment
-from sweeper.storage.folder import SweepFolder, token
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.states import Event
 from sweeper.testing import FakeBackend
 
 HERE = {"backend": "fake", "cluster": "one"}

@@ -25,14 +25,14 @@ from sweeper.grid.overrides import read_overrides
 from sweeper.launcher import launching, manifest, preflight
 from sweeper.launcher.placement_guard import refuse_moved_sweep
 from sweeper.launcher.trust import sealed
-from sweeper.model.launch import Launch, Share
-from sweeper.model.states import Event, State
 from sweeper.planner.plan import plan
 from sweeper.results.sweeps import Sweep
 from sweeper.scheduler import environment
 from sweeper.scheduler.retry_delay import SERVICE_TRIES
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder, token
+from sweeper.store.documents import encode, read_json
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.launch import Launch, Share
+from sweeper.sweep.states import Event, State
 from sweeper.testing import FakeBackend, FakeClock
 from sweeper.worker.claim import claim
 from sweeper.worker.requeue import reopen

@@ -14,11 +14,11 @@ from ruamel.yaml import YAML
 from sweeper.backends import every_backend
 from sweeper.backends.slurm.sbatch import script
 from sweeper.cli import main
-from sweeper.model.states import Event
 from sweeper.planner.plan import plan
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 JOB = jsonschema.Draft202012Validator(
     json.loads((Path(__file__).parents[1] / "support" / "kubernetes_job.json").read_text())

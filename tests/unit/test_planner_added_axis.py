@@ -5,13 +5,13 @@ import os
 import pytest
 
 from sweeper.launcher.manifest import merge
-from sweeper.model.states import Event, State
 from sweeper.planner.plan import plan, repeats_by_default
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.states import Event, State
 from sweeper.testing import FakeBackend, FakeClock
 
 GRID = {

@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pytest
 
-from sweeper import prices
 from sweeper.cli import main
 from sweeper.errors import UsageError
-from sweeper.model.usage import Counts, Usage
+from sweeper.money import prices
+from sweeper.sweep.usage import Counts, Usage
 
 
 @pytest.fixture(autouse=True)

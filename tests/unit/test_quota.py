@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentFailure, StoreError
-from sweeper.model.launcher import Who
-from sweeper.model.quota import Learned, Member, Page
-from sweeper.model.states import Event
 from sweeper.scheduler import account, governor
 from sweeper.scheduler.account_record import PrivateRecord, StoredRecord
 from sweeper.scheduler.governor import Governor, Jobs
 from sweeper.scheduler.limiter import Limiter, Load
 from sweeper.scheduler.shares import Claim, grant, shares
-from sweeper.storage import process
-from sweeper.storage.base import Store
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import Events, SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.base import Store
+from sweeper.store.documents import encode
+from sweeper.store.local import LocalStore
+from sweeper.sweep import process
+from sweeper.sweep.folder import Events, SweepFolder
+from sweeper.sweep.launcher import Who
+from sweeper.sweep.quota import Learned, Member, Page
+from sweeper.sweep.states import Event
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 
 pytestmark = pytest.mark.usefixtures("no_sync")

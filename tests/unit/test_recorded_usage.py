@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.model.usage import NO_USAGE, Counts, Usage
-from sweeper.results.recorded_usage import AttemptRecords, RecordedTokens
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.metrics.recorded_usage import AttemptRecords, RecordedTokens
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.usage import NO_USAGE, Counts, Usage
 
 
 def rows(*steps: int) -> bytes:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from sweeper.storage.documents import strict
+from sweeper.store.documents import strict
 
 
 def test_what_json_has_no_number_for_is_a_name():

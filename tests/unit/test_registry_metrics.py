@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from sweeper.metrics import as_float, merge, merge_checkpoints, numbers, parse
+from sweeper.metrics.objective import judged, missing_in
+from sweeper.metrics.rows import as_float, merge, merge_checkpoints, numbers, parse
+from sweeper.metrics.tables.columns import parse_columns
+from sweeper.metrics.tables.merging import merge_columns
 from sweeper.results.metrics_reader import missing_at_end
-from sweeper.results.objective import judged, missing_in
-from sweeper.results.tables.columns import parse_columns
-from sweeper.results.tables.merging import merge_columns
 
 
 def lines(*rows: object) -> bytes:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NotFound, UsageError
+from sweeper.metrics.tables import cache_dir
 from sweeper.results.registry import RUN_COLUMNS, Registry
-from sweeper.results.tables import cache_dir
 
 
 @pytest.fixture

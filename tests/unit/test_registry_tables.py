@@ -12,9 +12,9 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError, UsageError
+from sweeper.metrics.tables.sql import mentions_all
 from sweeper.results.registry import Registry
-from sweeper.results.tables.sql import mentions_all
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
 
 ROWS: list[dict[str, Any]] = [
     {"step": 0, "loss": 2.0, "note": "a", "mixed": 1},

@@ -12,8 +12,8 @@ from sweeper.errors import UsageError
 from sweeper.launcher import launch_preview
 from sweeper.launcher.launching import launch
 from sweeper.planner.plan import plan
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
 
 OK = [sys.executable, "-c", "pass", "{lr}", "{log_path}"]
 BROKEN = [sys.executable, "-c", "1/0", "{lr}", "{log_path}"]

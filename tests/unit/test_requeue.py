@@ -10,14 +10,14 @@ from sweeper.backends import Capabilities, backend_names, capabilities_of
 from sweeper.backends.base import Counter
 from sweeper.errors import UsageError
 from sweeper.launcher import preflight
-from sweeper.model.job import read
-from sweeper.model.launch import Launch
-from sweeper.model.states import Event, State, fold
 from sweeper.provenance.snapshot import CodeCopy
 from sweeper.scheduler import job_builder
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.job import read
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.states import Event, State, fold
 from sweeper.worker.requeue import reopen, restarts
 
 RUN = "aaaaaaaaaaaa"

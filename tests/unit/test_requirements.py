@@ -12,8 +12,8 @@ from sweeper.errors import GridError, UsageError
 from sweeper.launcher.launch_preview import document, job_builder, survey
 from sweeper.provenance import job_bundle, snapshot
 from sweeper.provenance.requirements import read
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder
 
 GRID = """name: s
 command: [sh, train.py]

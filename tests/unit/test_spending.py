@@ -11,8 +11,6 @@ import pytest
 
 from sweeper.backends import open_backend
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
-from sweeper.model.launcher import Service
-from sweeper.model.plan import Budget
 from sweeper.scheduler import account
 from sweeper.scheduler.account_budget import AccountBudget, Limits, configured_budget
 from sweeper.scheduler.attempt_usage import AttemptUsage
@@ -20,10 +18,12 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.governor import name_of
 from sweeper.scheduler.run_table import RunTable
 from sweeper.scheduler.spending import Spending
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.heartbeats import Heartbeats
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.heartbeats import Heartbeats
+from sweeper.sweep.launcher import Service
+from sweeper.sweep.plan import Budget
 
 
 def used(tokens: int) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from sweeper.analysis.frames import load
 from sweeper.cli import main
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher.manifest import merge
-from sweeper.model.plan import Plan
-from sweeper.model.states import OPEN, Event, State
 from sweeper.planner.plan import plan
 from sweeper.results.checkpoints import last
 from sweeper.results.kept_checkpoints import referred
@@ -25,10 +23,12 @@ from sweeper.results.status import read_status
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary, exit_code
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.local import LocalStore
-from sweeper.storage.requests import request_retry
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.requests import request_retry
+from sweeper.sweep.states import OPEN, Event, State
 from sweeper.testing import FakeBackend, FakeClock, Faults, FaultyBackend, FaultyStore, Killed
 from sweeper.testing import Fault as Kind
 from sweeper.tui.list_model import Group, arranged, groupings

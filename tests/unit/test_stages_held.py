@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from sweeper.control import cancel_runs, request_retries
+from sweeper.alarms.records import Alarm
 from sweeper.errors import GridError
+from sweeper.launcher.control import cancel_runs, request_retries
 from sweeper.launcher.launch_preview import gone_baselines
-from sweeper.model.plan import Plan
-from sweeper.model.states import Event, State
-from sweeper.monitor.records import Alarm
 from sweeper.planner.plan import plan
 from sweeper.results import kept_checkpoints
 from sweeper.results import sweeps as recorded
@@ -27,10 +25,12 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import exit_code
 from sweeper.scheduler.run_table import RunTable
-from sweeper.storage.documents import encode
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.lock import holding_sweep
-from sweeper.storage.sweep_requests import ask_cancel, asked_cancel
+from sweeper.store.documents import encode
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.lock import holding_sweep
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.states import Event, State
+from sweeper.sweep.sweep_requests import ask_cancel, asked_cancel
 from tests.unit.test_stages import Pipeline, stages
 
 _METRIC = {"name": "loss", "goal": "minimize"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.model.states import (
+from sweeper.sweep.states import (
     Event,
     RunState,
     State,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sweeper.commands.status_follow import changes, describe, fitted
-from sweeper.model.states import Event
-from sweeper.storage.folder import token
+from sweeper.sweep.folder import token
+from sweeper.sweep.states import Event
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.results.tables.sources import Files
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.metrics.tables.sources import Files
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
 from sweeper.testing import Fault, Faults, FaultyStore, Killed
 from sweeper.worker import spool as spooling
 from sweeper.worker import syncing as syncing_module

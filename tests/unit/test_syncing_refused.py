@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.model.states import Event
-from sweeper.storage.base import Store
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.base import Store
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 from sweeper.worker import spool as spooling
 from sweeper.worker import syncing as syncing_module
 from sweeper.worker.outcome import Ending, judge

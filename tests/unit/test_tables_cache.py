@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from sweeper import paths
-from sweeper.results.tables import cache_dir
-from sweeper.results.tables.cache import Cache
-from sweeper.results.tables.cache_dir import Folder
-from sweeper.results.tables.columns import Columns, present
-from sweeper.results.tables.index import Index
-from sweeper.results.tables.reading import Reader
-from sweeper.results.tables.sources import Files, Stamp, stamp_of
-from sweeper.storage.base import Entry
-from sweeper.storage.local import LocalStore
+from sweeper.metrics.tables import cache_dir
+from sweeper.metrics.tables.cache import Cache
+from sweeper.metrics.tables.cache_dir import Folder
+from sweeper.metrics.tables.columns import Columns, present
+from sweeper.metrics.tables.index import Index
+from sweeper.metrics.tables.reading import Reader
+from sweeper.metrics.tables.sources import Files, Stamp, stamp_of
+from sweeper.store.base import Entry
+from sweeper.store.local import LocalStore
 
 OLD = 1_600_000_000_000_000_000
 PATH = "runs/a/metrics.jsonl"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeper.metrics import as_number, merge, parse
-from sweeper.results.tables.columns import ABSENT, Columns, parse_columns, present
-from sweeper.results.tables.merging import merge_columns
+from sweeper.metrics.rows import as_number, merge, parse
+from sweeper.metrics.tables.columns import ABSENT, Columns, parse_columns, present
+from sweeper.metrics.tables.merging import merge_columns
 
 KEYS = ["a", "b", "late", "\u00e9", "run", 'a"b', "a\\", "\x01", "\ud800", ""]
 values = st.one_of(

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from sweeper.metrics import Point, merge, numbers, parse
-from sweeper.results.objective import judged
-from sweeper.results.tables.last_values import last_number
+from sweeper.metrics.objective import judged
+from sweeper.metrics.rows import Point, merge, numbers, parse
+from sweeper.metrics.tables.last_values import last_number
 
 
 def lines(*rows: object) -> bytes:

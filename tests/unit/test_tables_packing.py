@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.results.tables import cache_dir, packing, reading
-from sweeper.results.tables.cache import Cache
-from sweeper.results.tables.cache_dir import Folder
-from sweeper.results.tables.columns import Columns, present
-from sweeper.results.tables.packing import PackedReader
-from sweeper.results.tables.reading import Reader
-from sweeper.results.tables.sources import Files
-from sweeper.storage.local import LocalStore
+from sweeper.metrics.tables import cache_dir, packing, reading
+from sweeper.metrics.tables.cache import Cache
+from sweeper.metrics.tables.cache_dir import Folder
+from sweeper.metrics.tables.columns import Columns, present
+from sweeper.metrics.tables.packing import PackedReader
+from sweeper.metrics.tables.reading import Reader
+from sweeper.metrics.tables.sources import Files
+from sweeper.store.local import LocalStore
 
 OLD = 1_600_000_000_000_000_000
 TEXTS = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sweeper.metrics import parse
-from sweeper.results.tables.columns import Columns, present
-from sweeper.results.tables.summaries import SummaryReader
-from sweeper.results.tables.summary_rows import LABELS, SummaryFile, flat
+from sweeper.metrics.rows import parse
+from sweeper.metrics.tables.columns import Columns, present
+from sweeper.metrics.tables.summaries import SummaryReader
+from sweeper.metrics.tables.summary_rows import LABELS, SummaryFile, flat
 
 AWKWARD: list[Any] = [None, True, "text", [], {}, 2**60 + 1, 10**400, -1.5, math.nan, math.inf]
 
@@ -110,5 +110,5 @@ def test_most_records_are_read_quickly(monkeypatch: pytest.MonkeyPatch):
     reader.read([(file, data)])
     taught = data.replace(b'a\\"b', b"ab").replace(b"metrics.run", b"c")  # what no decoder knows
     reader.read([(file, taught)])
-    monkeypatch.setattr("sweeper.results.tables.summaries.flat", None)
+    monkeypatch.setattr("sweeper.metrics.tables.summaries.flat", None)
     assert sum(reader.read([(file, taught)]).rows) == 200

@@ -6,7 +6,7 @@ import pytest
 
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.errors import AlreadyExists, StoreError, Unreachable
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
 from sweeper.testing import FakeBackend, Fault, Faults, FaultyBackend, FaultyStore, Killed
 
 JOB = JobSpec("0" * 12 + "-a1", "x=1", ["true"], "/", {})

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.model.states import Event
+from sweeper.sweep.states import Event
 from sweeper.tui.model import (
     RunView,
     best_run,

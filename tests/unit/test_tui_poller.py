@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.model.states import Event
 from sweeper.results.runs import RecordedRun
 from sweeper.results.status import NOBODY
-from sweeper.storage.documents import encode, read_json
+from sweeper.store.documents import encode, read_json
+from sweeper.sweep.states import Event
 from sweeper.tui.backfill import past_points
 from sweeper.tui.eta import by_our_clock
 from sweeper.tui.model import RunView
@@ -258,7 +258,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_stays(
 
 def test_the_launchers_observations_count_while_it_is_at_work(watched: Watched) -> None:
     watched.scene.step()
-    from sweeper.storage.lock import holding_sweep
+    from sweeper.sweep.lock import holding_sweep
 
     with holding_sweep(watched.scene.folder):
         assert watched.poller.look().launcher

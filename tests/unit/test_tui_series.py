@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sweeper.metrics import Point
+from sweeper.metrics.rows import Point
 from sweeper.results.progress import Reached
 from sweeper.tui.charts import sparkline
 from sweeper.tui.series import Series

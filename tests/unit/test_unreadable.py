@@ -21,10 +21,10 @@ from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError
 from sweeper.results.registry import Registry
 from sweeper.scheduler import environment
-from sweeper.storage import lock
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
-from sweeper.storage.opening import open_store
+from sweeper.store.local import LocalStore
+from sweeper.store.opening import open_store
+from sweeper.sweep import lock
+from sweeper.sweep.folder import SweepFolder
 from sweeper.testing import FakeBackend
 
 Say = Callable[..., tuple[int, str, str]]

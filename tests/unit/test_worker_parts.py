@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.model.states import Event
 from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 from sweeper.worker import claim as claiming
 from sweeper.worker.checkpoint_resume import has_final_checkpoint, read_records, seed

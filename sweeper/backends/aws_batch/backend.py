@@ -24,7 +24,7 @@ from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.backoff import Backoff
 from sweeper.backends.base import Backend, JobSpec, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.storage.folder import open_sweep
+from sweeper.sweep.folder import open_sweep
 
 __all__ = ["AwsBatchBackend", "open_backend"]
 

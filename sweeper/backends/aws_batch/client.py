@@ -14,8 +14,8 @@ from typing import Literal, Protocol, overload
 from sweeper.backends.aws_batch import answers
 from sweeper.backends.aws_batch.answers import Answer
 from sweeper.backends.container_jobs import line_of
+from sweeper.common.json_values import is_table, list_of, table_of
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.model.json_values import is_table, list_of, table_of
 
 __all__ = ["Aws", "Refused", "Throttled"]
 

@@ -11,8 +11,8 @@ from sweeper.backends.aws_batch.client import Aws, Refused
 from sweeper.backends.aws_batch.definition import find_definition
 from sweeper.backends.aws_batch.options import PLACE, Options, read_options
 from sweeper.backends.base import Check
+from sweeper.common.document_reader import Part
 from sweeper.errors import UsageError
-from sweeper.model.document_reader import Part
 
 __all__ = ["checks"]
 

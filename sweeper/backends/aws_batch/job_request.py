@@ -14,8 +14,8 @@ from sweeper.backends.aws_batch.definition import (
 from sweeper.backends.aws_batch.names import Names, as_tag
 from sweeper.backends.aws_batch.options import Options, read_options
 from sweeper.backends.base import Batches, JobSpec, Manifest
-from sweeper.command import array_command
-from sweeper.storage.folder import open_sweep
+from sweeper.common.sweeper_argv import array_command
+from sweeper.sweep.folder import open_sweep
 
 __all__ = ["Submissions", "manifests"]
 

@@ -19,8 +19,8 @@ from sweeper.backends.aws_batch.definition import INTERRUPTIONS
 from sweeper.backends.aws_batch.names import Names
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.backends.container_jobs import reason_of
-from sweeper.storage.documents import timestamp
-from sweeper.storage.folder import attempt_of
+from sweeper.store.documents import timestamp
+from sweeper.sweep.folder import attempt_of
 
 __all__ = ["Jobs", "status_of"]
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from sweeper.backends.identity import Identity
 from sweeper.errors import NotFound
-from sweeper.model.job import read_tokens
-from sweeper.storage.documents import SCHEMA, encode, read_as
-from sweeper.storage.folder import SweepFolder
+from sweeper.store.documents import SCHEMA, encode, read_as
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.job import read_tokens
 
 __all__ = ["Names", "as_tag"]
 

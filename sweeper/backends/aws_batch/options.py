@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from sweeper.common.document_reader import Part
 from sweeper.errors import UsageError
 from sweeper.fields import config_file
-from sweeper.model.document_reader import Part
 
 __all__ = ["INDEX", "PLACE", "RESTARTS", "Options", "read_options"]
 

@@ -9,6 +9,7 @@ from sweeper.backends import container_jobs
 from sweeper.backends.base import Backend, BackendType, Batches, Capabilities, Check, Manifest
 from sweeper.backends.kubernetes.options import Options, asked_of
 from sweeper.backends.secret_references import secrets_field
+from sweeper.common.json_values import table_of
 from sweeper.fields.kinds import (
     Duration,
     Integer,
@@ -21,7 +22,6 @@ from sweeper.fields.kinds import (
 )
 from sweeper.fields.nodes import Node, Problems, plain
 from sweeper.fields.sections import Field, Reading, Section
-from sweeper.model.json_values import table_of
 
 __all__ = ["BACKEND"]
 

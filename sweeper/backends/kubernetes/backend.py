@@ -24,7 +24,7 @@ from sweeper.backends.kubernetes.options import Options, asked_of
 from sweeper.backends.kubernetes.status import is_over, status_of
 from sweeper.backends.parallel_requests import for_each
 from sweeper.errors import Unreachable
-from sweeper.storage.folder import attempt_of
+from sweeper.sweep.folder import attempt_of
 
 __all__ = ["KubernetesBackend", "open_backend"]
 

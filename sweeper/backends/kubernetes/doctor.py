@@ -9,7 +9,7 @@ from sweeper.backends.base import Check
 from sweeper.backends.container_jobs import require_digest
 from sweeper.backends.kubernetes.client import JOBS, KUEUES, METADATA, Cluster, Kind, Refused
 from sweeper.backends.kubernetes.options import Options
-from sweeper.model.json_values import table_of
+from sweeper.common.json_values import table_of
 
 __all__ = ["NEEDED", "OF_USE", "checks"]
 

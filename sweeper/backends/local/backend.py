@@ -12,8 +12,8 @@ import psutil
 
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.live_workers import Workers
+from sweeper.common.full_machine import lacking
 from sweeper.errors import NoRoom, Unreachable
-from sweeper.limits import lacking
 
 __all__ = ["LocalBackend"]
 

@@ -20,7 +20,7 @@ from sweeper.backends.slurm.sbatch import Asked, asked_of, options, requeues, sc
 from sweeper.backends.slurm.submission import alike, arguments
 from sweeper.backends.slurm.tables import Tables
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.storage.folder import attempt_of
+from sweeper.sweep.folder import attempt_of
 
 __all__ = ["SlurmBackend", "open_backend"]
 

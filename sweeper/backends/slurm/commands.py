@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sweeper.backends.base import JobState, JobStatus
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.storage.documents import timestamp
+from sweeper.store.documents import timestamp
 
 __all__ = ["Closed", "Full", "Job", "Slurm", "accounted_of", "queue_of", "status_of"]
 

@@ -8,7 +8,7 @@ from sweeper.backends.slurm.accounting import forgets
 from sweeper.backends.slurm.backend import SlurmBackend
 from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import EnvironmentFailure
-from sweeper.labels import first_of
+from sweeper.sweep.labels import first_of
 
 __all__ = ["checks"]
 

@@ -14,12 +14,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence, Set
 
-from sweeper.atomic import atomic_write
 from sweeper.backends.base import JobSpec, JobState
 from sweeper.backends.slurm.commands import Job, status_of
+from sweeper.common.atomic import atomic_write
 from sweeper.errors import EnvironmentFailure, Unreachable
-from sweeper.storage.folder import attempt_of
-from sweeper.storage.local import open_regular, refuse_links
+from sweeper.store.local import open_regular, refuse_links
+from sweeper.sweep.folder import attempt_of
 
 __all__ = ["Tables"]
 

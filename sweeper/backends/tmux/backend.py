@@ -25,8 +25,8 @@ from sweeper.backends.tmux.server import (
     as_shown,
     socket_name,
 )
-from sweeper.command import self_command
-from sweeper.model.states import State
+from sweeper.common.sweeper_argv import self_command
+from sweeper.sweep.states import State
 
 __all__ = ["TmuxBackend", "TmuxServer", "ensure_view", "open_backend", "socket_name"]
 

@@ -21,10 +21,10 @@ import libtmux
 from libtmux.common import tmux_cmd
 from libtmux.exc import LibTmuxException, TmuxCommandNotFound
 
+from sweeper.common.full_machine import lacking
+from sweeper.common.sanitize import sanitize
 from sweeper.errors import EnvironmentFailure, NoRoom, Unreachable
-from sweeper.limits import lacking
 from sweeper.paths import home
-from sweeper.sanitize import sanitize
 
 __all__ = ["Pane", "Refusal", "TmuxServer", "argument", "as_shown", "socket_name"]
 

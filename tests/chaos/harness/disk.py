@@ -1,6 +1,6 @@
 """A disk that keeps only synced data.
 
-It replaces `os` in `sweeper.storage.local` while it is installed. Real files are written, and the
+It replaces `os` in `sweeper.store.local` while it is installed. Real files are written, and the
 disk also records the state that POSIX guarantees after a power failure: a file's bytes as of its
 last fsync (none without one), a folder's entries as of the last fsync of the folder. At the chosen
 call the power fails: the caller is killed, and `restart` puts the folder into that state.
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import sweeper.atomic
-import sweeper.storage.local
+import sweeper.common.atomic
+import sweeper.store.local
 from sweeper.testing import Killed
 
 
@@ -80,11 +80,11 @@ class Disk:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Make the store use it."""
-        sweeper.storage.local.os = sweeper.atomic.os = self  # type: ignore[assignment]
+        sweeper.store.local.os = sweeper.common.atomic.os = self  # type: ignore[assignment]
         try:
             yield
         finally:
-            sweeper.storage.local.os = sweeper.atomic.os = os
+            sweeper.store.local.os = sweeper.common.atomic.os = os
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)

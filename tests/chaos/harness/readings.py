@@ -16,10 +16,10 @@ import numpy as np
 from harness.recorded import SWEEPS, Place, World, folder_place, memory_place
 from sweeper.analysis.frames import load
 from sweeper.cli import main
+from sweeper.metrics.tables import cache_dir, packing
 from sweeper.results import metrics_reader
 from sweeper.results import runs as runs_module
 from sweeper.results.registry import Registry
-from sweeper.results.tables import cache_dir, packing
 
 __all__ = ["Difference", "check"]
 

@@ -21,9 +21,9 @@ import psutil
 
 from harness import entry
 from harness.ledger import Row, Verdict, judge, read_ledger
-from sweeper.model.states import State, fold
-from sweeper.storage.folder import SweepFolder
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import State, fold
 
 HERE = Path(__file__).resolve().parent
 NAME = "toys"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sweeper.errors import NotFound
-from sweeper.storage.opening import open_store
+from sweeper.store.opening import open_store
 
 __all__ = ["Place", "World", "folder_place", "memory_place"]
 

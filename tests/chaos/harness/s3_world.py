@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from harness.ledger import Verdict, judge, read_ledger
 from harness.s3_proxy import Fault, Proxy, Request
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
-from sweeper.storage.folder import SweepFolder
+from sweeper.sweep.folder import SweepFolder
 
 __all__ = ["NAME", "STEPS", "Result", "Trial", "Wrong", "moto", "trials"]
 
@@ -46,14 +46,14 @@ _AGAIN = 4
 
 
 _LOADED = (
-    *("pandas", "s3fs", "sweeper.backends.local", "sweeper.cli", "sweeper.control"),
+    *("pandas", "s3fs", "sweeper.backends.local", "sweeper.cli", "sweeper.launcher.control"),
     *(
         "sweeper.launcher.launching",
         "sweeper.planner.plan",
         "sweeper.results.registry",
-        "sweeper.storage.lease",
+        "sweeper.sweep.lease",
     ),
-    *("sweeper.storage.remote", "sweeper.results.tables.frames", "sweeper.worker.main"),
+    *("sweeper.store.remote", "sweeper.metrics.tables.frames", "sweeper.worker.main"),
 )
 
 
@@ -69,7 +69,7 @@ def _shorten() -> None:
     from harness.entry import set_everywhere
     from sweeper.launcher import plan_arguments
     from sweeper.scheduler import retry_delay
-    from sweeper.storage import remote
+    from sweeper.store import remote
     from sweeper.worker import claim, syncing
 
     for name, value in (
@@ -428,7 +428,7 @@ class Trial:
     def runs(self) -> dict[str, str]:
         """Return mode -> run id, once there is a plan."""
         from sweeper.errors import SweeperError
-        from sweeper.storage.opening import open_store
+        from sweeper.store.opening import open_store
 
         if not hasattr(self, "_runs"):
             try:
@@ -473,8 +473,8 @@ class Trial:
 
     def made_good(self) -> bool:
         """Return whether the run that fails at first has succeeded, by the store itself."""
-        from sweeper.model.states import State
-        from sweeper.storage.opening import open_store
+        from sweeper.store.opening import open_store
+        from sweeper.sweep.states import State
 
         states = SweepFolder(open_store(self.root), NAME).read_states()
         return states[self.runs()["first:fail"]].state is State.SUCCEEDED
@@ -502,8 +502,8 @@ class Trial:
     def verdict(self) -> Verdict:
         """Return the verdict by the ledger, and by the metrics as a reader finds them."""
         from sweeper import Registry
-        from sweeper.model.states import State
-        from sweeper.storage.opening import open_store
+        from sweeper.store.opening import open_store
+        from sweeper.sweep.states import State
 
         runs = self.runs()
         expected = {runs["waits"]: State.CANCELLED}

@@ -15,10 +15,10 @@ from unittest import mock
 from harness.ledger import Verdict
 from harness.simulation import Job, World
 from sweeper.errors import StoreError
-from sweeper.model.observation import Kind
 from sweeper.scheduler import account
 from sweeper.scheduler.loop import Scheduler
-from sweeper.storage.local import LocalStore
+from sweeper.store.local import LocalStore
+from sweeper.sweep.observation import Kind
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore, Killed
 
 TICK = 0.5

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 from harness.ledger import Row, Verdict, judge
 from sweeper import backends
 from sweeper.errors import AlreadyExists, NoRoom, NotFound, StoreError
-from sweeper.model.launcher import read_observations
-from sweeper.model.observation import Kind
-from sweeper.model.states import Event, State, fold
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
-from sweeper.storage.documents import encode, read_json
-from sweeper.storage.folder import SweepFolder, token
-from sweeper.storage.local import LocalStore
+from sweeper.store.documents import encode, read_json
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.launcher import read_observations
+from sweeper.sweep.observation import Kind
+from sweeper.sweep.states import Event, State, fold
 from sweeper.testing import (
     FakeBackend,
     FakeClock,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.real import until
-from sweeper.atomic import TEMPORARY
+from sweeper.common.atomic import TEMPORARY
 
 __all__ = ["SmallDisk", "can_mount", "small_disk"]
 

@@ -1,0 +1,236 @@
+"""The history of one attempt that the rules judge, in little memory however long it trains.
+
+Rows are added one by one, so that what a rule finds does not depend on how many were read at a
+time. Pure: no clock, no disk.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Set
+from itertools import islice
+from typing import NamedTuple
+
+from sweeper.alarms.keys import ROLES, role_of
+from sweeper.common.alarm_thresholds import WINDOW
+from sweeper.common.json_values import is_number
+from sweeper.metrics.rows import as_float, as_number
+
+__all__ = ["Evidence", "History", "Series", "Vitals", "deviation", "median"]
+
+_SMOOTH = 5
+_FIRST = 3
+_MOST_KEYS = 10_000
+
+
+class Evidence(NamedTuple):
+    """What a rule has found: `key` was `value` at `step`, and `bound` is the most or the least that
+    is right. `message` says so in a sentence."""
+
+    key: str | None
+    step: float | None
+    value: float | None
+    bound: float | None
+    message: str
+
+
+class Vitals(NamedTuple):
+    """How an attempt is doing by the clock, in seconds of the launcher's. None is not known.
+
+    `quiet` passed since its last step, without its pauses; `longest` is the longest time that it
+    took for a step. `others` is the longest that it took for its first step, or before that,
+    another attempt of the sweep. `is_command`: it may record no step at all. `lacks_folder`: it is
+    not given the folder of its run. `paused` says why the
+    service holds it back, `paused_s` for how long. `beat_quiet` passed since the last beat. The
+    bytes are those of the worker's machine, `host`. `failed` is the last line that it printed, once
+    it has failed; `metric` is the grid's metric, once it has succeeded.
+    """
+
+    quiet: float = 0.0
+    longest: float | None = None
+    others: float | None = None
+    paused: str | None = None
+    paused_s: float = 0.0
+    beat_quiet: float = 0.0
+    lease: float = 0.0
+    is_command: bool = False
+    lacks_folder: bool = False
+    host: str | None = None
+    disk_free: float | None = None
+    memory_free: float | None = None
+    memory_total: float | None = None
+    failed: str | None = None
+    metric: str | None = None
+
+
+class Series:
+    """The finite values of one key: the last ones, and what the rules need of those before."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.count = 0
+        self.first: list[float] = []
+        self.values: deque[float] = deque(maxlen=WINDOW)
+        self.step: float | None = None
+        # The rows since the last value, whether one of them had the key (with null, for example)
+        # and what it had there, and the most such rows between two values.
+        self.after = 0
+        self.named = False
+        self.other: object = None
+        self.gap = 0
+        self.recorded = False
+        # The lowest median of five values in a row.
+        self.low = math.inf
+        # The highest mean over a longer stretch, and the spread then: for `collapse` alone.
+        self.best_mean = -math.inf
+        self.best_spread = 0.0
+        self.least = math.inf
+
+    def add(self, step: float | None, value: float) -> None:
+        """Add a value."""
+        self.record()
+        self.count += 1
+        self.step = step
+        self.values.append(value)
+        self.least = min(self.least, value)
+        if len(self.first) < _FIRST:
+            self.first.append(value)
+        if len(self.values) >= _SMOOTH:
+            self.low = min(self.low, median(self.last(_SMOOTH)))
+
+    def record(self) -> None:
+        """Take note that the row has a number, finite or not."""
+        self.gap = max(self.gap, self.after)
+        self.after, self.named, self.recorded = 0, False, True
+
+    def miss(self, row: Mapping[str, object]) -> None:
+        """Add a row without a number of the key."""
+        self.after += 1
+        if self.key in row:
+            self.named, self.other = True, row[self.key]
+
+    @property
+    def start(self) -> float:
+        """The median of the first values."""
+        return median(self.first)
+
+    def last(self, count: int) -> list[float]:
+        """The last values, at most `count` of them."""
+        size = len(self.values)
+        return list(islice(self.values, max(0, size - count), size))
+
+    def over(self, steps: float) -> list[float] | None:
+        """The last `steps` values; None while there are fewer."""
+        count = int(steps)
+        return self.last(count) if len(self.values) >= count else None
+
+
+class History:
+    """What one attempt has recorded: a series for each role that one of its keys has, and one for
+    the `metric` that runs are compared by. `malformed` counts the lines that are no JSON objects,
+    and `unlike` describes them."""
+
+    def __init__(self, metric: str | None = None) -> None:
+        self.series: dict[str, Series] = {}
+        self.metric = None if metric is None else Series(metric)
+        self.malformed = 0
+        self.unlike = ""
+        self.row: dict[str, object] = {}
+        self.fresh: frozenset[str] = frozenset()
+        self.vitals = Vitals()
+        self._seen: set[str] = set()
+
+    def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:
+        """Add a row of metrics, and what the rollouts of its step tell: role -> value."""
+        self.row = dict(row)
+        unseen = [key for key in row if key not in self._seen]
+        if unseen and len(self._seen) < _MOST_KEYS:
+            self._seen.update(unseen)
+            self._recognise(unseen)
+        step = as_float(row.get("step"))
+        fresh: set[str] = set()
+        for role, series in self.series.items():
+            if _added(series, step, row):
+                fresh.add(role)
+        if self.metric is not None:
+            _added(self.metric, step, row)
+        for role, value in (extra or {}).items():
+            if role not in fresh and math.isfinite(value):
+                self.series.setdefault(role, Series(_FROM_ROLLOUTS[role])).add(step, value)
+                fresh.add(role)
+        self.fresh = frozenset(fresh)
+
+    @property
+    def watched(self) -> list[Series]:
+        """The series of recorded keys."""
+        return [*self.series.values(), *([] if self.metric is None else [self.metric])]
+
+    @property
+    def keys(self) -> Set[str]:
+        """The keys that it has recorded."""
+        return self._seen
+
+    @property
+    def step(self) -> float | None:
+        """The step of the last row."""
+        step = self.row.get("step")
+        return step if is_number(step) else None
+
+    def _recognise(self, unseen: list[str]) -> None:
+        for role in ROLES:
+            if role not in self.series:
+                key = role_of(role, unseen)
+                if key is not None:
+                    self.series[role] = Series(key)
+
+    @property
+    def solved(self) -> bool:
+        """Whether there is little left to learn: most groups are all right, or the reward is close
+        to the most there is."""
+        good = self.series.get("good")
+        if good is not None and (found := good.over(_SMOOTH)) and sum(found) / _SMOOTH >= 0.5:
+            return True
+        reward = self.series.get("reward")
+        if reward is None or reward.least < 0 or max(reward.values, default=2.0) > 1:
+            return False  # the most there is cannot be known
+        return median(reward.last(_SMOOTH)) >= 0.9
+
+
+def _added(series: Series, step: float | None, row: Mapping[str, object]) -> bool:
+    """Add what a row has of a key. Returns whether that is a finite value."""
+    value = as_number(row.get(series.key))
+    if value is None:
+        series.miss(row)
+    elif math.isfinite(value):
+        series.add(step, value)
+        return True
+    else:
+        series.record()
+    return False
+
+
+_FROM_ROLLOUTS = {
+    "mixed": "groups of rollouts",
+    "good": "groups of rollouts",
+    "bad": "groups of rollouts",
+    "truncated": "rollouts",
+    "length": "rollouts",
+    "reward": "rollouts",
+}
+
+
+def median(values: Iterable[float]) -> float:
+    """The median; NaN of nothing."""
+    ordered = sorted(values)
+    size = len(ordered)
+    if not size:
+        return math.nan
+    middle = size // 2
+    return ordered[middle] if size % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def deviation(values: Iterable[float]) -> float:
+    """A standard deviation that is robust to outliers: 1.4826 times the median distance from the
+    median, which for normal values equals theirs (Rousseeuw and Croux 1993)."""
+    found = list(values)
+    middle = median(found)
+    return 1.4826 * median(abs(value - middle) for value in found)

@@ -1,0 +1,151 @@
+"""Alarms on record: one file each, created once and never changed.
+
+    alarms/<run>.<attempt>.<rule>.json
+
+Its name says what the alarm is about: of an attempt and a rule there is one alarm. Whoever finds
+the file there already need not write it.
+"""
+
+import re
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from typing import NamedTuple
+
+from sweeper.common.document_reader import Part
+from sweeper.common.sanitize import sanitize
+from sweeper.errors import AlreadyExists, StoreError
+from sweeper.metrics.rows import as_float
+from sweeper.store.documents import SCHEMA, encode, read_as, read_each, strict
+from sweeper.sweep.folder import SweepFolder
+
+__all__ = ["Action", "Alarm", "Name", "alarms", "names", "put", "read", "read_action"]
+
+_NAME = re.compile(r"([^./]+)\.([1-9][0-9]*)\.([a-z_]+)\.json\Z")
+_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+class Name(NamedTuple):
+    """What an alarm is about, as its file's name says."""
+
+    run: str
+    attempt: int
+    rule: str
+
+
+class Alarm(NamedTuple):
+    """An alarm: something is wrong with a run.
+
+    `run` is the run's id, `name` what people call it, `time` when the alarm was raised (UTC, ISO
+    8601). The evidence: `key` was `value` at `step`, and `bound` is the most or the least that is
+    right; each is None where there is no such thing. `message` says so in a sentence, `advice` what
+    to do. `actions` are those of `on_alarm` that it sets off: "run", "stop run", "stop sweep".
+    """
+
+    run: str
+    name: str
+    attempt: int
+    rule: str
+    time: str
+    key: str | None
+    step: float | None
+    value: float | None
+    bound: float | None
+    message: str
+    advice: str
+    actions: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, object]:
+        """The alarm as the store and `--json` have it."""
+        return strict(self._asdict() | {"actions": list(self.actions)})
+
+
+def alarms(folder: SweepFolder) -> list[Alarm]:
+    """The alarms of a sweep, oldest first."""
+    return read(folder)
+
+
+def read(
+    folder: SweepFolder,
+    known: MutableMapping[str, Alarm] | None = None,
+    told: Callable[[StoreError], None] | None = None,
+) -> list[Alarm]:
+    """Read the alarms of a sweep, oldest first: one listing, and a read for each.
+
+    A caller who reads again and again passes the same `known` each time (empty at first): alarms in
+    it are not read again. A damaged record is passed over, and `told` is called with its error.
+    Raises `StoreError` for a store that does not answer the listing.
+    """
+    readers = {path: partial(_alarm, name) for path, name in _listed(folder)}
+    found = read_each(folder.store, readers, known, told)
+    return sorted(found, key=lambda alarm: (alarm.time, alarm.run, alarm.attempt, alarm.rule))
+
+
+def names(folder: SweepFolder) -> list[Name]:
+    """List the alarms of a sweep by their names, without reading them."""
+    return [name for _, name in _listed(folder)]
+
+
+def put(folder: SweepFolder, alarm: Alarm) -> bool:
+    """Record an alarm. Returns whether it was new. Raises `StoreError`."""
+    path = folder.alarm(alarm.run, alarm.attempt, alarm.rule)
+    try:
+        folder.store.create(path, encode({"schema": SCHEMA} | alarm.document()))
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _listed(folder: SweepFolder) -> list[tuple[str, Name]]:
+    found: list[tuple[str, Name]] = []
+    for path in folder.store.names(folder.alarms):
+        match = _NAME.match(path.rpartition("/")[2])
+        if match:
+            found.append((path, Name(match[1], int(match[2]), match[3])))
+    return found
+
+
+def _alarm(name: Name, document: object, place: str) -> Alarm:
+    """Read an alarm from the document in the file `place`. Raises `StoreError`."""
+    record = Part(document, place)
+    return Alarm(
+        run=name.run,
+        name=record.text_or("name", None) or name.run,
+        attempt=name.attempt,
+        rule=name.rule,
+        time=record.text_or("time", ""),
+        key=record.text_or("key", None),
+        step=_number(record, "step"),
+        value=_number(record, "value"),
+        bound=_number(record, "bound"),
+        message=record.text_or("message", None) or name.rule,
+        advice=sanitize(record.text_or("advice", "")),
+        actions=tuple(record.texts_or("actions", [])),
+    )
+
+
+def _number(record: Part, key: str) -> float | None:
+    """Read a number that a recipe recorded, which may be NaN or infinite."""
+    value = record.document.get(key)
+    number = _NUMBERS.get(value) if isinstance(value, str) else as_float(value)
+    if number is None and value is not None:
+        record.refuse(key, "a number")
+    return number
+
+
+class Action(NamedTuple):
+    """What was done about an alarm: by which launcher, and the outcome in words; None while it is
+    under way."""
+
+    by: str | None
+    outcome: str | None
+
+
+def read_action(folder: SweepFolder, alarm: Alarm) -> Action:
+    """Read what was done about an alarm. Raises `NotFound`, `StoreError`."""
+    path = folder.action(alarm.run, alarm.attempt, alarm.rule)
+
+    def read(document: object, place: str) -> Action:
+        record = Part(document, place)
+        return Action(record.text_or("by", None), record.text_or("outcome", None))
+
+    return read_as(folder.store, path, read)

@@ -1,0 +1,303 @@
+"""Applies the rules to the attempts of a sweep that run, and says what is new.
+
+Little is kept of each attempt, and a look reads a bounded number of bytes, so that it takes about
+as long at the start of a sweep as when a launcher finds a million rows. An error in a rule is told
+once, and the other rules go on.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.alarms.clock_rules import judge_clock
+from sweeper.alarms.history import Evidence, History, Vitals
+from sweeper.alarms.rollouts import failure_path, first_error, path_of, summarise
+from sweeper.alarms.row_rules import JUDGE_FAILED, judge
+from sweeper.common.alarm_thresholds import Limits
+from sweeper.common.json_values import table_of
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.attempt_rows import Tail
+from sweeper.metrics.rows import Row, as_float
+from sweeper.sweep.folder import SweepFolder
+
+__all__ = ["Criteria", "Found", "Seen", "Watcher"]
+
+MOST_BYTES = 1_000_000
+"""Bytes of metrics that a look reads of all attempts together: some thousand rows, some tens of
+milliseconds."""
+_ROW_BYTES = 200
+"""What judging a row costs, in bytes that could be read meanwhile."""
+_MOST_REMOTE = 20
+"""Attempts whose metrics are read in one look, on a store that is elsewhere."""
+_ROLLOUT_BYTES = 262_144
+_ERROR_BYTES = 16_384
+_MOST_ROLLOUTS = 20
+_TRIES = 3
+"""After so many steps without rollouts no more are expected."""
+_STEPS = 50
+_FINAL_SECONDS = 600.0
+"""What an attempt may take for its work after the last step: evaluations, checkpoints."""
+_STALLED = "stalled"
+"""The rule that is judged at every look, though its alarm is raised once: readers are shown whether
+a run stands still now."""
+
+
+class Seen(NamedTuple):
+    """An attempt as the launcher sees it. `running`: a worker is at work on it; `quiet`: seconds
+    since its last beat, whose contents are `beat`; `stopping`: a user wants it to end. `failed` is
+    the last line that it printed, if it has failed; `succeeded` says that it has succeeded.
+    `metric` is what it is compared by, where that is not the same for all."""
+
+    run: str
+    attempt: int
+    running: bool
+    quiet: float = 0.0
+    beat: Mapping[str, object] | None = None
+    stopping: bool = False
+    failed: str | None = None
+    succeeded: bool = False
+    metric: str | None = None
+
+
+class Criteria(NamedTuple):
+    """What a sweep's plan says that its attempts are judged by: the thresholds of its rules, the
+    seconds of its lease, how many seconds late metrics may come (0: as they are written), and the
+    metric that its runs are compared by. `lacks_folder`: its command has no `{log_path}`."""
+
+    limits: Limits
+    lease: float
+    is_command: bool
+    sync_s: float = 0.0
+    metric: str | None = None
+    lacks_folder: bool = False
+
+
+class Found(NamedTuple):
+    """What a rule has found about an attempt."""
+
+    run: str
+    attempt: int
+    rule: str
+    evidence: Evidence
+    host: str | None = None
+
+
+class _Watch:
+    """What the watcher keeps of one attempt."""
+
+    def __init__(self, tail: Tail, metric: str | None, now: float) -> None:
+        self.tail = tail
+        self.history = History(metric)
+        self.begun = now
+        self.at = now  # when it was last seen to go on
+        self.read_at = now
+        self.steps = 0
+        self.first: float | None = None  # how long the first step took
+        self.looked = False
+        self.took: deque[float] = deque(maxlen=_STEPS)
+        self.rollouts = 0
+
+    @property
+    def longest(self) -> float | None:
+        """The longest time that one of the last steps took, by our clock or its own."""
+        return max(self.took, default=None)
+
+
+class Watcher:
+    """Watches the attempts of one sweep. `clock` gives monotonic seconds, `tell` gets a line about
+    a rule that fails. `said` has the alarms on record, as (run, attempt, rule): they are not found
+    again.
+
+    `stalled` has the attempts, as (run, attempt), that stood still at the last look, alarmed of
+    before or not.
+    """
+
+    def __init__(
+        self,
+        folder: SweepFolder,
+        criteria: Criteria,
+        said: set[tuple[str, int, str]],
+        *,
+        clock: Callable[[], float],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._criteria = criteria
+        self._said = said
+        self._clock = clock
+        self._tell = tell
+        self.stalled: set[tuple[str, int]] = set()
+        self._watches: dict[tuple[str, int], _Watch] = {}
+        self._first: float | None = None  # the longest that a first step has taken
+        self._turn = 0
+        self._told: set[str] = set()
+        self._left = 0
+
+    def look(self, attempts: Sequence[Seen]) -> tuple[list[Found], set[tuple[str, int]]]:
+        """Look at attempts. Returns what is newly found, and which of the attempts that have ended
+        are read to their end. Attempts that are not given are forgotten. A store that does not
+        answer is asked again the next time."""
+        now = self._clock()
+        keys = {(seen.run, seen.attempt) for seen in attempts}
+        self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
+        self._left = MOST_BYTES
+        remote = self._folder.store.is_remote
+        found: list[Found] = []
+        over: set[tuple[str, int]] = set()
+        self.stalled = set()
+        # Each look begins with another attempt: where there is much to read, all get their turn.
+        start = self._turn % len(attempts) if attempts else 0
+        for seen in (*attempts[start:], *attempts[:start]):
+            key = (seen.run, seen.attempt)
+            if key not in self._watches:
+                tail = Tail(self._folder, *key)
+                self._watches[key] = _Watch(tail, self._metric(seen), now)
+            watch = self._watches[key]
+            more = self._read(watch, seen, found, now) if self._left > 0 else True
+            if remote:  # where each file takes a request or two
+                self._left -= MOST_BYTES // _MOST_REMOTE
+            watch.looked = watch.looked or not more
+            if seen.running:
+                watch.history.vitals = self._vitals(watch, seen, now)
+            elif not more:
+                over.add(key)
+                metric = self._metric(seen) if seen.succeeded else None
+                lacks_folder = self._criteria.lacks_folder
+                watch.history.vitals = Vitals(
+                    failed=seen.failed, metric=metric, lacks_folder=lacks_folder
+                )
+            if seen.running or not more:
+                judged = judge_clock(watch.history, self._open(seen), self._failed)
+                if _STALLED in judged:
+                    self.stalled.add(key)
+                self._note(seen, judged, found)
+        self._turn += 1
+        return found, over
+
+    def _read(self, watch: _Watch, seen: Seen, found: list[Found], now: float) -> bool:
+        """Read what is new of an attempt and judge it. Returns whether there is more to read."""
+        try:
+            fresh = watch.tail.read(MOST_BYTES)
+        except StoreError:
+            self._left = 0  # the store is not asked for other attempts in this look
+            return True
+        watch.read_at = now
+        if fresh.again:
+            watch.history = History(self._metric(seen))
+        watch.history.malformed += fresh.malformed
+        watch.history.unlike = watch.history.unlike or fresh.unlike
+        self._left -= fresh.size + _ROW_BYTES * len(fresh.rows)
+        recent = len(fresh.rows) - min(len(fresh.rows), _MOST_ROLLOUTS)
+        for number, (row, copied) in enumerate(fresh.rows):
+            if copied:
+                watch.history.add(row)
+                continue
+            watch.history.add(row, self._rollouts(watch, seen, row) if number >= recent else None)
+            judged = judge(watch.history, self._open(seen), self._failed)
+            if JUDGE_FAILED in judged:
+                judged[JUDGE_FAILED] = self._with_error(seen, judged[JUDGE_FAILED])
+            self._note(seen, judged, found)
+        own = [row for row, copied in fresh.rows if not copied]
+        if own:
+            self._time(watch, own, now)
+        return fresh.more
+
+    def _metric(self, seen: Seen) -> str | None:
+        return seen.metric or self._criteria.metric
+
+    def _failed(self, rule: str, error: Exception) -> None:
+        if rule not in self._told:
+            self._told.add(rule)
+            self._tell(f"alarms: the rule {rule} failed: {type(error).__name__}: {error}")
+
+    def _open(self, seen: Seen) -> Limits:
+        """The rules to ask about an attempt: those that have found nothing yet, and `stalled`, of
+        which it must be known whether it still holds."""
+        return {
+            rule: thresholds
+            for rule, thresholds in self._criteria.limits.items()
+            if rule == _STALLED or (seen.run, seen.attempt, rule) not in self._said
+        }
+
+    def _note(self, seen: Seen, evidence: Mapping[str, Evidence], found: list[Found]) -> None:
+        host = _text((seen.beat or {}).get("host"))
+        for rule, what in evidence.items():
+            if (seen.run, seen.attempt, rule) not in self._said:
+                self._said.add((seen.run, seen.attempt, rule))
+                found.append(Found(seen.run, seen.attempt, rule, what, host))
+
+    def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
+        """Learn how long steps take. Rows that were there at the first look count for nothing: they
+        were written before."""
+        took = [
+            as_float(row.get("time/total", row.get("time/step"))) or 0.0 for row in rows[-_STEPS:]
+        ]
+        took = [own if 0 < own < 1e6 else 0.0 for own in took]
+        if watch.looked and not watch.steps:
+            watch.first = now - watch.begun
+            self._first = max(self._first or 0.0, watch.first)
+        elif watch.looked:
+            # Of several new rows the first may have taken all the time.
+            took[0] = max(took[0], now - watch.at)
+        watch.took.extend(seconds for seconds in took if seconds)
+        watch.steps += len(rows)
+        watch.at = now
+
+    def _with_error(self, seen: Seen, evidence: Evidence) -> Evidence:
+        """Add the error of the function that failed, where it can be read."""
+        path = failure_path(self._folder.recorded(seen.run, seen.attempt), evidence.step or 0)
+        with suppress(NotFound, StoreError):
+            error = first_error(self._folder.store.read_range(path, 0, _ERROR_BYTES))
+            if error is not None:
+                return evidence._replace(message=f"{evidence.message}: {error}")
+        return evidence
+
+    def _rollouts(self, watch: _Watch, seen: Seen, row: Row) -> dict[str, float]:
+        """Summarise the rollouts of a row's step, if there are any."""
+        step = as_float(row.get("step"))
+        if watch.rollouts <= -_TRIES or step is None or not 0 <= step < 1e9:
+            return {}
+        path = path_of(self._folder.recorded(seen.run, seen.attempt), step)
+        with suppress(NotFound, StoreError):
+            data = self._folder.store.read_range(path, 0, _ROLLOUT_BYTES)
+            watch.rollouts = 1
+            self._left -= len(data) // 4
+            return summarise(data)
+        if watch.rollouts <= 0:
+            watch.rollouts -= 1
+        return {}
+
+    def _vitals(self, watch: _Watch, seen: Seen, now: float) -> Vitals:
+        beat = seen.beat or {}
+        paused, machine = table_of(beat.get("paused")), table_of(beat.get("machine"))
+        if paused or seen.stopping:
+            watch.at = now  # a wait for the service is no standstill
+        quiet = watch.read_at - watch.at - 2 * self._criteria.sync_s
+        if _nearly_done(watch.history.row):
+            quiet -= _FINAL_SECONDS
+        return Vitals(
+            quiet=max(0.0, quiet),
+            longest=watch.longest,
+            others=watch.first if watch.steps else self._first,
+            paused=f"{paused.get('reason')} since {paused.get('since')}" if paused else None,
+            paused_s=as_float(paused.get("for_s")) or 0.0,
+            beat_quiet=seen.quiet,
+            lease=self._criteria.lease,
+            is_command=self._criteria.is_command and not watch.steps,
+            host=_text(beat.get("host")),
+            disk_free=as_float(machine.get("disk_free_bytes")),
+            memory_free=as_float(machine.get("memory_free_bytes")),
+            memory_total=as_float(machine.get("memory_total_bytes")),
+        )
+
+
+def _nearly_done(row: Mapping[str, object]) -> bool:
+    """Whether the attempt is at its last steps. A value above 1 is no share but percent, or a
+    count."""
+    shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
+    return any(0.95 <= share <= 1 for share in shares)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

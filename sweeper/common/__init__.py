@@ -1,0 +1,1 @@
+"""Small helpers that any layer may use: atomic writes, sanitising, decoding, HTML."""

@@ -1,0 +1,43 @@
+"""Why a program failed, from the last that it printed. Pure."""
+
+import re
+
+from sweeper.common.sanitize import sanitize
+
+__all__ = ["cause", "last_line"]
+
+_SHOWN = 200
+_TRACEBACK = "Traceback (most recent call last):"
+_LABEL = re.compile(r"error: +(?=\S)")
+"""What a program writes before its message. Whoever shows the line says that the run failed."""
+_EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
+"""What ends a traceback: the exception's class, and its message where there is one."""
+
+
+def cause(data: bytes) -> str:
+    """The last line of the last traceback in a log's end, and the last line of all where there is
+    none: programs go on printing while they end. For people, at most 200 characters."""
+    lines = data.decode("utf-8", "replace").splitlines()
+    starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
+    for line in lines[starts[-1] + 1 :] if starts else ():
+        if re.match(_EXCEPTION, line):
+            return _plain(line)[:_SHOWN]
+    return last_line(data)
+
+
+def last_line(data: bytes) -> str:
+    """The last line of a log's end that says anything, for people; what W&B says when a program
+    ends only where there is nothing else."""
+    other = ""
+    for line in reversed(data.decode("utf-8", "replace").splitlines()):
+        text = _plain(line)
+        if text and not text.startswith("wandb:"):
+            return text[:_SHOWN]
+        other = other or text
+    return other[:_SHOWN]
+
+
+def _plain(line: str) -> str:
+    text = sanitize(line).strip()
+    label = _LABEL.match(text)
+    return text if label is None else text[label.end() :]

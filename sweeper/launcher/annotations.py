@@ -1,0 +1,236 @@
+"""Adds notes, tags and stars to sweeps and runs; archives, renames and deletes sweeps. Used by the
+command line, agents and the Python API."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.common.atomic import TEMPORARY
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
+from sweeper.store.base import Store
+from sweeper.store.opening import default_root, open_store
+from sweeper.sweep.folder import SweepFolder, find_sweeps
+from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import plural
+from sweeper.sweep.lock import holding_sweep, is_of_lock
+from sweeper.sweep.mark import Kind, Marks, fold, is_tag
+from sweeper.sweep.marks import put_mark, read_marks
+from sweeper.sweep.states import fold as fold_events
+
+__all__ = [
+    "MOST_CHARACTERS",
+    "Noted",
+    "Subject",
+    "archive",
+    "clear",
+    "delete",
+    "find_subject",
+    "mark",
+    "note",
+    "rename",
+    "size_of",
+]
+
+MOST_CHARACTERS = 100_000
+"""Maximum number of characters of a note."""
+_LAST = ("state", "sweep.json", "launcher")
+"""Parts that are deleted last, in this order. Until then a partly deleted sweep is still readable,
+and `delete` can continue."""
+
+
+class Subject(NamedTuple):
+    """The subject of a note: a sweep, or one of its runs. `run` is the run's id, `name` is for
+    people."""
+
+    store: Store
+    sweep: str
+    run: str | None
+    name: str
+
+
+class Noted(NamedTuple):
+    """Changes to a subject: a note, tags to add and remove, a star (None: unchanged)."""
+
+    text: str | None = None
+    tag: Sequence[str] = ()
+    untag: Sequence[str] = ()
+    star: bool | None = None
+
+
+def find_subject(target: str, root: str | None = None) -> Subject:
+    """Find the sweep named `target`, or else the one run that it selects. Raises `NotFound`, and
+    `UsageError` if several runs match or the run is in no sweep."""
+    from sweeper.results.registry import Registry
+    from sweeper.results.sweeps import SweepRun
+
+    registry = Registry(root or default_root())
+    if registry.has_sweep(target):
+        sweep = registry.sweep(target)
+        return Subject(sweep.store, sweep.name, None, sweep.name)
+    run = registry.run(target)
+    if not isinstance(run, SweepRun):
+        raise UsageError(f"{target}: is in no sweep, which is where notes are kept")
+    return Subject(run.store, run.sweep, run.id, f"{run.sweep}/{run.name}")
+
+
+def note(
+    target: str,
+    text: str | None = None,
+    *,
+    root: str | None = None,
+    tag: Sequence[str] = (),
+    untag: Sequence[str] = (),
+    star: bool | None = None,
+) -> Marks:
+    """Write a note about a sweep or a run, add and remove tags, star it (`star=False` removes the
+    star). Without any of these, nothing is written. Returns the resulting marks. Raises `NotFound`,
+    and `UsageError` for an invalid text or tag."""
+    return mark(target, Noted(text, tag, untag, star), root=root)
+
+
+def mark(target: str, noted: Noted, *, root: str | None = None, by: str = "") -> Marks:
+    """Do the same as `note`, in the name of `by` (default: this user)."""
+    _check(noted.text, [*noted.tag, *noted.untag])
+    store, sweep, run, _ = find_subject(target, root)
+    folder = SweepFolder(store, sweep)
+    if noted.text is not None:
+        put_mark(folder, Kind.NOTE, run, noted.text.strip(), by)
+    for one in noted.tag:
+        put_mark(folder, Kind.TAG, run, one, by)
+    for one in noted.untag:
+        put_mark(folder, Kind.UNTAG, run, one, by)
+    if noted.star is not None:
+        put_mark(folder, Kind.STAR if noted.star else Kind.UNSTAR, run, by=by)
+    return fold(one for one in read_marks(folder) if one.run == run)
+
+
+def _check(text: str | None, tags: Sequence[str]) -> None:
+    if text is not None and not text.strip():
+        raise UsageError("the note is empty")
+    if text is not None and len(text) > MOST_CHARACTERS:
+        raise UsageError(
+            f"a note has at most {MOST_CHARACTERS:,} characters, and this one {len(text):,}"
+        )
+    for one in tags:
+        if not is_tag(one):
+            raise UsageError(
+                f"{one[:80]!r} is no tag: write letters, digits, '.', '_', '+', '-', at most 64"
+            )
+
+
+def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
+    """Archive a sweep: it is left out wherever no sweep is named. `on=False` restores it. Returns
+    whether that changed anything. Raises `NotFound`, `StoreError`."""
+    folder = _existing(sweep, root)
+    if fold(mark for mark in read_marks(folder) if mark.run is None).archived == on:
+        return False
+    put_mark(folder, Kind.ARCHIVE if on else Kind.UNARCHIVE)
+    return True
+
+
+def rename(sweep: str, name: str, *, root: str | None = None) -> None:
+    """Rename a sweep that has no launcher and no jobs at work. A grid that continues it must have
+    the new name. Raises `NotFound`, `UsageError` for an invalid name or one that another sweep has,
+    `EnvironmentFailure` if something is at work or the store cannot move folders."""
+    from sweeper.sweep.names import is_sweep_name
+
+    folder = _existing(sweep, root)
+    store = folder.store
+    if not is_sweep_name(name):
+        raise UsageError(f"{name[:80]!r} is no name: letters, digits, '.', '_', '-', at most 100")
+    top, to = store.local_path(sweep), store.local_path(name)
+    if top is None or to is None:
+        raise EnvironmentFailure(
+            f"{store.root} moves no folders: launch the grid under the new name instead, and "
+            f"`{hint('archive', sweep, root=store.root)}`"
+        )
+    with holding_sweep(folder, existing=True):
+        _require_rest(folder)
+        try:
+            os.mkdir(to)  # only one of two processes gets the name; `rename` replaces the folder
+        except FileExistsError:
+            raise UsageError(f"{name}: is there already in {store.root}") from None
+        try:
+            os.rename(top, to)
+        except OSError as error:
+            with suppress(OSError):
+                os.rmdir(to)
+            raise StoreError(f"{top}: cannot be renamed ({error.strerror})") from error
+        _forget_environment(top)
+
+
+def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
+    """The number of runs of a sweep that have begun, and its size in bytes. Raises `NotFound`,
+    `StoreError`."""
+    folder = _existing(sweep, root)
+    return len(folder.read_events()), sum(entry.size for entry in folder.store.list(sweep))
+
+
+def delete(sweep: str, *, root: str | None = None) -> None:
+    """Delete a sweep that has no launcher and no jobs at work, with everything its runs recorded.
+    Checkpoints at a service stay there. If the process is killed, the sweep can only be deleted
+    again: nothing is launched from what is left. Raises `NotFound`, `EnvironmentFailure`."""
+    folder = _existing(sweep, root)
+    with holding_sweep(folder, existing=True, deletes=True):
+        _require_rest(folder)
+        with suppress(StoreError):  # it is there, or the disk is full
+            folder.store.create(folder.deletion, b"")
+        clear(folder)
+        _forget_environment(folder.address)
+
+
+def clear(folder: SweepFolder) -> None:
+    """Remove the files of a sweep, and its folders. The files of its lock stay: whoever holds it
+    removes them when it lets go. Raises `StoreError`."""
+    last: dict[str, list[str]] = {name: [] for name in _LAST}
+    first: list[str] = []
+    for path in folder.store.names(folder.name):
+        below = path.removeprefix(f"{folder.name}/").partition("/")[0]
+        if not is_of_lock(folder.store, path):
+            last.get(below, first).append(path)
+    for paths in (first, *last.values()):
+        folder.store.remove(paths)
+    top = folder.store.local_path(folder.name)
+    if top is not None:
+        _remove_folders(top)
+
+
+def _existing(sweep: str, root: str | None) -> SweepFolder:
+    """The folder of an existing sweep. Raises `NotFound`."""
+    store = open_store(root or default_root())
+    folder = SweepFolder(store, sweep)
+    if sweep not in find_sweeps(store):
+        folder.read_plan()  # its error lists the existing sweeps
+        raise NotFound(f"no sweep {sweep!r} in {store.root}")
+    return folder
+
+
+def _require_rest(folder: SweepFolder) -> None:
+    """Raise `EnvironmentFailure` while jobs of a sweep may be at work."""
+    at_work = sum(fold_events(events).at_work for events in folder.read_events().values())
+    if at_work:
+        raise EnvironmentFailure(
+            f"{plural(at_work, 'run')} of {folder.name!r} at work: "
+            f"`{hint('cancel', folder.name, root=folder.store.root)}` stops them"
+        )
+
+
+def _forget_environment(folder: str) -> None:
+    """Remove the environment that the last launch kept for the runs of the sweep that was at
+    `folder`. It would make the next launch under that name look for the sweep on a missing disk."""
+    from sweeper.scheduler import environment
+
+    environment.forget(environment.env_file(folder), folder)
+
+
+def _remove_folders(top: str) -> None:
+    """Remove the empty folders below `top`, and `top` itself if it is empty. Temporary files of
+    killed writers do not count: no listing has them."""
+    for folder, _, names in os.walk(top, topdown=False):
+        for name in names:
+            if name.startswith(TEMPORARY):
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
+        with suppress(OSError):  # it is not empty
+            os.rmdir(folder)

@@ -1,0 +1,376 @@
+"""Tests a backend end to end with a one-second job: from the launch to the files that the job
+wrote. The job is in its own sweep, which is removed afterwards. Nothing here depends on a specific
+backend: the sweep is launched, cancelled and deleted like any other."""
+
+import fcntl
+import gzip
+import io
+import json
+import os
+import signal
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from types import FrameType, TracebackType
+from typing import IO, NamedTuple, TypedDict
+
+from sweeper import paths
+from sweeper.backends import capabilities_at, open_places
+from sweeper.common.last_line import last_line
+from sweeper.errors import EnvironmentFailure, NotFound, StoreError, SweeperError
+from sweeper.launcher.launching import LaunchRequest, User, launch_plan
+from sweeper.launcher.manifest import secret_names
+from sweeper.recipe.reference import RunProcess, find_python, inspect
+from sweeper.scheduler.outcomes import last_words
+from sweeper.scheduler.progress import Summary
+from sweeper.store.base import Store
+from sweeper.store.opening import open_store
+from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.notify import Notify
+from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.requests import request_cancel
+from sweeper.sweep.states import State
+from sweeper.sweep.sweep_requests import ask_stop
+
+__all__ = ["Step", "TrialRequest", "try_out"]
+
+_FILE = "trial.json"
+_JOB = """
+import json, os, sys, time
+log_path, *names = sys.argv[1:]
+time.sleep(1)
+told = {"version": sys.version.split()[0], "there": os.listdir(".")}
+told["set"] = [name for name in names if os.environ.get(name)]
+with open(os.path.join(log_path, "trial.json"), "w") as file:
+    json.dump(told, file)
+"""
+_STOP_SECONDS = 90.0
+"""Time limit for a job past its timeout to be withdrawn or to stop."""
+
+
+class TrialRequest(NamedTuple):
+    """The settings to test: a grid's launch options, one of its places, and the names of the
+    secrets that its runs need."""
+
+    place: str
+    launch: Launch
+    service: str
+    secrets: Sequence[str]
+
+
+class Step(NamedTuple):
+    """A finished step, its duration in seconds (None: not meaningful), and its result."""
+
+    name: str
+    seconds: float | None
+    found: str
+
+
+def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[Step], None]) -> None:
+    """Test a backend, and report each finished step to `tell`. The job is cancelled if it has not
+    ended `timeout` seconds after its launch. The trial's sweep is always removed, unless the job
+    cannot be stopped; the remains of killed trials of this home are removed first. SIGTERM and
+    SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with the problem in one line."""
+    with _Interrupts() as interrupts:
+        _remove_old(tell)
+        trial = _Trial(open_store(root), _plan(request), timeout, tell)
+        try:
+            try:
+                trial.note()
+                trial.launch()
+                trial.check()
+            finally:
+                interrupts.hold()
+        except SweeperError as error:
+            try:
+                trial.remove()
+            except SweeperError as left:
+                raise EnvironmentFailure(f"{error}; what was made is left: {left}") from error
+            raise
+        except BaseException:  # interrupted
+            trial.remove()
+            raise
+        trial.remove()
+
+
+class _Told(TypedDict):
+    """The job's report: its Python version, the files in its folder, the secrets that are set."""
+
+    version: str
+    there: list[str]
+    set: list[str]
+
+
+_Handler = Callable[[int, FrameType | None], object] | int | None
+"""A signal handler."""
+
+
+class _Interrupts:
+    """A context manager in which SIGTERM and SIGHUP interrupt as Ctrl-C does, once. Further signals
+    are held back until the exit; so are all signals after `hold`."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, _Handler] = {}
+        self._held = self._came = False
+
+    def __enter__(self) -> "_Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # by nohup, say
+                    self._before[number] = signal.signal(number, self._on)
+        return self
+
+    def hold(self) -> None:
+        """Hold back all signals until the exit."""
+        self._held = True
+
+    def _on(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self._held:
+            self._came = True
+        else:
+            self._held = True
+            raise KeyboardInterrupt
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._came and kind is None:
+            raise KeyboardInterrupt
+
+
+def _remove_old(tell: Callable[[Step], None]) -> None:
+    """Remove the remains of killed trials of this home. The kernel has released the locks on their
+    note files."""
+    try:
+        names = sorted(os.listdir(paths.trials()))
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(paths.trials(), name)
+        with suppress(OSError, ValueError), open(path, encoding="utf-8") as note:
+            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            root = note.read()
+            if not root:  # it has just begun
+                continue
+            try:
+                _remove(SweepFolder(open_store(root), name))
+            except SweeperError as error:
+                tell(Step("left", None, f"{name} in {root}, of an earlier try: {error}"))
+            else:
+                os.unlink(path)
+                tell(Step("removed", None, f"{name} from {root}, which an earlier try left"))
+
+
+def _remove(folder: SweepFolder) -> None:
+    """Stop a trial's job, and remove its sweep and the backend's records of it. Raises
+    `EnvironmentFailure` if the job cannot be stopped."""
+    from sweeper.launcher.annotations import clear, delete
+    from sweeper.launcher.control import cancel_runs
+    from sweeper.scheduler.environment import env_file, forget
+    from sweeper.sweep.lock import holding_sweep
+
+    try:
+        plan = folder.read_plan()
+    except NotFound:  # nothing was submitted
+        with holding_sweep(folder):
+            clear(folder)
+        forget(env_file(folder.address), folder.address)
+        return
+    run = plan.runs[0].id
+    cancel_runs(folder, [run])
+    attempts = max(1, folder.read_states()[run].opened)
+    place = open_places(plan.launch, folder.name, folder.address)[plan.launch.backend]
+    with suppress(EnvironmentFailure):  # the backend forgets it later by itself
+        place.forget([token(run, number + 1) for number in range(attempts)])
+    delete(folder.name, root=folder.store.root)
+
+
+def _plan(request: TrialRequest) -> Plan:
+    """The plan of a sweep with one run that is executed like those of the grid."""
+    launch = request.launch._replace(
+        backend=request.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
+        resume="never", metrics_dir=None, log_path_field=None, warm=False, priority=1.0,
+    )  # fmt: skip
+    names = list(dict.fromkeys(secret_names(request.secrets, request.service)))
+    capabilities = capabilities_at(launch, request.place)
+    python = find_python(launch.python) if capabilities.files else capabilities.python or "python"
+    if launch.requirements is not None and not capabilities.files:
+        python = "python"  # the first on PATH
+    text = _JOB.replace("{", "{{").replace("}", "}}")
+    command = [python, "-c", text, "{log_path}", *names]
+    recipe = inspect(command, [], RunProcess(launch.python, launch.cwd, launch.env)).recipe
+    name = os.urandom(6).hex()
+    return Plan(
+        name=f"doctor-{name}",
+        recipe=recipe,
+        service="none",
+        metric=None,
+        secrets=tuple(names),
+        launch=launch,
+        axes={},
+        runs=(Run(name, "trial", "trial", None, {}),),
+        grid_text="",
+        grid_path="",
+        notify=Notify(on=()),
+    )
+
+
+class _Trial:
+    """One trial, step by step."""
+
+    def __init__(
+        self, store: Store, plan: Plan, timeout: float, tell: Callable[[Step], None]
+    ) -> None:
+        self._folder = SweepFolder(store, plan.name)
+        self._plan, self._timeout, self._tell = plan, timeout, tell
+        self._run, self._place = plan.runs[0].id, plan.launch.backend
+        self._seen: dict[State, float] = {}
+        self._begun, self._attempt = 0.0, 1
+        self._late = ""
+        self._unreachable: str | None = None
+        self._over = threading.Event()
+        self._note: IO[str] | None = None
+
+    def note(self) -> None:
+        """Write a note file for this trial, locked for as long as this process lives. Raises
+        `EnvironmentFailure`."""
+        path = os.path.join(paths.trials(), self._plan.name)
+        try:
+            os.makedirs(paths.trials(), mode=0o700, exist_ok=True)
+            self._note = open(path, "x", encoding="utf-8")  # noqa: SIM115 - until it is removed
+            fcntl.flock(self._note, fcntl.LOCK_EX)
+            self._note.write(self._folder.store.root)
+            self._note.flush()
+        except OSError as error:
+            raise EnvironmentFailure(f"{path}: {error.strerror}") from error
+
+    def launch(self) -> None:
+        """Launch the job, and wait for its end. Raises `EnvironmentFailure` if it does not
+        succeed."""
+        self._begun = time.monotonic()
+        limit = threading.Thread(target=self._limit, daemon=True)
+        limit.start()
+        try:
+            told = User(notify=self._notify)
+            launch_plan(LaunchRequest(self._plan, self._folder.store.root), told)
+        finally:
+            self._over.set()
+            limit.join()
+        ended = time.monotonic()
+        folder = self._folder
+        state = folder.read_states()[self._run]
+        outcome = folder.read_outcome(self._run, state)
+        self._attempt = max(1, state.opened)
+        ran = outcome.wall_s or 0.0
+        submitted = self._seen.get(State.SUBMITTED, self._begun)
+        running = self._seen.get(State.RUNNING, max(submitted, ended - ran))
+        if state.state is not State.SUCCEEDED:
+            if self._late:
+                raise EnvironmentFailure(self._late)
+            why = [outcome.reason or state.state.value, outcome.detail or ""]
+            said = self._last_line()
+            why += [f"it printed last: {said}"] if said and said not in why[1] else []
+            raise EnvironmentFailure(f"{self._place}: {': '.join(filter(None, why))}")
+        self._tell(Step("began", running - submitted, f"on {outcome.host}"))
+        self._tell(Step("ran", ran, "ended well"))
+        self._tell(Step("known", max(0.0, ended - running - ran), "its end, to the launcher"))
+
+    def check(self) -> None:
+        """Check the job's report. Raises `EnvironmentFailure` if the report is missing, or if code
+        or a secret did not reach the job."""
+        folder, store = self._folder, self._folder.store
+        path = f"{folder.log_path(self._run, self._attempt)}/{_FILE}"
+        try:
+            told: _Told = json.loads(store.read(path))
+        except (NotFound, ValueError) as error:
+            raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
+        self._tell(Step("store", None, f"has what the job wrote, by Python {told['version']}"))
+        kept = folder.read_plan().snapshot
+        if kept is None:
+            self._tell(Step("code", None, "no git checkout here: no copy travels"))
+        else:
+            lacks = _names(store.read(kept.archive), kept.cwd) - set(told["there"])
+            if lacks:
+                some = ", ".join(sorted(lacks)[:3])
+                raise EnvironmentFailure(f"{self._place}: of the code the job lacks {some}")
+            self._tell(Step("code", None, f"the copy of {kept.root} arrived"))
+        for name in self._plan.secrets:
+            if name not in told["set"]:
+                raise EnvironmentFailure(f"{self._place}: the secret {name} is empty in the job")
+        if self._plan.secrets:
+            self._tell(Step("secrets", None, f"set: {', '.join(self._plan.secrets)}"))
+
+    def remove(self) -> None:
+        """Remove the trial's sweep and note file. Raises `EnvironmentFailure` if it cannot."""
+        begun = time.monotonic()
+        folder = self._folder
+        made = folder.store.exists(folder.plan)
+        with self._note or nullcontext():  # if removal fails, the next trial tries again
+            _remove(folder)
+            if self._note is not None:
+                with suppress(OSError):
+                    os.unlink(self._note.name)
+        if made:
+            found = f"{self._plan.name} from {folder.store.root}"
+            self._tell(Step("removed", time.monotonic() - begun, found))
+
+    def _notify(self, summary: Summary) -> None:
+        self._unreachable = summary.unreachable
+        now, before = time.monotonic(), len(self._seen)
+        for state in (state for state, count in summary.counts.items() if count):
+            if state is not State.PLANNED:
+                self._seen.setdefault(state, now)
+        if self._seen and not before:  # it may have begun by then
+            self._tell(Step("submitted", now - self._begun, f"to {self._place}"))
+
+    def _limit(self) -> None:
+        """Wait for the job's timeout. Then ask the launcher to cancel the job, and later to end
+        without it."""
+        if self._over.wait(self._timeout):
+            return
+        what = "has not ended" if State.RUNNING in self._seen else "has not begun"
+        self._late = f"{self._place}: the job {what} after {self._timeout:g} s{self._waits_for()}"
+        deadline = time.monotonic() + _STOP_SECONDS
+        folder = self._folder
+        while not self._over.wait(1.0):
+            with suppress(NotFound, StoreError):
+                folder.read_plan()  # until then there is nothing that could be cancelled
+                happened = folder.read_events().get(self._run, set())
+                request_cancel(folder, self._run, happened, 0)
+                if time.monotonic() > deadline:
+                    ask_stop(folder)
+
+    def _waits_for(self) -> str:
+        """The reason why the job waits, if the launcher knows one."""
+        why = self._unreachable
+        with suppress(NotFound, StoreError):
+            seen = self._folder.read_observations().observed.get(self._run)
+            why = why or (seen and seen.reason)
+        return f": {why}" if why else ""
+
+    def _last_line(self) -> str:
+        """The last line that the job printed; empty if there is none."""
+        folder = self._folder
+        with suppress(NotFound, StoreError):
+            return last_line(folder.store.read(folder.log(self._run, self._attempt)))
+        with suppress(EnvironmentFailure):
+            opened = open_places(self._plan.launch, folder.name, folder.address)
+            return last_words(opened[self._place], token(self._run, self._attempt))
+        return ""
+
+
+def _names(archive: bytes, cwd: str) -> set[str]:
+    """The top-level names in the folder `cwd` of a copy of the code."""
+    top = "" if cwd == "." or os.path.isabs(cwd) else f"{cwd}/"
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
+        below = (n.removeprefix(top) for n in tar.getnames() if n.startswith(top))
+        return {name.partition("/")[0] for name in below}

@@ -1,0 +1,400 @@
+"""Controls launched sweeps: cancel, retry, wait, pause, resume, stop, and the number of parallel
+jobs. Used by the command line, the view and the Python API.
+
+Cancel and retry record a request for every selected run. The launcher at work on the sweep carries
+it out, or else one that they start. A request is a file that is created once, so a killed command
+can simply be repeated.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from sweeper.errors import (
+    AnotherLauncher,
+    Damaged,
+    EnvironmentFailure,
+    NotFound,
+    StoreError,
+    UsageError,
+)
+from sweeper.launcher.pausing import Steered, parallel, pause, resume, stop
+from sweeper.results.selectors import pick
+from sweeper.results.waiting import find_sweep, status, wait, wait_async
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import held_of, plural
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.requests import Happened, Requested, asked_again, request_cancel, request_retry
+from sweeper.sweep.states import State, fold, is_finished
+from sweeper.sweep.sweep_requests import ask_cancel, forget
+
+if TYPE_CHECKING:
+    from sweeper.launcher.launching import Ready
+    from sweeper.launcher.trust import Agree
+    from sweeper.results.runs import RecordedRun
+    from sweeper.results.sweeps import Sweep
+
+__all__ = [
+    "Requested",
+    "RetryRequests",
+    "Steered",
+    "cancel",
+    "cancel_runs",
+    "parallel",
+    "pause",
+    "request_retries",
+    "resume",
+    "retry",
+    "retry_runs",
+    "status",
+    "stop",
+    "take_up",
+    "to_retry",
+    "wait",
+    "wait_async",
+]
+
+_FAILED = (State.FAILED, State.LOST, State.PREEMPTED)
+_POLL_SECONDS = 0.5
+_STOP_SECONDS = 75.0
+"""Time allowed in addition to a run's grace: for the launcher to notice the request, which may wait
+a minute for sbatch, and for the worker to end."""
+_TAKE_OVER_SECONDS = 3.0
+_HELD_SECONDS = 15.0
+"""Time limit for a launcher that is held back to notice the request to continue."""
+
+
+def cancel(
+    sweep: str,
+    runs: Sequence[str] = (),
+    *,
+    root: str | None = None,
+    state: Sequence[str] | None = None,
+    where: str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Requested]:
+    """Stop runs of a sweep for good. Returns when none of them is at work, with the request for
+    each run.
+
+    `runs` are selectors (default: all runs); `state` and `where` filter them. Progress is reported
+    to `tell`. Raises `NotFound`, `UsageError` for an invalid state or condition, and as
+    `cancel_runs` does.
+    """
+    found = find_sweep(sweep, root)
+    ids = [run.id for run in pick(found.runs, runs, state, where)]
+    whole = not (runs or state or where)
+    return cancel_runs(found.folder, ids, whole=whole, tell=tell)
+
+
+def retry(
+    sweep: str,
+    runs: Sequence[str] = (),
+    *,
+    root: str | None = None,
+    state: Sequence[str] | None = None,
+    where: str | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Requested]:
+    """Start runs of a sweep again: the selected `runs`, or those in one of the states `state`, or
+    else all that failed; filtered by `where`. `state=["succeeded"]` trains finished runs once more,
+    from nothing. The launcher at work starts them, or a new detached
+    one: use `wait` to wait for it. Raises as `launch` does, and `UsageError` for a selected run
+    that has succeeded, unless `state` names that state."""
+    found = find_sweep(sweep, root)
+    chosen = to_retry(found, runs, state, where)
+    succeeded = State.SUCCEEDED in (state or ())
+    return retry_runs(found, [run.id for run in chosen], succeeded=succeeded, tell=tell)
+
+
+def cancel_runs(
+    folder: SweepFolder,
+    runs: Sequence[str],
+    *,
+    whole: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Requested]:
+    """Cancel these runs (ids), and wait until none is at work. `whole` says that they are the whole
+    sweep: then no runs are chosen for later stages either, until a launch or a retry. Raises
+    `EnvironmentFailure` if some are still at work some time after their `grace`; the requests stay
+    on record."""
+    from sweeper.sweep.lock import holding_sweep, is_held
+
+    plan = folder.read_plan()
+    _tell_damaged(folder, tell)
+    retries = _retries(plan)
+    if whole and plan.stages:
+        ask_cancel(folder)
+        plan = folder.read_plan()
+        retries = _retries(plan)
+        now = (run.id for run in plan.runs if not run.retired)
+        runs = list(dict.fromkeys([*runs, *now]))  # add runs that are new since they were listed
+    events = folder.read_events()
+    requests = {
+        run: request_cancel(folder, run, events.get(run, set()), retries[run]) for run in runs
+    }
+    seconds = max(part.launch.grace_s for part in plan.parts) + _STOP_SECONDS
+    deadline = time.monotonic() + seconds
+    last_count = 0
+    while left := _at_work(folder, requests, retries):
+        if len(left) != last_count:
+            tell(f"waiting for {plural(len(left), 'run')} to stop")
+            last_count = len(left)
+        if time.monotonic() > deadline:
+            raise EnvironmentFailure(
+                f"{len(left)} runs of {folder.name!r} are still at work after {seconds:g} s; they "
+                "are asked to stop: see "
+                f"`{hint('status', folder.name, root=folder.store.root)}`"
+            )
+        if not is_held(folder):
+            with suppress(AnotherLauncher), holding_sweep(folder, existing=True):
+                _stop(folder, requests, retries, deadline, tell)
+        time.sleep(_POLL_SECONDS)
+    if not is_held(folder):
+        with suppress(AnotherLauncher), holding_sweep(folder, existing=True):
+            _forget_environment(folder)
+    events = folder.read_events()
+    return [_outcome(request, events.get(run, set())) for run, request in requests.items()]
+
+
+def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
+    """Report a damaged record of the last launch, which is not needed to stop runs."""
+    try:
+        folder.read_service()
+    except Damaged as error:
+        tell(f"{error}; runs are stopped without it, and their environment is left to `sweeper gc`")
+    except (NotFound, StoreError):
+        pass  # it is not needed
+
+
+def _retries(plan: Plan) -> dict[str, int]:
+    """The number of automatic retries of each run."""
+    return {run.id: plan.retries_of(run.stage) for run in plan.runs}
+
+
+def _stop(
+    folder: SweepFolder,
+    runs: Collection[str],
+    retries: Mapping[str, int],
+    deadline: float,
+    tell: Callable[[str], None],
+) -> None:
+    """Act as a launcher that stops runs and starts none."""
+    from sweeper.backends import open_places
+    from sweeper.launcher.placement_guard import located, moved_from
+    from sweeper.scheduler.context import Context
+    from sweeper.scheduler.loop import Scheduler
+
+    plan = folder.read_plan()
+    _refuse_addresses(plan, folder.address)
+    backends = open_places(plan.launch, folder.name, folder.address, some=True)
+    moved = moved_from(folder, plan, located(backends))
+    if moved is not None:
+        tell(f"the jobs are at {moved}, out of reach from here: each ends once its worker sees it")
+    scheduler = Scheduler(Context(folder, backends), starting=False)
+    last_unreachable: str | None = None
+    while time.monotonic() < deadline:
+        summary = scheduler.step()
+        if summary.unreachable is not None and summary.unreachable != last_unreachable:
+            tell(f"waiting: {summary.unreachable}")
+        last_unreachable = summary.unreachable
+        if not _at_work(folder, runs, retries):
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _refuse_addresses(plan: Plan, folder: str) -> None:
+    """Raise `UsageError` if another user's plan names the server to talk to, which would get our
+    credentials for such servers."""
+    from sweeper.backends import options_of
+    from sweeper.launcher.trust import is_ours
+
+    named = [options_of(plan.launch, place).get("address") for place in plan.launch.places]
+    if any(named) and not is_ours(plan.recorded):
+        raise UsageError(
+            f"{folder} was not launched by you from here, and names the address "
+            f"{next(filter(None, named))}: runs stop once their workers see the request; "
+            "what waits at that address is cancelled by who launched it"
+        )
+
+
+def _forget_environment(folder: SweepFolder) -> None:
+    """Remove the environment of runs if none needs it any more: no run is at work, and no launcher
+    will start one, including a launcher that is just starting."""
+    from sweeper.scheduler import environment
+
+    events = folder.read_events()
+    plan = folder.read_plan()
+    for run in plan.runs:
+        happened, retries = events.get(run.id, set()), plan.retries_of(run.stage)
+        if fold(happened).at_work or not is_finished(happened, retries, retired=run.retired):
+            return
+    if environment.is_needed_later(folder):
+        return
+    with suppress(NotFound, StoreError):  # `gc` removes it
+        environment.forget(folder.read_service().env_file, folder.address)
+
+
+def _at_work(folder: SweepFolder, runs: Iterable[str], retries: Mapping[str, int]) -> list[str]:
+    """Those of `runs` that may be at work. Repeats the cancel requests, since a launcher may have
+    granted another attempt just when the request was made."""
+    events = folder.read_events()
+    left: list[str] = []
+    for run in runs:
+        happened = events.get(run, set())
+        request_cancel(folder, run, happened, retries[run])
+        if fold(happened).at_work:
+            left.append(run)
+    return left
+
+
+def _outcome(request: Requested, happened: Happened) -> Requested:
+    state = fold(happened).state
+    if not request.asked:
+        return request
+    if state is State.CANCELLED:
+        return request._replace(why="cancelled")
+    return request._replace(why=f"{state.value} before they could be stopped")
+
+
+def to_retry(
+    sweep: "Sweep",
+    runs: Sequence[str] = (),
+    state: Sequence[str] | None = None,
+    where: str | None = None,
+    *,
+    failed: bool = False,
+) -> "list[RecordedRun]":
+    """Select runs to retry. Without selectors and states, or with `failed`, only runs that failed,
+    were lost or were preempted. Raises `UsageError` for a selected run that has succeeded, unless
+    `state` names that state: nothing is trained again by accident."""
+    chosen = pick(sweep.runs, runs, state, where)
+    if failed or not (runs or state):
+        chosen = [run for run in chosen if run.state in _FAILED]
+    succeeded = [run for run in chosen if run.state is State.SUCCEEDED]
+    if succeeded and runs and State.SUCCEEDED not in (state or ()):
+        raise UsageError(
+            f"{succeeded[0].name} of {sweep.name} has succeeded: add --state succeeded to train it "
+            "once more"
+        )
+    return chosen
+
+
+def retry_runs(
+    sweep: "Sweep",
+    runs: Sequence[str],
+    *,
+    succeeded: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Requested]:
+    """Request another attempt of these runs (ids); of succeeded ones only with `succeeded`. The
+    launcher at work takes them up, or else a new detached one. Raises as `launch` does."""
+    from sweeper.launcher.launching import resume
+
+    asked = request_retries(sweep, runs, succeeded=succeeded)
+    if asked.again and not take_up(sweep, tell):
+        resume(sweep.folder, wait=False, known=asked.ready, tell=tell)
+    return asked.done
+
+
+class RetryRequests(NamedTuple):
+    """Recorded retry requests; `ready` is set if no launcher was at work to take them up."""
+
+    done: list[Requested]
+    ready: "Ready | None"
+
+    @property
+    def again(self) -> int:
+        """The number of runs that will start again."""
+        return sum(request.asked for request in self.done)
+
+
+def request_retries(
+    sweep: "Sweep",
+    runs: Sequence[str],
+    agree: "Agree | None" = None,
+    *,
+    succeeded: bool = False,
+) -> RetryRequests:
+    """Record requests to start these runs again; succeeded ones only with `succeeded`. If no
+    launcher is at work, first checks that one could work, e.g. that the backends accept the jobs.
+    Raises as `launch` does."""
+    from sweeper.launcher.launching import ready
+    from sweeper.launcher.trust import refuse
+    from sweeper.sweep.lock import is_held
+
+    folder = sweep.folder
+    events = folder.read_events()
+    happened = {run: events.get(run, set()) for run in runs}
+    asked = (asked_again(run, found, succeeded=succeeded) for run, found in happened.items())
+    wanted = any(request.asked for request in asked)
+    checked: Ready | None = None
+    if wanted:
+        forget(folder, "cancel")  # first, so that readers of the retry find it gone
+    if wanted and not is_held(folder):
+        checked = ready(folder, agree or refuse)
+    done = [
+        request_retry(folder, run, found, succeeded=succeeded) for run, found in happened.items()
+    ]
+    return RetryRequests(done, checked)
+
+
+def take_up(sweep: "Sweep", tell: Callable[[str], None] = lambda _: None) -> bool:
+    """Whether a launcher at work on the sweep takes up the requests. If not, the caller must start
+    one. Reports to `tell` if the code has changed, and what it waits for. Raises
+    `EnvironmentFailure` for a launcher that stays held back."""
+    _tell_code(sweep, tell)
+    return _taken_up(sweep.folder, tell)
+
+
+def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
+    """Tell the user if the code has changed since the launch, since retries run the launched
+    code."""
+    from sweeper.launcher.manifest import hidden_values, secret_names
+    from sweeper.launcher.trust import is_ours
+    from sweeper.provenance import snapshot
+    from sweeper.provenance.launch_record import has_changed
+
+    kept = sweep.plan.snapshot
+    # Do not run git in a folder that another user's plan names.
+    if not kept or not is_ours(sweep.plan.recorded):
+        return
+    values = hidden_values(secret_names(sweep.plan.secrets, sweep.plan.service))
+    if has_changed(sweep.folder, sweep.plan, values):
+        tell(
+            "the code has changed since the launch, and what is retried runs it as it was then; "
+            "`sweeper launch` of the grid takes the new"
+        )
+    else:
+        snapshot.relink(kept)
+
+
+def _taken_up(folder: SweepFolder, tell: Callable[[str], None] = lambda _: None) -> bool:
+    """Whether a launcher is at work that will see the recorded requests. A launcher that is about
+    to end may have looked before them. With a remote store the launcher may also be dead while its
+    lease lasts, so only a heartbeat shows that it is at work. Waits for a launcher that starts
+    nothing, i.e. a `cancel`. Raises `EnvironmentFailure` for one that stays held back."""
+    from sweeper.sweep.lock import is_alive, is_held
+
+    began, is_told = time.monotonic(), False
+    while is_held(folder):
+        waited = time.monotonic() - began
+        if waited > _TAKE_OVER_SECONDS and is_alive(folder, began):
+            observed = folder.read_observations()
+            if not observed.starting:
+                if not is_told:
+                    tell("waiting for a `sweeper cancel` that is at work on the sweep")
+                is_told = True
+            elif observed.held is None or observed.paused:
+                return True  # the user who paused it can resume it
+            elif waited > _HELD_SECONDS:
+                raise EnvironmentFailure(
+                    f"the launcher at work on {folder.name!r} starts nothing "
+                    f"({held_of(observed)}): type it again when that launcher has ended"
+                )
+        elif waited > _TAKE_OVER_SECONDS and not is_told:
+            tell("waiting for a launcher that gives no sign of life: its lease is about to run out")
+            is_told = True
+        time.sleep(0.1 if not folder.store.is_remote else _POLL_SECONDS)
+    return False

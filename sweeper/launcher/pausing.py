@@ -1,0 +1,156 @@
+"""Pauses and resumes a sweep, changes its number of parallel jobs, and stops its launcher.
+
+These are requests to the launcher at work, or to the next. A killed command can be repeated.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
+from sweeper.store.opening import default_root, open_store
+from sweeper.sweep import sweep_requests
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.hint import hint
+from sweeper.sweep.states import fold, is_finished
+
+if TYPE_CHECKING:
+    from sweeper.launcher.trust import Agree
+
+__all__ = ["Steered", "parallel", "pause", "resume", "stop"]
+
+_STOP_SECONDS = 75.0
+"""Time limit for a launcher's round, in which it may wait for its backend."""
+_POLL_SECONDS = 0.2
+_REMOTE_POLL_SECONDS = 1.0
+_MOST = 1_000_000
+
+
+class Steered(NamedTuple):
+    """The result of a request. `launcher`: a launcher is at work and sees the request within a
+    round. `started`: it was started for this request. `changed`: the request is not a
+    repetition."""
+
+    sweep: str
+    launcher: bool
+    started: bool = False
+    changed: bool = True
+
+
+def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered:
+    """Start no new runs of a sweep until `resume`. Running runs continue; with `runs` they are
+    asked to stop, with a checkpoint if they can, and continue from it later. A pause outlives its
+    launcher. With `runs`, a launcher is started if none is at work to stop them. Raises `NotFound`,
+    `StoreError`, and, if it starts a launcher, as `launch` does."""
+    folder = _existing(sweep, root)
+    before = sweep_requests.asked_pause(folder)
+    sweep_requests.ask_pause(folder, on=True, runs=runs)
+    changed = before is None or before.runs != runs
+    at_work = any(fold(events).at_work for events in folder.read_events().values())
+    if runs and at_work and not _has_launcher(folder):
+        with suppress(AnotherLauncher):  # another process was faster
+            return _start_launcher(folder)._replace(changed=changed)
+    return Steered(sweep, _has_launcher(folder), changed=changed)
+
+
+def resume(
+    sweep: str,
+    *,
+    root: str | None = None,
+    agree: "Agree | None" = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Steered:
+    """Continue a sweep that was paused, or whose launcher has ended. If no launcher is at work and
+    anything is left to do, starts a detached one. `tell` is informed if the record of the last
+    launch is damaged. Raises as `launch` does."""
+    folder = _existing(sweep, root)
+    was_paused = sweep_requests.asked_pause(folder) is not None
+    if not _has_launcher(folder):
+        if _is_over(folder):
+            sweep_requests.forget(folder, "pause")
+            return Steered(sweep, False, changed=False)
+        with suppress(AnotherLauncher):  # another process was faster
+            return _start_launcher(folder, agree, tell, goes_on=True)
+    if was_paused:
+        sweep_requests.ask_pause(folder, on=False)
+    return Steered(sweep, True, changed=was_paused)
+
+
+def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
+    """Set the number of parallel jobs of a sweep, until it is launched again. Does not stop jobs at
+    work, even if there are more. Raises `UsageError` for an invalid number, `NotFound`,
+    `StoreError`."""
+    if not 1 <= jobs <= _MOST:
+        raise UsageError(f"{jobs} jobs at once: write a number from 1 to {_MOST}")
+    folder = _existing(sweep, root)
+    before = sweep_requests.asked_parallel(folder)
+    sweep_requests.ask_parallel(folder, jobs)
+    changed = jobs != (before or folder.read_plan().launch.max_parallel)
+    return Steered(sweep, _has_launcher(folder), changed=changed)
+
+
+def stop(
+    sweep: str, *, root: str | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Steered:
+    """Stop the launcher of a sweep, and wait until it has ended. Running runs continue, and no new
+    ones start until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure` if
+    the launcher does not end."""
+    folder = _existing(sweep, root)
+    if not _has_launcher(folder):
+        return Steered(sweep, False, changed=False)
+    sweep_requests.ask_stop(folder)
+    now = time.monotonic()
+    deadline, tell_at = now + _STOP_SECONDS, now + 2.0
+    while _has_launcher(folder):
+        if time.monotonic() > deadline:
+            raise EnvironmentFailure(
+                f"the launcher of {sweep!r} has not ended after {_STOP_SECONDS:g} s; it is asked "
+                f"to: see `{hint('status', sweep, root=folder.store.root)}`"
+            )
+        if tell_at < time.monotonic():
+            tell("waiting for the launcher to end")
+            tell_at = deadline  # report only once
+        time.sleep(_REMOTE_POLL_SECONDS if folder.store.is_remote else _POLL_SECONDS)
+    sweep_requests.forget(folder, "stop")
+    return Steered(sweep, False)
+
+
+def _existing(sweep: str, root: str | None) -> SweepFolder:
+    """The folder of an existing sweep. Raises `NotFound`."""
+    folder = SweepFolder(open_store(root or default_root()), sweep)
+    folder.read_plan()
+    return folder
+
+
+def _has_launcher(folder: SweepFolder) -> bool:
+    from sweeper.sweep.lock import is_held
+
+    return is_held(folder)
+
+
+def _is_over(folder: SweepFolder) -> bool:
+    """Whether no run of a sweep is at work or left to start."""
+    plan, events = folder.read_plan(), folder.read_events()
+    return all(
+        is_finished(events.get(run.id, set()), plan.retries_of(run.stage), retired=run.retired)
+        for run in plan.runs
+    )
+
+
+def _start_launcher(
+    folder: SweepFolder,
+    agree: "Agree | None" = None,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    goes_on: bool = False,
+) -> Steered:
+    """Check that a launcher can work, and start it. `goes_on` ends a pause."""
+    from sweeper.launcher import launching
+    from sweeper.launcher.trust import refuse
+
+    ready = launching.ready(folder, agree or refuse)
+    if goes_on:
+        sweep_requests.ask_pause(folder, on=False)
+    launching.resume(folder, wait=False, known=ready, tell=tell)
+    return Steered(folder.name, True, started=True)

@@ -1,0 +1,1 @@
+"""Metrics files: how they are named, read, followed and kept as tables."""

@@ -1,0 +1,134 @@
+"""Follows one file that grows: only new bytes are read, and all that happens to such files is
+handled here. The file may not be there yet, be cut, be replaced, or be written anew in place, as
+long as before or longer. Its last line may be half a line. On a remote store it may lie in parts,
+which become one file.
+
+While the last bytes before the new ones are unchanged, what was read is taken as unchanged too.
+Parts need no such check, since nobody writes to them again.
+"""
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.tables.sources import Source, Stamp, begins_with
+from sweeper.store.base import Store
+
+__all__ = ["Added", "Growing"]
+
+_EDGE = 512
+_TAIL = 65_536
+
+Find = Callable[[str], Source | None]
+"""Finds the file at a path as it is now: `Files.source`, say."""
+
+
+class Added(NamedTuple):
+    """What a file has gained: `data` that begins at `start`. `size` bytes were read. `again`: the
+    file is another than before, and `start` is 0. `more`: there is more to read already."""
+
+    data: bytes
+    start: int
+    again: bool
+    more: bool
+    size: int
+
+
+class Growing:
+    """Follows the file at `path`. With `lines` it gives whole lines only."""
+
+    def __init__(self, store: Store, path: str, *, lines: bool = True) -> None:
+        self._store, self._lines = store, lines
+        self.open(path)
+
+    def open(self, path: str, *, again: bool = False) -> None:
+        """Follow another file from its beginning; `again`: report that it is another."""
+        self.path = path
+        self._full = self._store.local_path(path)
+        self._begin()
+        self._again = again
+
+    def _begin(self) -> None:
+        self.offset = 0
+        """How many bytes have been given."""
+        self._edge = b""
+        self._stamp: Stamp | None = None
+        self._pieces: list[list[int]] = []
+        self._again = True
+
+    def seek(self, offset: int) -> None:
+        """Continue from an offset, which may be within a line."""
+        self.offset, self._edge, self._pieces, self._stamp = offset, b"", [], None
+
+    def skip(self, find: Find) -> None:
+        """Skip to the end of the last whole line that is there now. Raises `StoreError`."""
+        source = find(self.path)
+        if source is None:
+            return
+        start = max(0, source.stamp.size - _TAIL)
+        try:
+            stamp, data = source.read(start)
+            if start and b"\n" not in data:
+                start = 0
+                stamp, data = source.read(start)
+        except NotFound:
+            return
+        self._take(data[: data.rfind(b"\n") + 1], start, stamp, source)
+        self._again = False
+
+    def read(self, find: Find, most: int | None = None) -> Added | None:
+        """Read what was added since the last time, at most `most` bytes; None if nothing has
+        changed. Raises `StoreError`."""
+        if self._is_as_it_was():
+            return None
+        source = find(self.path)
+        if source is None or source.stamp == self._stamp:
+            return None
+        if self._is_another(source):
+            self._begin()
+        try:
+            stamp, data = self._new(source, most)
+        except NotFound:
+            return None  # removed, or its parts have become one file: the next look has it
+        more = most is not None and len(data) >= most
+        told = data
+        if self._lines and not (more and b"\n" not in data):  # no line of ours is so long
+            told = data[: data.rfind(b"\n") + 1]
+        start, again = self.offset, self._again
+        self._take(told, start, stamp._replace(time=-1) if more else stamp, source)
+        self._again = again and not told
+        return Added(told, start, again, more, len(data))
+
+    def _is_as_it_was(self) -> bool:
+        """Whether a local file is unchanged, by one look at its stamp."""
+        if self._full is None or self._stamp is None:
+            return False
+        try:
+            return Stamp.of(os.stat(self._full)) == self._stamp
+        except (FileNotFoundError, NotADirectoryError):
+            return False  # gone, or it lies in parts
+        except OSError as error:
+            raise StoreError(f"{self._full}: {error.strerror or error}") from error
+
+    def _is_another(self, source: Source) -> bool:
+        known = self._stamp
+        if known is None:
+            return False
+        parts = source.pieces or self._pieces  # which have no inode
+        return source.stamp.size < self.offset or (not parts and source.stamp.inode != known.inode)
+
+    def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:
+        """The bytes from `offset` on; all bytes if those before it have changed."""
+        edge = b"" if begins_with(source, self._pieces) else self._edge
+        room = None if most is None else most + len(edge)
+        stamp, data = source.read(self.offset - len(edge), room)
+        if data.startswith(edge):
+            return stamp, data[len(edge) :]
+        self._begin()
+        return source.read(0, most)
+
+    def _take(self, told: bytes, start: int, stamp: Stamp, source: Source) -> None:
+        self.offset = start + len(told)
+        self._edge = (self._edge + told)[-_EDGE:]
+        self._stamp, self._pieces = stamp, source.pieces

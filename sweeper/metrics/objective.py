@@ -1,0 +1,238 @@
+"""Chooses the one value that a run is judged by. It is chosen here and nowhere else.
+
+A metric is a list of points, each with a value and most with a step. Points without a step count
+only if none has one; then their order stands for it. `last` is the point of the highest step,
+whatever its value: NaN there means that the run has diverged. `best` is the best finite point, the
+first of equals; if none is finite, the last one. `mean_of_last=5` is the mean of the finite values
+among the last five points, at the last one's step; if that one is not finite, it is the last one's
+value. `auto` is `last` here, where one run is looked at: whether a mean is better takes all runs of
+a sweep, and is asked where a report is made. A run that recorded no number has no value.
+
+The rule comes in three forms: `judged` for points; `counting_rows` and `reduced` for columns of
+numbers; `Judge` for points that come one by one. numpy is loaded where it is used.
+
+A metric that had numbers and has none at the end of a run may have become NaN: some programs write
+null for NaN, or nothing. Its last number still counts, and `missing_rows` says how many rows lack
+one, so that readers can be warned.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from sweeper.metrics.rows import Point, Row, are_missing, as_number
+from sweeper.sweep.metric import mean_of_last
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+__all__ = [
+    "SMOOTH",
+    "Judge",
+    "Judged",
+    "counting_rows",
+    "judged",
+    "last_values",
+    "missing_in",
+    "missing_rows",
+    "reduced",
+    "sign_of",
+    "smoothed",
+]
+
+SMOOTH = 0.1
+"""The share of a curve's points, at its end, whose mean is its smoothed value."""
+
+
+class Judged(NamedTuple):
+    """The value that a run is judged by, and its step. `missing`: so many rows at the end of the
+    run have no number of the metric, although they should (see `missing_rows`)."""
+
+    step: float | None
+    value: float
+    missing: int = 0
+
+
+def sign_of(goal: str) -> float:
+    """The sign by which a value is multiplied so that smaller is better."""
+    return -1.0 if goal == "maximize" else 1.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of the finite values; the last value if that is not finite."""
+    if not math.isfinite(values[-1]):
+        return values[-1]
+    finite = [value for value in values if math.isfinite(value)]
+    return math.fsum(value / len(finite) for value in finite)
+
+
+def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
+    """The point of a merged history (`metrics.merge`) that a run is judged by; None without
+    points."""
+    counting = [point for point in points if point.step is not None] or list(points)
+    if not counting:
+        return None
+    of = mean_of_last(at)
+    if of is not None:
+        return counting[-1]._replace(value=_mean([point.value for point in counting[-of:]]))
+    finite = [point for point in counting if math.isfinite(point.value)]
+    if at != "best" or not finite:
+        return counting[-1]
+    sign = sign_of(goal)
+    return min(finite, key=lambda point: sign * point.value)
+
+
+def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
+    """The last value of each key in a merged history, whatever it is, and its step. Rows without a
+    step give only keys that no other row has."""
+    found: dict[str, dict[str, object]] = {}
+    for row in rows:
+        step = row.get("step")
+        for key, value in row.items():
+            if key != "step" and (step is not None or found.get(key, _NONE)["step"] is None):
+                found[key] = {"step": step, "value": value}
+    return found
+
+
+_NONE: dict[str, object] = {"step": None}
+
+
+def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:
+    """The number of rows after the last of those `numbered`, if that is more than it should be."""
+    after = rows - 1 - numbered[-1]
+    if after == 0:
+        return 0
+    gap = max(later - before - 1 for before, later in pairwise((-1, *numbered)))
+    named = any(is_named(row) for row in range(rows - after, rows))
+    return after if are_missing(after, gap, named=named) else 0
+
+
+def missing_in(rows: Sequence[Row], key: str) -> int:
+    """The number of rows at the end of a merged history that should have a number of `key` and
+    have none. 0 if no row has one."""
+    numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
+    if not numbered:
+        return 0
+    stepped = rows[numbered[0]].get("step") is not None  # such rows come first
+    first = next((n for n, row in enumerate(rows) if row.get("step") is None), len(rows))
+    start, end = (0, first) if stepped else (first, len(rows))
+    places = [n - start for n in numbered if start <= n < end]
+    return _missing(places, end - start, lambda row: key in rows[start + row])
+
+
+def missing_rows(there: "Flags", named: "Flags", stepped: "Flags") -> int:
+    """The same for columns: the rows that have a number of a metric (`there`), those that have its
+    key (`named`), and those that have a step."""
+    import numpy as np
+
+    [numbered] = np.nonzero(there)
+    if not len(numbered):
+        return 0
+    counting = np.flatnonzero(stepped if stepped[numbered].any() else ~stepped)
+    if numbered[-1] == counting[-1]:
+        return 0
+    places = np.flatnonzero(there[counting]).tolist()
+    return _missing(places, len(counting), lambda row: bool(named[counting[row]]))
+
+
+def counting_rows(there: "Flags", stepped: "Flags") -> "Flags":
+    """Mark the rows of a merged history that count, among those with a number (`there`): rows with
+    a step, or all if none of them has one."""
+    both = there & stepped
+    return both if both.any() else there
+
+
+def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
+    """Reduce the values that count (one at least, steps ascending) to the one that a run is judged
+    by. Returns the index of the step for which it stands, and the value."""
+    end, of = len(values) - 1, mean_of_last(at)
+    if of is not None:
+        return end, _mean(values[-of:].tolist())
+    if at != "best":
+        return end, float(values[end])
+    import numpy as np
+
+    [finite] = np.nonzero(np.isfinite(values))
+    if len(finite):
+        end = int(finite[np.argmin(sign_of(goal) * values[finite])])
+    return end, float(values[end])
+
+
+def smoothed(values: "Floats") -> float | None:
+    """The mean over the last tenth of the values that count, at least one; None when one of these
+    is not finite, or there are none."""
+    import numpy as np
+
+    tail = values[-max(1, round(SMOOTH * len(values))) :]
+    if not len(tail) or not np.isfinite(tail).all():
+        return None
+    found = float(np.mean(tail / 2.0)) * 2.0  # the sum of two may be no float
+    return found if math.isfinite(found) else None
+
+
+class Judge:
+    """Judges a run while its points come one by one, without keeping them."""
+
+    def __init__(self, goal: str = "minimize", at: str = "last") -> None:
+        self._sign, self._at = sign_of(goal), at
+        of = mean_of_last(at)
+        self._before_last: deque[Point] | None = None if of is None else deque(maxlen=of - 1)
+        """What the last point is taken together with, where a mean is asked for."""
+        self._before: float | None = None
+        """The best finite value before the last point, which may yet be written again."""
+        self.last: Point | None = None
+        """The point of the highest step; without steps the latest."""
+
+    @property
+    def value(self) -> float | None:
+        """The value that the run is judged by so far."""
+        if self.last is None:
+            return None
+        if self._before_last is not None:
+            return _mean([*(point.value for point in self._before_last), self.last.value])
+        found = self._better(self._before, self.last.value) if self._at == "best" else None
+        return self.last.value if found is None else found
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last value is not finite."""
+        return self.last is not None and not math.isfinite(self.last.value)
+
+    def add(self, point: Point) -> bool:
+        """Add the next point. Returns False if it replaces one that is not known any more: then
+        only the whole history can tell the value."""
+        last = self.last
+        if last is None:
+            self.last = point
+            return True
+        if point.step is None and last.step is not None:
+            return True  # it does not count beside others
+        if last.step is None and point.step is not None:
+            self._before = None  # nor do those before it
+            if self._before_last is not None:
+                self._before_last.clear()
+        elif point.step is None or last.step is None or point.step > last.step:
+            self._before = self._better(self._before, last.value)
+            if self._before_last is not None:
+                self._before_last.append(last)
+        elif point.step < last.step:
+            return self._at == "last"
+        self.last = point
+        return True
+
+    def takes_back(self, step: float | None) -> bool:
+        """Whether a row of this step without a number takes back one that was seen."""
+        if self.last is None or self.last.step is None or step is None:
+            return False
+        return step == self.last.step or (step < self.last.step and self._at != "last")
+
+    def _better(self, one: float | None, other: float) -> float | None:
+        if not math.isfinite(other):
+            return one
+        return other if one is None or self._sign * other < self._sign * one else one

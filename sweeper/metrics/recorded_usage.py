@@ -1,0 +1,77 @@
+"""Counts the tokens that runs without a meter recorded themselves, under the keys of
+tinker-cookbook and of our recipes. `sweeper costs` and the budgets of launchers count them here.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from sweeper.metrics.attempt_rows import Tail
+from sweeper.metrics.rows import Row, as_float
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.usage import NO_USAGE, Counts, Usage
+
+__all__ = ["ALSO", "SOURCES", "AttemptRecords", "RecordedTokens"]
+
+SOURCES: Mapping[str, tuple[str, ...]] = {
+    "train": ("tokens/trained", "num_tokens", "train/num_tokens", "tokens"),
+    "sample": ("tokens/sampled", "env/all/total_ac_tokens", "total_ac_tokens"),
+    "prefill": ("tokens/prefill_uncached", "env/all/total_ob_tokens", "total_ob_tokens"),
+}
+"""Keys under which recipes record their tokens, by kind; of several the first counts."""
+
+ALSO: Mapping[str, str] = {"tokens/prefill_uncached": "tokens/prefill_cached"}
+"""What is counted apart and is of the same kind: a prompt that was read before is cheaper."""
+
+_MOST = 1e15
+"""Tokens of one step from which on a count is taken for a mistake."""
+_MOST_BYTES = 1_000_000
+_KEYS = (*(key for keys in SOURCES.values() for key in keys), *ALSO.values())
+
+
+class RecordedTokens:
+    """The sum of what rows say of tokens."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add rows."""
+        for row in rows:
+            for key in _KEYS:
+                if key in row:
+                    value = as_float(row[key]) or 0.0
+                    counts = value if 0 <= value < _MOST else 0.0  # NaN is not counted either
+                    self._sums[key] = self._sums.get(key, 0.0) + counts
+
+    def usage(self, config: Mapping[str, object]) -> Usage:
+        """The tokens so far, as those of the run's model; `NO_USAGE` if there are none."""
+        counts: dict[str, int] = {}
+        for kind, names in SOURCES.items():
+            key = next((name for name in names if name in self._sums), None)
+            if key is None:
+                continue
+            counts[kind] = round(self._sums[key])
+            if key in ALSO:
+                counts["cached"] = round(self._sums.get(ALSO[key], 0.0))
+        found = Counts(**counts)
+        model = config.get("model_name")
+        name = model if isinstance(model, str) else "unknown"
+        return Usage({name: found}) if found.tokens else NO_USAGE
+
+
+class AttemptRecords:
+    """Follows what one attempt records. Rows that it got from the attempt before do not count."""
+
+    def __init__(self, folder: SweepFolder, run: str, attempt: int) -> None:
+        self._tail = Tail(folder, run, attempt)
+        self._tokens = RecordedTokens()
+
+    def read(self, config: Mapping[str, object]) -> Usage:
+        """The tokens so far. Reads only what is new. Raises `StoreError`."""
+        more = True
+        while more:
+            fresh = self._tail.read(_MOST_BYTES)
+            if fresh.again:
+                self._tokens = RecordedTokens()
+            self._tokens.add(row for row, copied in fresh.rows if not copied)
+            more = fresh.more
+        return self._tokens.usage(config)

@@ -1,0 +1,268 @@
+"""Reading `metrics.jsonl` and `checkpoints.jsonl`: bytes in, rows out. Pure: no disk, no pandas.
+
+Nothing that a recipe wrote is lost for speed: a line that the quick parser refuses (`NaN` and
+`Infinity`, which Python's `json.dumps` writes) is read by the slow one, a key may first appear in
+the last line, values keep their types. What cannot be read is skipped and counted.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from sweeper.common.decoding import decode, is_deep
+
+__all__ = [
+    "NO_ROWS",
+    "Merged",
+    "Parsed",
+    "Point",
+    "Row",
+    "are_missing",
+    "as_float",
+    "as_number",
+    "as_step",
+    "describe",
+    "describe_malformed",
+    "ends_final",
+    "merge",
+    "merge_checkpoints",
+    "numbers",
+    "parse",
+    "written",
+]
+
+Row = dict[str, object]
+
+_SHOWN = 3
+_LONGEST = 60
+"""The most keys, and characters, of a record that a message quotes."""
+
+
+class Parsed(NamedTuple):
+    """One file's lines.
+
+    `rows` are its JSON objects in file order. `malformed` counts the whole lines that are no JSON
+    object; `torn` is 1 when the last line was cut short by a crash, or is being written now.
+    """
+
+    rows: list[Row]
+    malformed: int
+    torn: int
+
+
+class Merged(NamedTuple):
+    """The rows of all attempts of one run: one a step, steps ascending, then the rows that have
+    no step (`step` is None there), and the counts of what could not be read."""
+
+    rows: list[Row]
+    malformed: int
+    torn: int
+
+
+NO_ROWS = Merged([], 0, 0)
+
+
+class Point(NamedTuple):
+    """A value of one key and the step it was recorded at (None: a line without a step)."""
+
+    step: float | None
+    value: float
+
+
+def parse(data: bytes) -> Parsed:
+    """The JSON objects in `data`, one a line; blank lines count for nothing."""
+    if not data:
+        return Parsed([], 0, 0)
+    from msgspec.json import decode as loads  # not every command reads metrics
+
+    lines = data.split(b"\n")
+    last = lines.pop()  # what follows the last newline: nothing, or a line without its end
+    rows: list[Row] = []
+    malformed = 0
+    for line in lines:
+        row = _parse_object(line, loads)
+        if row is not None:
+            rows.append(row)
+        elif line.strip():
+            malformed += 1
+    row = _parse_object(last, loads)
+    if row is not None:
+        rows.append(row)
+    return Parsed(rows, malformed, int(row is None and bool(last.strip())))
+
+
+def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
+    try:
+        value: object = decode(line) if is_deep(line) else loads(line)
+    except (ValueError, RecursionError):
+        if not line.strip():
+            return None
+        try:
+            value = decode(line)
+        except ValueError:
+            return None
+    return value if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
+
+
+def merge(attempts: Iterable[Parsed]) -> Merged:
+    """The attempts of a run, oldest first, as one history.
+
+    An attempt takes the place of the rows before it from its own first step on: what those trained
+    beyond that step was given up. An attempt that resumed begins with copies of all earlier rows,
+    so it is the whole history; so is one that started from nothing. Within one file the later line
+    wins per (step, key). Of the rows without a step, those of the latest attempt that has any
+    count, since nothing else tells them apart.
+    """
+    by_step: dict[float, Row] = {}
+    loose: list[Row] = []
+    malformed = torn = 0
+    for parsed in attempts:
+        own: list[Row] = []
+        steps = [as_step(row.get("step")) for row in parsed.rows]
+        begin = min((step for step in steps if step is not None), default=math.inf)
+        by_step = {step: row for step, row in by_step.items() if step < begin}
+        for step, row in zip(steps, parsed.rows, strict=True):
+            if step is None:
+                own.append({**row, "step": None})
+            elif step in by_step:
+                by_step[step].update(row)
+            else:
+                by_step[step] = dict(row)
+        loose = own or loose
+        malformed += parsed.malformed
+        torn += parsed.torn
+    rows = [by_step[step] for step in sorted(by_step)]
+    return Merged(rows + loose, malformed, torn)
+
+
+def written(attempts: Sequence[Parsed]) -> list[Row]:
+    """The rows that the attempts of a run wrote themselves, one for each attempt and step: rows
+    that were given up are among them, copies that a resumed attempt begins with are not."""
+    rows: list[Row] = []
+    for number, parsed in enumerate(attempts):
+        copies = max(
+            (_alike(parsed.rows, earlier.rows) for earlier in attempts[:number]), default=0
+        )
+        rows += merge([parsed._replace(rows=parsed.rows[copies:])]).rows
+    return rows
+
+
+def _alike(rows: Sequence[Row], others: Sequence[Row]) -> int:
+    """How many rows both begin with. Rows with NaN are equal by their texts only."""
+    count = 0
+    for row, other in zip(rows, others, strict=False):
+        if row != other and repr(row) != repr(other):
+            break
+        count += 1
+    return count
+
+
+def describe(value: object) -> str:
+    """Describe a recorded value that is no number: `an object with loss and acc`."""
+    if isinstance(value, dict):
+        keys = [str(key) for key in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        more = ", ..." if len(keys) > _SHOWN else ""
+        return f"an object with {', '.join(keys[:_SHOWN])}{more}" if keys else "an empty object"
+    if isinstance(value, list):
+        return "a list"
+    return json.dumps(value[:_LONGEST] if isinstance(value, str) else value)
+
+
+_FORMATS = (
+    (b"version https://git-lfs", "it is a Git LFS pointer, not the file: run `git lfs pull`"),
+    (b"\xff\xfe", "it is UTF-16: write it as UTF-8"),
+    (b"\xfe\xff", "it is UTF-16: write it as UTF-8"),
+    (b"\x1f\x8b", "it is compressed by gzip: write plain text"),
+)
+
+
+def describe_malformed(data: bytes) -> str:
+    """Describe why lines in the beginning of a file are no JSON objects: its format, or the first
+    such line."""
+    for begin, words in _FORMATS:
+        if data.startswith(begin):
+            return words
+    if data[1:2] == b"\0" or data[:1] == b"\0":
+        return "it is UTF-16: write it as UTF-8"
+    lines = data.split(b"\n")
+    first = next((line for line in lines if parse(line + b"\n").malformed), b"")
+    text = first.decode("utf-8", "replace").strip()
+    return f"the first: {text[:_LONGEST]}{'...' if len(text) > _LONGEST else ''}"
+
+
+def as_step(value: object) -> float | None:
+    """A recorded step, as it was written; None for what is none: no number, or no finite one."""
+    number = as_float(value)
+    return value if number is not None and math.isfinite(number) else None  # pyright: ignore[reportReturnType]
+
+
+def as_float(value: object) -> float | None:
+    """A recorded number as a float; None for what is none (booleans too). JSON's integers have
+    no end: one that no float can hold is infinite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+_NOT_FINITE = {
+    f"{sign}{word}": -value if sign == "-" else value
+    for sign in ("", "+", "-")
+    for word, value in (("nan", math.nan), ("inf", math.inf), ("infinity", math.inf))
+}
+
+
+def as_number(value: object) -> float | None:
+    """A recorded metric as a float: a number, or one of the texts that programs write in place of
+    NaN and the infinities, which strict JSON does not have. None for anything else."""
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value.strip().lower())
+    return as_float(value)
+
+
+_PASSING = 2
+"""So many rows at the end may be about something else, a summary for example."""
+
+
+def are_missing(after: int, gap: int, *, named: bool) -> bool:
+    """Whether a metric should be in the last `after` rows, which have no number of it. `gap` is
+    the most rows in a row that had none before, as between evaluations. `named`: one of the last
+    rows has the key, with null for example."""
+    return after > gap and (named or after > _PASSING)
+
+
+def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
+    """Checkpoint records of the attempts of a run, oldest first, each with its `attempt` (from
+    1). A record with the name of an earlier one replaces it: a resumed attempt starts with copies
+    of the records before it, and those keep the attempt that wrote them."""
+    records: dict[object, Row] = {}
+    for attempt, parsed in enumerate(attempts, start=1):
+        for row in parsed.rows:
+            name = row.get("name")
+            key = name if isinstance(name, str) else json.dumps(row, sort_keys=True)
+            known = records.get(key)
+            if known is None or {**known, "attempt": 0} != {**row, "attempt": 0}:
+                records.pop(key, None)
+                records[key] = {**row, "attempt": attempt}
+    return list(records.values())
+
+
+def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
+    """Whether the last of these checkpoint records is a final one: marked so, or without a mark
+    named so, as tinker-cookbook does."""
+    return any(
+        record.get("final", record.get("name") == "final") is True for record in records[-1:]
+    )
+
+
+def numbers(rows: Sequence[Row], key: str) -> list[Point]:
+    """The values of `key` that are numbers (see `as_number`), NaN and infinities among them, in
+    the order of `rows`. Other texts, booleans, nulls and rows without the key are passed over."""
+    return [
+        Point(step if isinstance(step := row["step"], int | float) else None, value)
+        for row in rows
+        if (value := as_number(row.get(key))) is not None
+    ]

@@ -1,0 +1,163 @@
+"""Attempts of a run as one history, in columns: what `metrics.merge` does with rows."""
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper.metrics.rows import as_float, describe
+from sweeper.metrics.tables.columns import ABSENT, Columns, Floats, Odd, absent, join, present
+from sweeper.sweep.labels import plural
+
+__all__ = ["merge_columns", "odd_steps"]
+
+
+def merge_columns(attempts: Sequence[Columns]) -> Columns:
+    """The attempts of a run, oldest first, as one history: a row a step, steps ascending, then the
+    rows without a step (ABSENT there). From its own first step on an attempt takes the place of
+    those before it; of the rows without a step those of the latest attempt that has any count.
+    Steps become floats."""
+    used = [one for one in attempts if one.rows]
+    malformed = sum(one.malformed for one in attempts)
+    torn = sum(one.torn for one in attempts)
+    if len(used) == 1 and _is_plain(used[0]):
+        only = used[0]
+        return Columns(only.rows, only.values, only.odd, malformed, torn)
+    if not used:
+        return Columns(0, {"step": absent(0)}, {}, malformed, torn)
+    steps = [_steps(one) for one in used]
+    all_steps = np.concatenate(steps)
+    stepped = present(all_steps) & _lasting(steps)
+    unique, place = np.unique(all_steps[stepped], return_inverse=True)
+    loose = _loose(steps)
+    rows = len(unique) + len(loose)
+    target = np.full(len(all_steps), -1)
+    target[stepped] = place
+    target[loose] = np.arange(len(unique), rows)
+    joined = join(used)
+    values = {"step": np.concatenate((unique, absent(len(loose))))}
+    odd: dict[str, Odd] = {}
+    for key in dict.fromkeys(chain(joined.values, joined.odd)):
+        if key != "step":
+            found = joined.odd.get(key, {})
+            values[key], left = _placed(joined.column(key), found, target, rows)
+            if left:
+                odd[key] = left
+    return Columns(rows, values, odd, malformed, torn)
+
+
+def odd_steps(attempts: Sequence[Columns]) -> list[str]:
+    """Say where the steps of the attempts' files, oldest first, go back, and which are no numbers.
+    A resumed attempt may begin before the end of the rows that it has copies of."""
+    if len(attempts) == 1 and _is_plain(attempts[0]):
+        return []
+    notes: list[str] = []
+    back: list[tuple[float, float]] = []
+    before: list[Floats] = []
+    for columns in attempts:
+        steps = _steps(columns)
+        start = max((_alike(steps, earlier) for earlier in before), default=0)
+        before.append(steps)
+        back += _back(columns, steps, start)
+        found = [step for step in columns.odd.get("step", {}).values() if as_float(step) is None]
+        found = [step for step in found if step is not None]
+        if found:
+            one, several = "row has a step that is no number", "rows have steps that are no numbers"
+            which = plural(len(found), one, several)
+            notes.append(f"{which} (the first: {describe(found[0])})")
+    if back:
+        high, low = back[0]
+        times = plural(len(back), "time")
+        notes.append(
+            f"steps go back {times} (the first from {high:g} to {low:g}): several programs may "
+            "have written to it; the highest step counts, whichever program wrote it"
+        )
+    return notes
+
+
+def _alike(steps: Floats, others: Floats) -> int:
+    """How many steps both begin with."""
+    size = min(len(steps), len(others))
+    differ = steps[:size].view(np.uint64) != others[:size].view(np.uint64)
+    return int(differ.argmax()) if differ.any() else size
+
+
+def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
+    """The steps of rows from `start` on that are lower than an earlier one with the same key, each
+    after the highest before it. Keys that are written late, as by an evaluation beside the
+    training, go back only if they do so themselves."""
+    own = steps[start:]
+    own = own[present(own)]
+    if not (own[1:] < own[:-1]).any():
+        return []
+    found: dict[int, float] = {}
+    for key, column in columns.values.items():
+        rows = start + np.flatnonzero(present(column[start:]) & present(steps[start:]))
+        if key == "step" or len(rows) < 2:
+            continue
+        here = steps[rows]
+        [at] = np.nonzero(here[1:] < here[:-1])
+        found |= {int(rows[n + 1]): float(here[n]) for n in at.tolist()}
+    return [(found[row], float(steps[row])) for row in sorted(found)]
+
+
+def _is_plain(columns: Columns) -> bool:
+    """Whether it is merged already."""
+    if "step" not in columns.values or "step" in columns.odd:
+        return False
+    steps = columns.values["step"]
+    if not len(steps):
+        return True
+    # What follows each other in order is no NaN; infinite could be only the ends.
+    ends = math.isfinite(steps[0]) and math.isfinite(steps[-1])
+    return ends and bool((steps[1:] > steps[:-1]).all())
+
+
+def _steps(columns: Columns) -> Floats:
+    """The step of each row, ABSENT where it is no finite number."""
+    steps = columns.column("step").copy()
+    for row, value in columns.odd.get("step", {}).items():
+        number = as_float(value)
+        steps[row] = ABSENT if number is None else number
+    steps[~np.isfinite(steps)] = ABSENT
+    return steps
+
+
+def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
+    """The rows with a step below the first step of every later attempt, numbered through all
+    attempts."""
+    begin, lasting = math.inf, list[NDArray[np.bool_]]()
+    for one in reversed(steps):
+        lasting.append(one < begin)
+        begin = min(begin, float(np.nanmin(one, initial=math.inf)))
+    return np.concatenate(lasting[::-1])
+
+
+def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
+    """The rows without a step that count, numbered through all attempts."""
+    end = sum(map(len, steps))
+    for one in reversed(steps):
+        end -= len(one)
+        found = np.flatnonzero(~present(one))
+        if len(found):
+            return found + end
+    return np.empty(0, np.intp)
+
+
+def _placed(column: Floats, odd: Odd, target: NDArray[np.intp], rows: int) -> tuple[Floats, Odd]:
+    """A column with each value in its row; of several for one row the last stays."""
+    placed = absent(rows)
+    mask = present(column) & (target >= 0)
+    placed[target[mask]] = column[mask]
+    if not odd:
+        return placed, {}
+    last: dict[int, int] = {}
+    for row in sorted([*np.flatnonzero(mask).tolist(), *odd]):
+        if target[row] >= 0:
+            last[int(target[row])] = row
+    left = {place: odd[row] for place, row in last.items() if row in odd}
+    for place in left:
+        placed[place] = ABSENT
+    return placed, left

@@ -1,0 +1,274 @@
+"""The files that runs leave behind, as readers need them: how large, how new, and their bytes.
+
+A local file is told by size, times and inode. On a remote store one listing tells all of them, and
+a file that grows may lie there in parts, `<path>.parts/<offset>`, until it is whole.
+"""
+
+import os
+import threading
+import time
+from typing import NamedTuple, Protocol
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.metrics.tables.cache_dir import is_fleeting, number_of
+from sweeper.store.base import Entry, Store
+from sweeper.store.local import open_regular
+
+__all__ = ["Files", "Source", "Stamp", "begins_with", "stamp_of"]
+
+
+class Stamp(NamedTuple):
+    """What changes with a file: its bytes, its time (nanoseconds, or what a store has instead),
+    its inode (0 where there is none), and when the kernel saw it change (nanoseconds): copying and
+    unpacking give a file the time and often the size of another, but nobody can set that one."""
+
+    size: int
+    time: int
+    inode: int
+    changed: int = 0
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Stamp":
+        """That of a local file."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+    @property
+    def is_fleeting(self) -> bool:
+        """Whether it is of a local file that changed so lately that its next change may not show:
+        then what was read of it holds for this moment only."""
+        return self.inode != 0 and is_fleeting(max(self.time, self.changed))
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """The stamp of a local file or folder; None without."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Stamp.of(status)
+
+
+class Source(Protocol):
+    """One file, or the parts of one."""
+
+    name: str
+    stamp: Stamp
+    pieces: list[list[int]]
+    """Of a file that lies elsewhere: offset, size and stamp of each object that it is made of. An
+    object is never written to, so that bytes in the same pieces are the same bytes."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has probably been written to its end."""
+        ...
+
+    def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
+        """The bytes from `start` on, at most so many, and the stamp of the file at that moment.
+        `NotFound` when it has gone."""
+        ...
+
+    def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
+        """The same, good until this thread reads another file."""
+        ...
+
+
+def begins_with(source: Source, pieces: list[list[int]]) -> bool:
+    """Whether a file that lies elsewhere still begins with these objects, and so with what was
+    read of them."""
+    return bool(pieces) and source.pieces[: len(pieces)] == pieces
+
+
+class _Room(threading.local):
+    """Memory that a thread reads files into, one after the other: to get new pages for each costs
+    more than to fill them."""
+
+    def __init__(self) -> None:
+        self.room = bytearray()
+
+    def get(self, size: int) -> memoryview:
+        if len(self.room) < size:
+            self.room = bytearray(size + size // 4)
+        return memoryview(self.room)[:size]
+
+
+_ROOM = _Room()
+_LARGEST = 1 << 25
+_STILL = 600_000_000_000
+"""Nanoseconds without a change after which a local file will hardly grow."""
+
+
+class _Local:
+    def __init__(self, name: str, path: str, stamp: Stamp) -> None:
+        self.name, self.stamp = name, stamp
+        self.pieces: list[list[int]] = []
+        self._path = path
+
+    @property
+    def settled(self) -> bool:
+        return time.time_ns() - self.stamp.time > _STILL
+
+    def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
+        stamp, data = self.view(start, most)
+        return stamp, bytes(data)
+
+    def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
+        try:
+            # Not `open`: to make its object takes longer than to read a small file.
+            file = open_regular(self._path)
+            try:
+                stamp = Stamp.of(os.fstat(file))
+                size = max(0, stamp.size - start)
+                size = size if most is None else min(size, most)
+                room = _ROOM.get(size) if size <= _LARGEST else memoryview(bytearray(size))
+                filled = 0
+                while filled < size and (more := _read(file, room[filled:], start + filled)):
+                    filled += more
+            finally:
+                os.close(file)
+        except FileNotFoundError as error:
+            raise NotFound(f"{self._path}: no such file") from error
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror or error}") from error
+        return stamp, room[:filled]
+
+
+def _read(file: int, room: memoryview, start: int) -> int:
+    """Fill `room` from there on; gives how much there was. (macOS has no `preadv` before 11.)"""
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [room], start)
+    data = os.pread(file, len(room), start)
+    room[: len(data)] = data
+    return len(data)
+
+
+class _Remote:
+    """Entries whose bytes follow each other, from 0 on."""
+
+    def __init__(self, store: Store, name: str, pieces: list[tuple[int, Entry]]) -> None:
+        self.name = name
+        self._store, self._pieces = store, pieces
+        end = max(offset + entry.size for offset, entry in pieces)
+        self.pieces = [[offset, entry.size, entry.stamp] for offset, entry in pieces]
+        changed = pieces[0][1].stamp if len(pieces) == 1 else number_of(repr(self.pieces))
+        self.stamp = Stamp(end, changed, 0)
+
+    @property
+    def settled(self) -> bool:
+        return self._pieces[0][1].path == self.name
+
+    def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
+        data, at = b"", start
+        last = self.stamp.size if most is None else start + most
+        for offset, entry in self._pieces:
+            end = min(offset + entry.size, last)
+            if end > at:
+                data += self._store.read_range(entry.path, at - offset, end - offset)
+                at = end
+        return self.stamp, data
+
+    def view(self, start: int, most: int | None = None) -> tuple[Stamp, memoryview]:
+        stamp, data = self.read(start, most)
+        return stamp, memoryview(data)
+
+
+class Files:
+    """The files below the folder `prefix` of a store. What it says of a remote store is as of its
+    first question."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self.store, self.prefix = store, prefix
+        self.local = store.local_path(prefix)
+        self._entries: dict[str, Entry] | None = None
+        self._inside: dict[str, list[Entry]] = {}
+        self._below: dict[str, list[str]] = {}
+
+    def entries(self) -> dict[str, Entry]:
+        """Everything there is, by path: one listing."""
+        if self._entries is None:
+            self._entries = {entry.path: entry for entry in self.store.list(self.prefix)}
+            for path, entry in self._entries.items():
+                folder = path.rpartition("/")[0]
+                self._inside.setdefault(folder, []).append(entry)
+            for folder in self._inside:
+                self._below.setdefault(folder.rpartition("/")[0], []).append(folder)
+        return self._entries
+
+    def inside(self, folder: str) -> list[Entry]:
+        """The files right in a folder, by that listing."""
+        self.entries()
+        return self._inside.get(folder, [])
+
+    def below(self, folder: str) -> list[str]:
+        """The folders right in a folder that have files right in them, by that listing."""
+        self.entries()
+        return [inner for inner in self._below.get(folder, []) if inner != folder]
+
+    def source(self, path: str) -> Source | None:
+        """The file at `path` (from the store's root on), or its parts; None without."""
+        if self.local is not None:
+            return self._local(path)
+        whole = self.entries().get(path)
+        if whole is not None:
+            return _Remote(self.store, path, [(0, whole)])
+        return self._parts(path, self.inside(f"{path}.parts"))
+
+    def stamp(self, path: str) -> Stamp | None:
+        """The stamp of `source`."""
+        if self.local is not None:
+            found = stamp_of(self._full(path))
+            if found is not None:
+                return found
+        source = self.source(path)
+        return None if source is None else source.stamp
+
+    def _full(self, path: str) -> str:
+        return f"{self.local}/{path[len(self.prefix) :].lstrip('/')}"
+
+    def _local(self, path: str) -> Source | None:
+        full = self._full(path)
+        try:
+            status = os.stat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            if not os.path.isdir(f"{full}.parts"):
+                return None
+            return self._local_parts(path, f"{full}.parts")
+        except OSError as error:
+            raise StoreError(f"{full}: {error.strerror or error}") from error
+        return _Local(path, full, Stamp.of(status))
+
+    def _local_parts(self, path: str, folder: str) -> Source | None:
+        """The same where each part is a file of this machine, told as any other."""
+        stamps: dict[str, Stamp] = {}
+        try:
+            names = os.listdir(folder)
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror or error}") from error
+        for name in names:
+            stamp = stamp_of(f"{folder}/{name}")
+            if stamp is not None:
+                stamps[f"{path}.parts/{name}"] = stamp
+        found = self._parts(
+            path, [Entry(one, s.size, number_of(repr(s))) for one, s in stamps.items()]
+        )
+        if found is not None:
+            times = [max(stamp.time, stamp.changed) for stamp in stamps.values()]
+            size, told = found.stamp.size, number_of(repr(found.pieces))
+            found.stamp = Stamp(size, max(times), told, max(times))
+        return found
+
+    def _parts(self, path: str, entries: list[Entry]) -> Source | None:
+        """The parts from 0 on without a gap: what follows a gap has no place yet."""
+        numbered = [
+            (int(name), entry)
+            for entry in entries
+            if (name := entry.path.rpartition("/")[2]).isdecimal()
+        ]
+        pieces: list[tuple[int, Entry]] = []
+        end = 0
+        for offset, entry in sorted(numbered, key=lambda piece: piece[0]):
+            if offset > end:
+                break
+            if offset + entry.size > end:
+                pieces.append((offset, entry))
+                end = offset + entry.size
+        return _Remote(self.store, path, pieces) if pieces else None

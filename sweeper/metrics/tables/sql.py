@@ -1,0 +1,221 @@
+"""SQL over tables in memory, by DuckDB: it may read them, and reach nothing else.
+
+No file, no extension, no setting and no Python variable is within its reach, and only a single
+statement that selects is run: from these tables, from what it makes itself, and from a few
+functions. DuckDB says what a statement is made of, so that nothing is guessed from its text.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NamedTuple
+
+from sweeper.common.json_values import is_list, is_table, list_of, table_of
+from sweeper.errors import UsageError
+from sweeper.paths import current_folder
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+
+__all__ = ["TABLES", "Answer", "ask", "mentioned", "mentions_all"]
+
+TABLES = ("runs", "metrics", "rollouts", "checkpoints", "items")
+
+_LOCKED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+    "allow_unsigned_extensions": False,
+    "python_enable_replacements": False,
+    "temp_directory": "",
+    "lock_configuration": True,
+}
+
+_ROWS_OF = frozenset(
+    {"generate_series", "json_each", "json_tree", "range", "repeat", "summary", "unnest"}
+)
+"""Functions that make tables, of what they are given and of nothing else."""
+_REFUSED = frozenset(
+    {"current_setting", "getenv", "getvariable", "nextval", "pg_sleep", "sleep_ms", "write_log"}
+)
+"""Functions that make values of what is no table's business."""
+_SYSTEM = ("duckdb_", "pg_", "pragma_", "sqlite_")
+"""How names of DuckDB's own tables begin, which no part of a query may have."""
+_SHOWS = frozenset({'"tables"', "__show_tables_expanded"})
+
+
+class Answer(NamedTuple):
+    """Names of the columns, and the rows."""
+
+    columns: list[str]
+    rows: list[tuple[object, ...]]
+
+
+def ask(
+    query: str,
+    tables: Mapping[str, Callable[[], object]],
+    frame: bool = False,
+    joined: Callable[[frozenset[str]], None] | None = None,
+) -> "Answer | pandas.DataFrame":
+    """The answer to a query: an `Answer`, or a DataFrame. `tables` makes the Arrow tables; only
+    those that the query mentions are made. `joined` is called with the columns by which each join
+    matches rows. Raises `UsageError` for a query that is none."""
+    import duckdb
+
+    if any("\ud800" <= letter <= "\udfff" for letter in query):
+        raise UsageError("sql: the query is not UTF-8")
+    current_folder()  # without one, DuckDB aborts the process
+    with duckdb.connect(":memory:", config=_LOCKED) as connection:
+        try:
+            statements = connection.extract_statements(query)
+            if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+                raise UsageError("sql: give one SELECT; its tables are " + ", ".join(TABLES))
+            nodes = _parsed(connection, statements[0].query)
+            _refuse(nodes)
+            for node in nodes:
+                if joined is not None and node.get("type") == "JOIN":
+                    joined(_matched(node))
+            lists = any(node.get("table_name") in _SHOWS for node in nodes)
+            for name, make in tables.items():
+                if mentioned(name, query) or lists:
+                    connection.register(name, make())
+            result = connection.sql(statements[0].query)
+            if frame:
+                return result.df()
+            return Answer(list(result.columns), result.fetchall())
+        except duckdb.Error as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise UsageError(f"sql: {' '.join(lines[:2])}") from error
+
+
+def _parsed(connection: "duckdb.DuckDBPyConnection", statement: str) -> list[dict[str, object]]:
+    """Parse a statement into its parts. Raises `UsageError`."""
+    [(text,)] = connection.execute("select json_serialize_sql(?)", [statement]).fetchall()
+    parsed = json.loads(text)
+    if parsed["error"]:
+        raise UsageError(f"sql: {parsed['error_message']}")
+    return list(_nodes(parsed["statements"]))
+
+
+def _matched(join: Mapping[str, object]) -> frozenset[str]:
+    """The columns that a join requires to be equal: by USING, or by `a.run = b.run`."""
+    names = {str(name).lower() for name in list_of(join.get("using_columns"))}
+    for node in _nodes(join.get("condition")):
+        if node.get("type") == "COMPARE_EQUAL":
+            left, right = (list_of(table_of(node[side]).get("column_names")) for side in _SIDES)
+            if left and right and str(left[-1]).lower() == str(right[-1]).lower():
+                names.add(str(left[-1]).lower())
+    return frozenset(names)
+
+
+_SIDES = ("left", "right")
+
+
+def _refuse(nodes: list[dict[str, object]]) -> None:
+    """Raise `UsageError` for a statement that reads anything but the tables."""
+    own = {
+        str(table_of(one)["key"]).lower()
+        for node in nodes
+        for one in list_of(table_of(node.get("cte_map")).get("map"))
+    }
+    for node in nodes:
+        if what := _out_of_reach(node, own):
+            near = get_close_matches(what.lower(), TABLES, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(TABLES)}"
+            raise UsageError(f"sql: {what} is out of reach; {hint}")
+    for name in own:
+        if name.startswith(_SYSTEM):
+            raise UsageError(f"sql: {name} is a name of DuckDB's own; choose another")
+
+
+def _nodes(tree: object) -> Iterator[dict[str, object]]:
+    """The parts of a statement, at any depth."""
+    pending = [tree]
+    while pending:
+        part = pending.pop()
+        if is_table(part):
+            yield part
+            pending += part.values()
+        elif is_list(part):
+            pending += part
+
+
+def _out_of_reach(node: Mapping[str, object], own: set[str]) -> str | None:
+    """What a part of a statement reads that it may not; `own`: names that the statement gives."""
+    kind = node.get("type")
+    if kind == "BASE_TABLE":
+        name, schema = str(node["table_name"]), str(node["schema_name"]).lower()
+        ours = schema in ("", "main") and name.lower() in {*TABLES, *own}
+        return None if ours else name
+    if kind == "TABLE_FUNCTION":
+        name = str(table_of(node["function"]).get("function_name")).lower()
+        return None if name in _ROWS_OF else f"{name}()"
+    if kind == "SHOW_REF":
+        name = str(node["table_name"])
+        shown = node["query"] or name in _SHOWS or name.lower() in TABLES
+        return None if shown else name or "a schema"
+    if node.get("class") == "FUNCTION" and str(node["function_name"]).lower() in _REFUSED:
+        return f"{node['function_name']}()"
+    return None
+
+
+def mentioned(name: str, query: str) -> bool:
+    """Whether a name may be meant anywhere in a query: in any capitals, quoted or not."""
+    return name.lower() in query.lower()
+
+
+def mentions_all(query: str, table: str) -> bool:
+    """Whether a query may want columns of a table without naming them: `*`, a `FROM` without a
+    `SELECT`, a pivot, the table's name or alias as a value."""
+    text = re.sub(r"count\s*\(\s*\*\s*\)", "count()", query, flags=re.IGNORECASE)
+    words = re.findall(r"[\w\"]+|\S", text.lower())
+    if "*" in words or words.count("from") > words.count("select"):
+        return True
+    if {"columns", "pivot", "unpivot", "describe", "summarize", "natural"} & set(words):
+        return True
+    # Its name or its alias where no table's name belongs and no dot follows: a whole row is meant.
+    plain = query.lower().replace('"', "")
+    aliases = re.findall(rf"\b{table}\s+(?:as\s+)?([a-z_]\w*)", plain)
+    for name in {table, *aliases} - _AFTER:
+        for found in re.finditer(rf"(?<![\w./]){name}(?![\w/]|\s*\.)", plain):
+            if not re.search(rf"\b(from|join|as|{table})\s+$", plain[: found.start()]):
+                return True
+    return False
+
+
+_AFTER = frozenset(
+    [
+        "join",
+        "left",
+        "right",
+        "full",
+        "inner",
+        "outer",
+        "cross",
+        "asof",
+        "semi",
+        "anti",
+        "positional",
+        "where",
+        "group",
+        "order",
+        "limit",
+        "on",
+        "using",
+        "union",
+        "intersect",
+        "except",
+        "having",
+        "qualify",
+        "window",
+        "offset",
+        "tablesample",
+        "sample",
+        "select",
+        "as",
+        "natural",
+    ]
+)

@@ -1,1 +1,0 @@
-"""The store: keeps files, and knows where each lies."""

@@ -1,0 +1,1 @@
+"""A place for files: a local folder, or any address that fsspec knows."""

@@ -1,0 +1,120 @@
+"""The JSON documents that sweeper keeps in a store: one object, with the version of its shape."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TypeVar, cast, overload
+
+from sweeper.common.decoding import decode
+from sweeper.common.document_reader import SCHEMA
+from sweeper.errors import Damaged, NotFound, StoreError
+from sweeper.store.base import Store
+
+__all__ = [
+    "SCHEMA",
+    "dotted",
+    "encode",
+    "place_of",
+    "read_as",
+    "read_each",
+    "read_json",
+    "strict",
+    "timestamp",
+]
+
+T = TypeVar("T")
+
+
+def encode(document: Mapping[str, object]) -> bytes:
+    """Encode a document as it is stored: one line of JSON."""
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def read_json(store: Store, path: str) -> dict[str, object]:
+    """Read a document of ours. Raises `NotFound`, `Damaged`, `StoreError` when it is newer."""
+    data, place = store.read(path), place_of(store, path)
+    try:
+        document: object = decode(data)
+    except ValueError as error:
+        raise Damaged(f"{place}: damaged ({error})") from error
+    if not isinstance(document, dict):
+        raise Damaged(f"{place}: damaged (not a JSON object)")
+    schema = cast(dict[str, object], document).get("schema", 0)
+    if not isinstance(schema, int):
+        raise Damaged(f"{place}: damaged (schema: not a number)")
+    if schema > SCHEMA:
+        raise StoreError(f"{place}: written by a newer sweeper; upgrade to read it")
+    return document  # pyright: ignore[reportUnknownVariableType]
+
+
+def read_as(store: Store, path: str, read: Callable[[object, str], T]) -> T:
+    """Read a document of ours with the reader of its kind (`sweeper.sweep`). Raises `NotFound`, or
+    `StoreError` when it is damaged, of another shape, or newer."""
+    return read(read_json(store, path), place_of(store, path))
+
+
+def read_each(
+    store: Store,
+    readers: Mapping[str, Callable[[object, str], T]],
+    known: MutableMapping[str, T] | None = None,
+    told: Callable[[StoreError], None] | None = None,
+) -> list[T]:
+    """Read documents that never change, each path with its reader. Who reads again and again passes
+    the same `known`, empty at first: what is in it is not read again. What is gone is passed over;
+    so is what is damaged, and `told` is called with its error."""
+    known = {} if known is None else known
+    found: list[T] = []
+    for path, read in readers.items():
+        one = known.get(path)
+        try:
+            one = one or read_as(store, path, read)
+        except NotFound:
+            continue
+        except StoreError as error:
+            if told is not None:
+                told(error)
+            continue
+        known[path] = one
+        found.append(one)
+    return found
+
+
+def place_of(store: Store, path: str) -> str:
+    """The full address of a file in a store, for messages."""
+    return f"{store.root}/{path}"
+
+
+def dotted(document: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of a nested document by dotted keys; an empty mapping is a value."""
+    for key, value in document.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            yield f"{prefix}{key}", value
+
+
+@overload
+def strict(value: Mapping[str, object]) -> dict[str, object]: ...
+
+
+@overload
+def strict(value: object) -> object: ...
+
+
+def strict(value: object) -> object:
+    """Copy a document so that any JSON reader takes it: numbers that are not finite, which JSON
+    does not have, become their names ("NaN", "Infinity", "-Infinity"), keys become text."""
+    if isinstance(value, Mapping):
+        table = cast(Mapping[object, object], value)
+        return {str(key): strict(inner) for key, inner in table.items()}
+    if isinstance(value, list | tuple):
+        return [strict(inner) for inner in cast(Sequence[object], value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def timestamp(seconds: float | None = None) -> str:
+    """A time in UTC, as in all documents: `seconds` since 1970, or else the present."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

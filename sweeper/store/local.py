@@ -1,0 +1,262 @@
+"""A store that is a folder, and how its files are opened and written.
+
+Standard library only, and little of it: the worker loads this for every job.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from sweeper.common.atomic import TEMPORARY, atomic_create, atomic_write, sync_folder
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.paths import is_utf8
+from sweeper.store.base import Entry
+
+__all__ = ["LocalStore", "open_regular", "refuse_links"]
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class LocalStore:
+    """A folder on a local disk (or a shared one with working `link` and `rename`).
+
+    A writer that is killed may leave a small file `.tmp-...` behind. Listings pass over it, nothing
+    ever reads it, and nobody needs to remove it.
+    """
+
+    is_remote = False
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.realpath(root)  # one place has one name, whatever links lead there
+        if not is_utf8(self.root):
+            raise StoreError(f"{self.root}: this path is not UTF-8: rename it, or use another")
+        self._inode = 0
+
+    def _full(self, path: str) -> str:
+        self._see_root()
+        return self._inside(path)
+
+    def _inside(self, path: str) -> str:
+        full = os.path.normpath(os.path.join(self.root, path))
+        if full != self.root and not full.startswith(self.root + os.sep):
+            raise StoreError(f"{path}: outside the store {self.root}")
+        if "\0" in full:  # a name from a document; no file has it
+            raise NotFound(f"{path!r}: no name of a file")
+        return full
+
+    def _for_writing(self, path: str, *, itself: bool = False) -> str:
+        """The same for what is written or removed: not through a link within a sweep's folder,
+        which whoever made the folder may have laid to anywhere. The folder itself may be one.
+        `itself`: nor is there a link at `path`, which would be followed."""
+        full = self._full(path)
+        sweep, _, inside = full[len(self.root) + 1 :].partition(os.sep)
+        if inside:
+            refuse_links(os.path.join(self.root, sweep), full if itself else os.path.dirname(full))
+        return full
+
+    def _see_root(self) -> None:
+        """Once it was there, the root is never made again. A disk that was unmounted leaves no
+        folder behind, or an empty one: that is no store without sweeps, but no store."""
+        try:
+            inode = os.stat(self.root).st_ino
+        except OSError as error:
+            if self._inode:
+                raise StoreError(f"{self.root}: is gone ({error.strerror})") from error
+            return
+        if inode != self._inode:
+            if self._inode and not os.listdir(self.root):
+                raise StoreError(f"{self.root}: is empty, and was not: is its disk mounted?")
+            self._inode = inode
+
+    def create(self, path: str, data: bytes) -> None:
+        full = self._for_writing(path)
+        try:
+            _make_folder(os.path.dirname(full))
+            atomic_create(full, data)
+        except FileExistsError as error:
+            raise AlreadyExists(f"{full}: exists already") from error
+        except OSError as error:
+            if error.errno in _NO_LINKS and error.filename2 is not None:  # it was to be a link
+                raise StoreError(
+                    f"{full}: there are no hard links on this disk, by which sweeper creates a "
+                    "file that nobody else has: choose a folder on another (--root)"
+                ) from error
+            raise _store_error(full, error) from error
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        full = self._for_writing(path)
+        try:
+            _make_folder(os.path.dirname(full))
+            atomic_write(full, data, durable=durable)
+        except OSError as error:
+            raise _store_error(full, error) from error
+
+    def append(self, path: str, data: bytes) -> None:
+        full = self._for_writing(path, itself=True)
+        try:
+            _make_folder(os.path.dirname(full))
+            descriptor = open_regular(full, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            try:
+                size = os.fstat(descriptor).st_size
+                try:
+                    _write_all(descriptor, data)
+                except OSError:
+                    os.ftruncate(descriptor, size)  # not half of it: the disk is full, say
+                    raise
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise _store_error(full, error) from error
+
+    def read(self, path: str) -> bytes:
+        return _content(self._full(path))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        return _content(self._full(path), start, end - start)
+
+    def exists(self, path: str) -> bool:
+        full = self._full(path)
+        try:
+            os.stat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise _store_error(full, error) from error
+        return True
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        for item, path in self._walk(prefix):
+            try:
+                status = item.stat()
+            except FileNotFoundError:
+                continue  # removed or replaced since scandir saw it
+            except OSError as error:
+                raise _store_error(item.path, error) from error
+            yield Entry(path, status.st_size, status.st_mtime_ns)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return (path for _, path in self._walk(prefix))
+
+    def _walk(self, prefix: str) -> Iterator[tuple["os.DirEntry[str]", str]]:
+        start = self._full(prefix)
+        pending = [(start, os.path.relpath(start, self.root).replace(os.sep, "/"))]
+        while pending:
+            folder, relative = pending.pop()
+            try:
+                found = os.scandir(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise _store_error(folder, error) from error
+            with found:
+                for item in found:
+                    path = item.name if relative == "." else f"{relative}/{item.name}"
+                    if item.is_dir(follow_symlinks=False):
+                        pending.append((item.path, path))
+                    elif not item.name.startswith(TEMPORARY):
+                        yield item, path
+
+    def folders_with(self, name: str) -> Iterator[str]:
+        try:
+            found = os.scandir(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise _store_error(self.root, error) from error
+        with found:
+            for item in found:
+                if _may_hold(item, name):
+                    yield item.name
+
+    def upload(self, path: str, source: str) -> None:
+        self.replace(path, _content(source))
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            full = self._for_writing(path)
+            try:
+                with suppress(FileNotFoundError):
+                    os.unlink(full)
+            except OSError as error:
+                raise _store_error(full, error) from error
+
+    def local_path(self, path: str) -> str | None:
+        return self._inside(path)
+
+
+def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, for `open(..., opener=open_regular)` too; a descriptor. Anything may lie
+    where one is looked for: a pipe would let us wait for a writer for ever, a device may have no
+    end. Raises `OSError` for those, and as `os.open` does."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "is a pipe or a device, and no regular file", path)
+
+
+def refuse_links(top: str, path: str) -> None:
+    """Raise `StoreError` where a link stands on the way from the folder `top` to `path`, that
+    included: what lies beyond is somewhere else."""
+    at = top
+    for part in path[len(top) + 1 :].split(os.sep):
+        at = os.path.join(at, part)
+        if os.path.islink(at):
+            raise StoreError(
+                f"{at}: is a symbolic link: nothing is written or removed beyond it; make it a "
+                "folder, or a mount"
+            )
+
+
+def _may_hold(item: "os.DirEntry[str]", name: str) -> bool:
+    try:
+        if not item.is_dir():
+            hidden = item.name.startswith(".")
+            return item.is_symlink() and not hidden and not os.path.exists(item.path)
+        os.stat(os.path.join(item.path, name))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder and those above it, durably."""
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    _make_folder(parent)
+    try:
+        os.mkdir(folder)
+    except FileExistsError as error:
+        if not os.path.isdir(folder):  # a file is in the way: no race that was lost
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+    sync_folder(parent)
+
+
+def _content(full: str, start: int = 0, size: int = -1) -> bytes:
+    """The bytes of a file from `start` on: `size` of them, or all."""
+    try:
+        with open(full, "rb", opener=open_regular) as file:
+            file.seek(start)
+            return file.read(size)
+    except FileNotFoundError as error:
+        raise NotFound(f"{full}: no such file") from error
+    except OSError as error:
+        raise _store_error(full, error) from error
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _store_error(full: str, error: OSError) -> StoreError:
+    return StoreError(f"{full}: {error.strerror or error}")

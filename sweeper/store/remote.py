@@ -1,0 +1,329 @@
+"""A store behind fsspec: S3 and its like, Google's and Microsoft's, or this process's memory.
+
+Loaded only for a root with such a scheme. A create is a conditional PUT, an update a plain one:
+either is there as a whole or is not. Both are durable when the call returns. Nothing is cached:
+every listing asks again.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import posixpath
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import NamedTuple, NoReturn, Required, TypedDict, TypeVar
+
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.store.base import Entry
+
+__all__ = ["RemoteStore", "open_remote", "packages_of"]
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class _Listed(TypedDict, total=False):
+    """What a listing tells of a file or a folder, beside what only `_stamp` looks at."""
+
+    name: Required[str]
+    type: str
+    size: int | None
+
+
+class _Kind(NamedTuple):
+    """A filesystem that can create exclusively: the package that has it, fsspec's options."""
+
+    package: str
+    options: dict[str, object]
+
+
+_S3 = _Kind(
+    "s3fs",
+    {
+        "use_listings_cache": False,
+        # A store that does not answer is told within a minute; who must not lose anything asks
+        # again. Not every S3 knows the checksums that AWS's client adds unasked.
+        "config_kwargs": {
+            "connect_timeout": 5,
+            "read_timeout": 30,
+            "retries": {"mode": "standard", "max_attempts": 2},
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            "max_pool_connections": 32,
+        },
+    },
+)
+_GCS = _Kind("gcsfs", {"use_listings_cache": False})
+_AZURE = _Kind("adlfs", {"use_listings_cache": False})
+_KINDS = {
+    "s3": _S3,
+    "s3a": _S3,
+    "gs": _GCS,
+    "gcs": _GCS,
+    "az": _AZURE,
+    "abfs": _AZURE,
+    "abfss": _AZURE,
+    "memory": _Kind("fsspec", {}),
+}
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")
+_NOT_LOGGED_IN = ("SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError")
+_LOGGERS = ("adlfs", "aiobotocore", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs")
+"""Loggers of the clients. Those that have no handler would print tracebacks on standard error,
+beside the line in which we report the same error."""
+_SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
+_AT_ONCE = 16
+_CONFLICTS = 5
+_memory = threading.RLock()
+"""The memory filesystem checks, then writes, and its readers share one position."""
+
+
+def open_remote(root: str) -> "RemoteStore":
+    """The store at the URL `root`. Raises `StoreError` for a kind that cannot be used, a package
+    that is missing, or an address with credentials in it."""
+    scheme, _, rest = root.partition("://")
+    kind = _KINDS.get(scheme)
+    if kind is None:
+        raise StoreError(
+            f"{scheme}://...: there is no store for {scheme}://; use a folder, s3://, gs:// or az://"
+        )
+    authority = rest.partition("/")[0]
+    if ":" in authority.rpartition("@")[0] or (scheme in ("s3", "s3a") and "@" in authority):
+        raise StoreError(
+            f"{scheme}://***@...: credentials do not belong into an address, which is written down "
+            "in many places: use AWS_PROFILE, the variables of your provider, or its files"
+        )
+    if "?" in rest or "#" in rest or "::" in rest:
+        raise StoreError(f"{scheme}://{authority}/...: an address with ?, # or :: is no root")
+    if not authority and scheme != "memory":
+        raise StoreError(f"{root}: names no bucket")
+    path = rest.strip("/")
+    parts = path.split("/")
+    if path and not {"", ".", ".."}.isdisjoint(parts):
+        # Clients and stores disagree on what such a key is called: what was written is not found.
+        clean = "/".join(part for part in parts if part not in ("", "."))
+        hint = "" if ".." in parts else f": write {scheme}://{clean}"
+        raise StoreError(f"{root}: an address with //, /./ or /../ is no root{hint}")
+    return RemoteStore(scheme, path, kind)
+
+
+def packages_of(root: str) -> list[str]:
+    """The packages by which the store at the URL `root` is reached."""
+    kind = _KINDS.get(root.partition("://")[0])
+    return [] if kind is None else list(dict.fromkeys(("fsspec", kind.package)))
+
+
+class RemoteStore:
+    """See `sweeper.store.base.Store`. May be used by several threads."""
+
+    is_remote = True
+
+    def __init__(self, scheme: str, rest: str, kind: _Kind) -> None:
+        self.root = f"{scheme}://{rest}"
+        self._lock = _memory if scheme == "memory" else contextlib.nullcontext()
+        for logger in map(logging.getLogger, _LOGGERS):
+            if not logger.handlers:
+                logger.addHandler(logging.NullHandler())
+        try:
+            fsspec = import_module("fsspec")  # has no types
+            # Not one from fsspec's own cache: it may have another endpoint's, or a closed session.
+            self._fs = fsspec.filesystem(
+                scheme, skip_instance_cache=scheme != "memory", **kind.options
+            )
+        except ImportError as error:
+            raise StoreError(
+                f"{scheme}:// needs the package {kind.package}: `pip install {kind.package}`"
+            ) from error
+        except Exception as error:
+            raise StoreError(f"{self.root}: {_told(error)}") from error
+        self._whole: dict[str, int] = {}
+        if kind is _S3:
+            self._fs.retries = 2
+            self._whole = {"max_concurrency": 1}  # else it asks for the size first, each time
+        self._base: str = self._fs._strip_protocol(self.root)
+        self._bucketed = scheme != "memory"
+
+    def create(self, path: str, data: bytes) -> None:
+        full = self._full(path)
+        for _ in range(_CONFLICTS):
+            try:
+                with self._lock:
+                    self._fs.pipe_file(full, data, mode="create")
+            except Exception as error:
+                if _is_taken(error):
+                    raise AlreadyExists(f"{self._shown(path)}: exists already") from error
+                if _code(error) not in ("ConditionalRequestConflict", "OperationAborted"):
+                    self._refuse(path, error, writing=True)
+                time.sleep(0.05)  # another create of the same is just being decided
+            else:
+                return
+        raise StoreError(f"{self._shown(path)}: too many creates at once")
+
+    def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        del durable  # it always is
+        full = self._full(path)
+        self._do(path, lambda: self._fs.pipe_file(full, data), writing=True)
+
+    def append(self, path: str, data: bytes) -> None:
+        """Not here: it would send the whole file again. What grows goes by the spool."""
+        del data
+        raise StoreError(f"{self._shown(path)}: nothing can be appended to on {self.root}")
+
+    def upload(self, path: str, source: str) -> None:
+        full = self._full(path)
+        if not os.path.isfile(source):
+            raise NotFound(f"{source}: no such file")
+        self._do(path, lambda: self._fs.put_file(source, full), writing=True)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        def one(path: str) -> None:
+            with contextlib.suppress(NotFound):
+                self._do(path, lambda: self._fs.rm_file(self._full(path)))
+
+        self._each(one, paths)
+
+    def read(self, path: str) -> bytes:
+        full = self._full(path)
+        return self._do(path, lambda: self._fs.cat_file(full, **self._whole))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        full = self._full(path)
+        if start >= end:
+            return b""
+        try:
+            return self._do(path, lambda: self._fs.cat_file(full, start=start, end=end))
+        except StoreError as error:
+            if error.__cause__ is not None and _code(error.__cause__) == "InvalidRange":
+                return b""  # the file is shorter
+            raise
+
+    def exists(self, path: str) -> bool:
+        full = self._full(path)
+        return self._do(path, lambda: self._fs.exists(full))
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        full = self._full(prefix)
+        try:
+            found: dict[str, _Listed]
+            found = self._do(prefix, lambda: self._fs.find(full, detail=True))
+        except NotFound as error:
+            if not self._bucketed:
+                return
+            raise StoreError(f"{self.root}: no such bucket") from error
+        start = len(self._base) + 1
+        for name, about in found.items():
+            if about.get("type") == "file" and name != full and not name.endswith("/"):
+                yield Entry(name[start:], about.get("size") or 0, _stamp(about))
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return (entry.path for entry in self.list(prefix))
+
+    def folders_with(self, name: str) -> Iterator[str]:
+        try:
+            found: list[_Listed]
+            found = self._do("", lambda: self._fs.ls(self._base, detail=True, **self._fresh()))
+        except NotFound:
+            if self._bucketed and not self.exists(""):
+                # A root that nobody has written to yet is fine; a bucket that is not there is not.
+                bucket = self._base.partition("/")[0]
+                if not self._do("", lambda: self._fs.exists(bucket)):
+                    raise StoreError(f"{self.root}: no such bucket") from None
+            return iter(())
+        folders = [
+            about["name"].rstrip("/").rpartition("/")[2]
+            for about in found
+            if about.get("type") == "directory"
+        ]
+        held = self._each(lambda folder: self.exists(f"{folder}/{name}"), folders)
+        return (folder for folder, has in zip(folders, held, strict=True) if has)
+
+    def local_path(self, path: str) -> str | None:
+        del path
+        return None
+
+    def _full(self, path: str) -> str:
+        inside = posixpath.normpath(path) if path else "."
+        if inside == ".":
+            return self._base
+        if inside.startswith("/") or inside.split("/", 1)[0] == "..":
+            raise StoreError(f"{path}: outside the store {self.root}")
+        return f"{self._base}/{inside}"
+
+    def _shown(self, path: str) -> str:
+        return f"{self.root}/{path}".rstrip("/")
+
+    def _fresh(self) -> dict[str, bool]:
+        return {"refresh": True} if self._bucketed else {}
+
+    def _each(self, action: Callable[[S], T], over: Iterable[S]) -> "list[T]":
+        chosen = list(over)
+        if len(chosen) < 2:
+            return [action(one) for one in chosen]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(action, chosen))
+
+    def _do(self, path: str, action: Callable[[], T], *, writing: bool = False) -> T:
+        try:
+            with self._lock:
+                return action()
+        except Exception as error:  # noqa: BLE001 - each kind of store has its own tree of errors
+            self._refuse(path, error, writing)
+
+    def _refuse(self, path: str, error: Exception, writing: bool) -> NoReturn:
+        if writing and isinstance(error, FileNotFoundError):
+            raise StoreError(f"{self.root}: no such bucket") from error
+        if type(error).__name__ in _NO_CREDENTIALS:
+            raise StoreError(f"{self.root}: {_told(error)}") from error
+        if isinstance(error, FileNotFoundError | IsADirectoryError):
+            raise NotFound(f"{self._shown(path)}: no such file") from error
+        raise StoreError(f"{self._shown(path)}: {_told(error)}") from error
+
+
+def _code(error: BaseException) -> str:
+    """What S3 calls the error; nothing for others."""
+    for one in (error, error.__cause__):
+        response: object = getattr(one, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code", ""))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return ""
+
+
+def _is_taken(error: Exception) -> bool:
+    """Whether a create lost. Ceph's answer lacks what would make a FileExistsError of it; Google's
+    client has the number of the answer."""
+    return (
+        isinstance(error, FileExistsError)
+        or _code(error) in ("PreconditionFailed", "412")
+        or str(getattr(error, "code", "")) == "412"
+    )
+
+
+def _told(error: BaseException) -> str:
+    name = type(error).__name__
+    if name in _NOT_LOGGED_IN:
+        return f"not logged in: `aws sso login` ({error})"
+    if name in _NO_CREDENTIALS:
+        return "no credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    if _code(error) in _SKEWED:
+        return f"refused by the time: is the clock of this machine right? ({error})"
+    if isinstance(error, PermissionError):
+        return f"not allowed ({error})"
+    line = " ".join(str(error).split())
+    code = _code(error)
+    if code and not code.isdecimal():
+        # What the store says (SlowDown, InternalError), not the nearest number of an OSError.
+        name, line = code, re.sub(r"^\[Errno \d+\] ", "", line)
+    return f"{name}: {line}"[:300] if line else name
+
+
+def _stamp(about: Mapping[str, object]) -> int:
+    """A number that changes with the content, as far as the listing tells."""
+    keys = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated")
+    told = [str(about.get(key)) for key in (*keys, "mtime", "created") if key in about]
+    text = "|".join([str(about.get("size")), *told])
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,82 @@
+"""Finds out whether sweeps can be kept in a root, before anything is written there."""
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from sweeper.common.atomic import nearest_folder, try_to_write
+from sweeper.errors import AlreadyExists, StoreError
+from sweeper.store.base import Store
+
+__all__ = ["check_root", "make_root", "probe"]
+
+_IGNORE = "# Made by sweeper: results are not for git. Remove this file to commit them.\n*\n"
+
+
+def check_root(store: Store) -> None:
+    """Raise `StoreError` if the root is a folder that cannot be written to or made. Nothing is left
+    behind. A remote store says so itself when it is used."""
+    root = store.local_path("")
+    if root is None:
+        return
+    folder = nearest_folder(root)
+    try:
+        try_to_write(folder)
+    except OSError as error:
+        what = "cannot be written to" if folder == root else "cannot be made"
+        where = "" if folder == root else f" in {folder}"
+        raise StoreError(f"the root {root} {what}{where}: {error.strerror}") from error
+
+
+def make_root(store: Store) -> None:
+    """Make the folder of a local root, if it does not exist, so that git ignores it: `git add -A`
+    must not take results. A folder that exists is left as it is. Raises `StoreError`."""
+    root = (store.local_path("") or "").rstrip("/")
+    if not root or os.path.lexists(root):
+        return
+    above = os.path.dirname(root)
+    made = os.path.join(above, f".tmp-{os.getpid()}-{os.urandom(8).hex()}")
+    try:
+        os.makedirs(above, exist_ok=True)
+        os.mkdir(made)
+        with open(os.path.join(made, ".gitignore"), "w", encoding="ascii") as file:
+            file.write(_IGNORE)
+        with suppress(FileExistsError, OSError):  # another launch was first
+            os.rename(made, root)
+    except OSError as error:
+        raise StoreError(f"the root {root} cannot be made: {error.strerror}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def probe(store: Store, folder: str) -> None:
+    """Do in `folder` what every sweep relies on: create a file exclusively, find it in a listing,
+    read it back. Leaves nothing behind. Raises `StoreError` if one of them does not work."""
+    path = f"{folder}/.probe-{os.urandom(8).hex()}"
+
+    def create(number: int) -> bool:
+        try:
+            store.create(path, b"%d" % number)
+        except AlreadyExists:
+            return False
+        return True
+
+    try:
+        create(0)  # reports that it exists if the reply was lost and the request was sent again
+        with ThreadPoolExecutor(4) as pool:
+            again = list(pool.map(create, range(1, 5)))
+        listed, content = path in set(store.names(folder)), store.read(path)
+    finally:
+        with suppress(StoreError):
+            store.remove([path])
+    if any(again) or content != b"0":
+        raise StoreError(
+            f"{store.root}: cannot create a file exclusively (it accepts a second create of the "
+            "same name), so two launchers or workers could not be kept apart: use another store"
+        )
+    if not listed:
+        raise StoreError(
+            f"{store.root}: a file that was just created is not in the listing of its folder, so "
+            "a sweep would not see its own events: use another store"
+        )

@@ -1,0 +1,1 @@
+"""The folder of a sweep and the documents in it: plan, events, states, requests, marks, locks."""

@@ -1,0 +1,81 @@
+"""The daily use of an account's budget by one sweep. Each sweep has such a file next to the
+account's record."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.sweep import usage
+from sweeper.sweep.usage import NO_USAGE, Usage, beyond, total
+
+__all__ = ["NOTHING", "Spent", "SweepSpent", "least", "read", "together"]
+
+
+class Spent(NamedTuple):
+    """Tokens, and seconds of runs without their pauses."""
+
+    usage: Usage = NO_USAGE
+    seconds: float = 0.0
+
+    def document(self) -> dict[str, object]:
+        """Returns the value in its stored form."""
+        return {"usage": self.usage.document(), "seconds": round(self.seconds, 3)}
+
+
+NOTHING = Spent()
+_NO_DAYS: Mapping[str, Spent] = MappingProxyType({})
+
+
+class SweepSpent(NamedTuple):
+    """Use by one sweep. `counted` is the total since the sweep was `created`. `days` has the use
+    by the day (UTC) on which it was first seen, including use by earlier sweeps of the same name.
+    `identity` stays with the sweep's folder when that is moved."""
+
+    sweep: str
+    created: str | None = None
+    counted: Spent = NOTHING
+    days: Mapping[str, Spent] = _NO_DAYS
+    identity: str | None = None
+
+    def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
+        """Returns the updated value: use that is new in `now` counts for `day`."""
+        before = self.counted if created == self.created else NOTHING
+        more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
+        if not more.usage.models and not more.seconds:
+            return self
+        today = together([self.days.get(day, NOTHING), more])
+        counted = together([before, more])
+        days = {**self.days, day: today}
+        return self._replace(created=created, counted=counted, days=days)
+
+    def document(self) -> dict[str, object]:
+        """Returns the value in its stored form."""
+        days = {day: spent.document() for day, spent in self.days.items()}
+        head = {"schema": SCHEMA, "sweep": self.sweep, "created": self.created}
+        known = {} if self.identity is None else {"identity": self.identity}
+        return {**head, **known, "counted": self.counted.document(), "days": days}
+
+
+def least(one: Spent, other: Spent) -> Spent:
+    """Returns the part that both have in common."""
+    more = beyond(one.usage, other.usage)
+    return Spent(beyond(one.usage, more), min(one.seconds, other.seconds))
+
+
+def together(several: list[Spent]) -> Spent:
+    """Returns the sum."""
+    return Spent(total(one.usage for one in several), sum(one.seconds for one in several))
+
+
+def read(document: object, place: str) -> SweepSpent:
+    """Reads the document of the file `place`. Raises `StoreError`."""
+    top = Part(document, place)
+    days = {day: _spent(part) for day, part in top.parts_by_key("days").items()}
+    counted = _spent(top.part("counted"))
+    identity = top.text_or("identity", None)
+    return SweepSpent(top.text("sweep"), top.text_or("created", None), counted, days, identity)
+
+
+def _spent(part: Part) -> Spent:
+    return Spent(usage.read(part.part_or_none("usage")), max(0.0, part.number_or("seconds", 0.0)))

@@ -1,0 +1,352 @@
+"""The folder of one sweep in a store: where everything in it lies, and what its documents say.
+
+The files under `runs/` belong to the recipe and have tinker-cookbook's names and shapes. All other
+files are ours. One listing of `state/` tells the state of every run, since the names of its files
+carry the events.
+
+The worker loads this module for every job: what it does not need is imported where it is used.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from sweeper.errors import AlreadyExists, NotFound, StoreError
+from sweeper.sweep.states import ENDED, Event, RunState, fold, parse_name
+
+TYPE_CHECKING = False  # importing typing costs each start some milliseconds
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from sweeper.store.base import Store
+    from sweeper.sweep.event import Outcome
+    from sweeper.sweep.launcher import Observations, Service
+    from sweeper.sweep.plan import Plan
+    from sweeper.sweep.stage_inputs import Choice, Chosen
+
+    T = TypeVar("T")
+
+INFORMATIVE = ENDED | {Event.LOST, Event.CLAIMED}
+"""Events whose body says more than that they happened."""
+
+Events = dict[str, set[tuple[int, Event]]]
+"""Run id -> what happened to it, as pairs of attempt and event."""
+
+_NAMED = 5  # how many sweeps a message names
+
+_LOG_PATH = "{log_path}"
+
+
+class SweepFolder:
+    """The folder of the sweep `name` in `store`. Its paths are relative to the store's root.
+    `inner` is the folder inside a run's own where its metrics lie, "" for that itself (see
+    `with_metrics_in`)."""
+
+    def __init__(self, store: "Store", name: str, inner: str = "") -> None:
+        self.store = store
+        self.name = name
+        self.inner = inner
+        self.plan = f"{name}/sweep.json"
+        self.state = f"{name}/state"
+        self.heartbeats = f"{name}/heartbeats"
+        self.runs = f"{name}/runs"
+        self.launcher = f"{name}/launcher"
+        self.lock = f"{name}/launcher/lock"
+        self.launcher_log = f"{name}/launcher/log"
+        self.observations = f"{name}/launcher/observations.json"
+        self.service = f"{name}/launcher/service.json"
+        self.judged = f"{name}/launcher/judged.json"
+        self.identity = f"{name}/launcher/id"
+        self.deletion = f"{name}/launcher/deletion"
+        self.report = f"{name}/report"
+        self.alarms = f"{name}/alarms"
+        self.notes = f"{name}/notes"
+        self.notify = f"{name}/notify"
+
+    def request(self, name: str) -> str:
+        """What a user asks of the launcher: `pause`, `parallel`, `stop`, `plan`,
+        `cancel`."""
+        return f"{self.launcher}/{name}.request.json"
+
+    def code(self, name: str) -> str:
+        """A file with code as it was at a launch, named by its hash."""
+        return f"{self.name}/code/{name}"
+
+    def launch(self, identity: str) -> str:
+        """The immutable record of a launch: the provenance of the attempts that it starts."""
+        return self.code(f"{identity}.launch.json")
+
+    def chosen(self, stage: str, key: str) -> str:
+        """What was chosen of the runs of a stage."""
+        return f"{self.name}/chosen/{stage}.{key}.json"
+
+    def event(self, run: str, attempt: int, event: Event) -> str:
+        """The immutable record of something that happened to an attempt."""
+        return f"{self.state}/{run}/{attempt}.{event.value}.json"
+
+    def alarm(self, run: str, attempt: int, rule: str) -> str:
+        """The immutable record of an alarm."""
+        return f"{self.alarms}/{run}.{attempt}.{rule}.json"
+
+    def action(self, run: str, attempt: int, rule: str) -> str:
+        """The record of what `on_alarm` did about an alarm."""
+        return f"{self.alarms}/{run}.{attempt}.{rule}.action.json"
+
+    def heartbeat(self, run: str, attempt: int) -> str:
+        """The heartbeat of an attempt, overwritten by its worker."""
+        return f"{self.heartbeats}/{run}.{attempt}"
+
+    def log_path(self, run: str, attempt: int) -> str:
+        """The recipe's own folder for one attempt."""
+        return f"{self.runs}/{run}.{attempt}"
+
+    def recorded(self, run: str, attempt: int) -> str:
+        """Where an attempt's metrics, checkpoints and iterations lie."""
+        folder = self.log_path(run, attempt)
+        return f"{folder}/{self.inner}" if self.inner else folder
+
+    def attempt(self, run: str, attempt: int) -> str:
+        """What the launcher and the worker keep about one attempt."""
+        return f"{self.name}/attempts/{run}.{attempt}"
+
+    def job(self, run: str, attempt: int) -> str:
+        """What the worker is to do, written before the attempt is submitted."""
+        return f"{self.attempt(run, attempt)}/job.json"
+
+    def log(self, run: str, attempt: int) -> str:
+        """Standard output and error of the recipe."""
+        return f"{self.attempt(run, attempt)}/stdout.log"
+
+    def with_metrics_in(self, folder: str | None) -> "SweepFolder":
+        """Return the same, with the runs' metrics where `launch.metrics_dir` says: `{log_path}/run`
+        is "run" in a run's own folder, None that folder itself."""
+        inner = folder.removeprefix(_LOG_PATH).strip("/") if folder else ""
+        return SweepFolder(self.store, self.name, inner)
+
+    def at(self, store: "Store") -> "SweepFolder":
+        """Return the folder of the same sweep in another store, such as a worker's spool."""
+        return SweepFolder(store, self.name, self.inner)
+
+    @property
+    def address(self) -> str:
+        """The full address of the folder, for messages and for what is keyed by sweep."""
+        return f"{self.store.root}/{self.name}"
+
+    def read_plan(self) -> "Plan":
+        """Read the plan as launched, with the runs that stages have chosen since. Raises `NotFound`
+        with a hint, or `StoreError` if it is damaged or a link to a place that is away."""
+        from sweeper.store.documents import read_as
+        from sweeper.sweep import plan_file
+
+        try:
+            return self.with_chosen(read_as(self.store, self.plan, plan_file.read))
+        except NotFound as error:
+            raise self._missing() from error
+
+    def _missing(self) -> StoreError | NotFound:
+        sweeps = find_sweeps(self.store)
+        if self.name in sweeps:
+            return StoreError(f"{self.address}: a link that leads nowhere: is its disk mounted?")
+        from sweeper.sweep.hint import hint
+
+        there = f"there is {', '.join(sweeps[:_NAMED])}" if sweeps else "there is none"
+        if len(sweeps) > _NAMED:
+            status = hint("status", root=self.store.root)
+            there += f" and {len(sweeps) - _NAMED} more (`{status}`)"
+        return NotFound(f"no sweep {self.name!r} in {self.store.root}: {there}")
+
+    def with_chosen(self, plan: "Plan") -> "Plan":
+        """Return a plan with all runs of its stages that are known by the choices on record. The
+        folder may have another name than the plan once it was moved. Raises `StoreError`."""
+        if not plan.stages:
+            return plan
+        from sweeper.sweep.stage_runs import grown
+
+        def runs_of(choice: "Choice") -> tuple[str, ...] | None:
+            chosen = self.read_chosen(choice)
+            return None if chosen is None else chosen.runs
+
+        return grown(plan, runs_of)
+
+    def read_chosen(self, choice: "Choice") -> "Chosen | None":
+        """Read what a choice between runs of a stage came to. None if it is still open. Raises
+        `StoreError`."""
+        from sweeper.store.documents import read_as
+        from sweeper.sweep.stage_inputs import read_chosen
+
+        try:
+            return read_as(self.store, self.chosen(choice.take.stage, choice.key), read_chosen)
+        except NotFound:
+            return None
+
+    def read_identity(self) -> str | None:
+        """Read what tells this sweep from others of the same name. None until a launcher has made
+        it. Raises `StoreError`."""
+        try:
+            return self.store.read(self.identity).decode("ascii", "replace").strip()
+        except NotFound:
+            return None
+
+    def ensure_identity(self) -> str:
+        """Read the identity, and make it if there is none. Raises `StoreError`."""
+        identity = self.read_identity()
+        if identity:
+            return identity
+        identity = os.urandom(8).hex()
+        try:
+            self.store.create(self.identity, f"{identity}\n".encode())
+        except AlreadyExists:
+            return self.read_identity() or ""
+        return identity
+
+    def read_service(self) -> "Service":
+        """Read what the last launch gave to the runs. Raises `NotFound`, `StoreError`."""
+        from sweeper.store.documents import read_as
+        from sweeper.sweep import launcher
+
+        return read_as(self.store, self.service, launcher.read_service)
+
+    def read_events(self) -> Events:
+        """Read the events of every run that has any. Raises `NotFound` if there is no such sweep:
+        if it was removed, or its disk is away, no run is known to have ended."""
+        events = _events_in(self.store.names(self.state))
+        if not events and not self.store.exists(self.plan):
+            raise NotFound(f"{self.address}: is not there")
+        return events
+
+    def peek_events(self, listed: Iterable[str] | None = None) -> Events:
+        """Read all events in half the time, for callers that do not change them: runs with the same
+        events share one set. `listed`: the paths of the files, if they are known."""
+        top = self.store.local_path(self.state)
+        if listed is not None:
+            return _events_in(listed)
+        if top is None:
+            return self.read_events()
+        events: Events = {}
+        sets: dict[frozenset[str], set[tuple[int, Event]]] = {}
+        try:
+            for run in os.listdir(top):
+                names = frozenset(_names_in(f"{top}/{run}"))
+                if names not in sets:
+                    sets[names] = {event for name in names if (event := parse_name(name))}
+                if sets[names]:
+                    events[run] = sets[names]
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise StoreError(f"{error.filename}: {error.strerror}") from error
+        return events
+
+    def read_states(self) -> dict[str, RunState]:
+        """Read the state of every run that has any event."""
+        return {run: fold(events) for run, events in self.read_events().items()}
+
+    def read_event(self, run: str, attempt: int, event: Event) -> "Outcome":
+        """Read the body of an event. Raises `NotFound`, `StoreError`."""
+        from sweeper.store.documents import read_as
+        from sweeper.sweep import event as bodies
+
+        return read_as(self.store, self.event(run, attempt, event), bodies.read)
+
+    def read_outcome(self, run: str, state: RunState) -> "Outcome":
+        """Read the body of the event that decided `state`: the outcome of an ended attempt. Empty
+        if there is none. Raises `StoreError` if it is damaged or cannot be read."""
+        from sweeper.sweep.event import NOTHING
+
+        if state.event is None or state.event not in INFORMATIVE:
+            return NOTHING
+        try:
+            return self.read_event(run, state.attempt, state.event)
+        except NotFound:
+            return NOTHING
+
+    def place_of(self, run: str, attempt: int) -> str | None:
+        """Read the place of an attempt from its intent, which is recorded before it is submitted.
+        None if none is recorded. An attempt that its worker opened is where the attempt before it
+        was. Raises `StoreError`."""
+        for number in range(attempt, 0, -1):
+            with suppress(NotFound):
+                place = self.read_event(run, number, Event.INTENT).place
+                if place is not None:
+                    return place
+        return None
+
+    def read_request(self, name: str, read: "Callable[[object, str], T]") -> "T | None":
+        """Read what a user asks of the launcher. None without a request, or if it is damaged: it
+        must not end a launcher. Raises `StoreError`."""
+        from sweeper.store.documents import read_as
+
+        path = self.request(name)
+        try:
+            return read_as(self.store, path, read)
+        except NotFound:
+            return None
+        except StoreError:
+            if self.store.exists(path):
+                return None
+            raise
+
+    def read_observations(self) -> "Observations":
+        """Read what a launcher last published, some of which holds only while it is at work. A
+        pause that was requested or withdrawn since then counts."""
+        from sweeper.store.documents import read_as
+        from sweeper.sweep import launcher
+        from sweeper.sweep.request import read_pause
+
+        try:
+            observations = read_as(self.store, self.observations, launcher.read_observations)
+        except NotFound:
+            observations = launcher.NO_OBSERVATIONS
+        pause = self.read_request("pause", read_pause)
+        if pause is not None and not observations.paused:
+            held = observations.held or pause.told(self.name)
+            return observations._replace(held=held, paused=True)
+        if pause is None and observations.paused:
+            return observations._replace(held=None, paused=False)
+        return observations
+
+
+def open_sweep(address: str) -> SweepFolder:
+    """Return the folder of a sweep at its address. Raises `StoreError`."""
+    from sweeper.store.opening import open_store
+
+    root, _, name = address.rpartition("/")
+    return SweepFolder(open_store(root), name)
+
+
+def find_sweeps(store: "Store") -> list[str]:
+    """Return the names of the sweeps at the store's root, sorted."""
+    return sorted(store.folders_with("sweep.json"))
+
+
+def _events_in(paths: Iterable[str]) -> Events:
+    events: Events = {}
+    parsed: dict[str, tuple[int, Event] | None] = {}  # there are few names, and many files
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if name not in parsed:
+            parsed[name] = parse_name(name)
+        event = parsed[name]
+        if event is not None:
+            events.setdefault(folder.rpartition("/")[2], set()).add(event)
+    return events
+
+
+def _names_in(folder: str) -> list[str]:
+    """Return the names in `folder`; empty if it is not a folder."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def token(run: str, attempt: int) -> str:
+    """The name by which a backend knows the job of an attempt: `<run id>-a<attempt>`."""
+    return f"{run}-a{attempt}"
+
+
+def attempt_of(token: str) -> tuple[str, int]:
+    """The run's id and the number of the attempt that a token names. Raises `ValueError` for what
+    is no token."""
+    run, _, attempt = token.rpartition("-a")
+    return run, int(attempt)

@@ -1,0 +1,131 @@
+"""Reads the heartbeats of workers again and again: how long they are quiet, and what they said
+last. Only heartbeats that have changed are read."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from sweeper.errors import NotFound, StoreError
+from sweeper.store.base import Store
+from sweeper.store.documents import read_as
+from sweeper.sweep import heartbeat
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.heartbeat import SILENT, Heartbeat, Paused
+
+__all__ = ["Beat", "Heartbeats", "read_heartbeat"]
+
+_DOUBT_SECONDS = 15.0
+"""As long as a few beats of a worker's take."""
+
+Attempt = tuple[str, int]
+"""A run's id and the number of its attempt."""
+
+
+class Beat(NamedTuple):
+    """What is known of an attempt's heartbeat: its stamp (0: there is none yet); when it was seen
+    to change, or first asked for, by our monotonic clock; its contents; when the attempt began by
+    our clock, if known; and how much older it may be than our first look, by the worker's own
+    time."""
+
+    stamp: int
+    seen: float
+    body: Heartbeat = SILENT
+    began: float | None = None
+    older: float = 0.0
+
+
+class Heartbeats:
+    """The heartbeats of attempts that may be at work, timed by our clock, since a worker's may
+    differ by hours. An attempt counts as alive when it is first asked for."""
+
+    def __init__(
+        self,
+        folder: SweepFolder,
+        clock: Callable[[], float],
+        *,
+        wall: Callable[[], float] | None = None,
+        most: int | None = None,
+    ) -> None:
+        """`wall` gives seconds since 1970: with it the worker's own time counts for a heartbeat
+        that we have not seen change for so long that nobody seems to be there. `most` limits how
+        many are read in one look, where each costs; of the others only the change is known."""
+        self._store, self._folder = folder.store, folder
+        self._clock, self._wall = clock, wall
+        self._most = most
+        self._top = folder.store.local_path(folder.heartbeats)
+        self.known: dict[Attempt, Beat] = {}
+
+    def look(self, attempts: Iterable[Attempt]) -> None:
+        """Look at these attempts, and forget all others. Raises `StoreError`."""
+        now, wanted = self._clock(), list(attempts)
+        stamps = self._stamps(wanted)
+        reads = self._most if self._top is None else None
+        kept: dict[Attempt, Beat] = {}
+        for attempt in wanted:
+            known, stamp = self.known.get(attempt), stamps.get(attempt, 0)
+            if not stamp or (known is not None and known.stamp == stamp):
+                kept[attempt] = Beat(0, now) if known is None else self._doubted(known, now)
+            elif reads is None or reads > 0:
+                kept[attempt] = self._read(attempt, stamp, known, now)
+                reads = None if reads is None else reads - 1
+            elif known is not None:
+                kept[attempt] = known._replace(stamp=stamp, seen=now, older=0.0)
+        self.known = kept
+
+    def quiet(self, run: str, attempt: int) -> float:
+        """Seconds since the heartbeat was last seen to change."""
+        return self._clock() - self.known[run, attempt].seen
+
+    def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, object]]:
+        """The seconds since the heartbeat changed, and its contents (`paused`, `machine`, `host`),
+        empty while there is none."""
+        beat = self.known.get((run, attempt))
+        return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
+
+    def paused(self, run: str, attempt: int) -> Paused | None:
+        """Why and since when the service holds the run back, if it does."""
+        return self.known[run, attempt].body.paused
+
+    def _stamps(self, attempts: Iterable[Attempt]) -> dict[Attempt, int]:
+        """The stamp of each attempt's heartbeat; 0 where there is none."""
+        folder = self._folder.heartbeats
+        if self._top is None:
+            listed = {entry.path: entry.stamp for entry in self._store.list(folder)}
+            return {one: listed.get(self._folder.heartbeat(*one), 0) for one in attempts}
+        self._store.exists(folder)  # raises where the whole store is gone
+        return {one: _stamp(f"{self._top}/{one[0]}.{one[1]}") for one in attempts}
+
+    def _read(self, attempt: Attempt, stamp: int, known: Beat | None, now: float) -> Beat:
+        body = read_heartbeat(self._store, self._folder.heartbeat(*attempt))
+        began = None if body.up_s is None else now - body.up_s
+        return Beat(stamp, now, body, began, 0.0 if known else self._since(body.time))
+
+    def _doubted(self, known: Beat, now: float) -> Beat:
+        if known.older and now - known.seen > _DOUBT_SECONDS:
+            return known._replace(seen=known.seen - known.older, older=0.0)
+        return known
+
+    def _since(self, written: str | None) -> float:
+        """The seconds since a time that the worker wrote."""
+        if written is None or self._wall is None:
+            return 0.0
+        return max(0.0, self._wall() - datetime.fromisoformat(written).timestamp())
+
+
+def _stamp(path: str) -> int:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}") from error
+    return status.st_mtime_ns ^ status.st_ino
+
+
+def read_heartbeat(store: Store, path: str) -> Heartbeat:
+    """Read the heartbeat in a file. One that cannot be read still counts as a heartbeat."""
+    try:
+        return read_as(store, path, heartbeat.read)
+    except (NotFound, StoreError):
+        return SILENT

@@ -1,0 +1,27 @@
+"""Writes commands of ours that a user copies into a shell."""
+
+import os
+import shlex
+from contextlib import suppress
+
+from sweeper.store.opening import default_root
+
+__all__ = ["hint"]
+
+
+def hint(verb: str, *words: str, root: str | None = None) -> str:
+    """Return `sweeper VERB WORDS`, quoted for a shell, with `--root` unless the sweeps of `root`
+    are found without it."""
+    where = [] if root is None or _is_default(root) else ["--root", root]
+    return shlex.join(["sweeper", verb, *words, *where])
+
+
+def _is_default(root: str) -> bool:
+    default = default_root()
+    if root == default or "://" in root + default:
+        return root.rstrip("/") == default.rstrip("/")
+    with suppress(OSError):  # the current folder was removed
+        return os.path.realpath(os.path.expanduser(root)) == os.path.realpath(
+            os.path.expanduser(default)
+        )
+    return False

@@ -1,0 +1,74 @@
+"""Words for people, for what documents hold as kinds: one place, so that all say the same."""
+
+from collections.abc import Iterable, Sequence
+
+from sweeper.sweep.launcher import Observations
+from sweeper.sweep.observation import Kind, Observation
+
+__all__ = ["LOWERED", "first_of", "held_of", "observed", "pause_of", "plural", "shown_marks"]
+
+LOWERED = {
+    "service": "the service holds runs back",
+    "machine": "this machine has no room for more",
+    "quota": "so large is the quota, as your configuration says",
+    "asked": "as `sweeper parallel` asked",
+    "shared": "other sweeps share the quota",
+}
+"""Why a launcher's limit is lowered, by the word that it publishes."""
+
+_PAUSES = {"rate_limit": "rate limit"}
+_WORDS = {
+    Kind.QUEUED: "queued",
+    Kind.HELD: "held back",
+    Kind.ENGINE: "waits for the engine",
+    Kind.ORPHAN: "held back",
+    Kind.DOUBTED: "waits: the first runs failed alike, and are tried again",
+}
+
+
+def plural(count: int, noun: str, several: str | None = None) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count} {noun if count == 1 else several or noun + 's'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """`a, b, c and 4 more`: at most so many of the names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def observed(found: Observation) -> str:
+    """`stale`, `queued: Priority`, `next attempt at 12:01:03Z`."""
+    if found.kind is Kind.PAUSED:
+        return f"paused: {pause_of(found.reason, found.time)}"
+    if found.kind is Kind.LATER:
+        return f"next attempt at {_clock(found.time or '')}"
+    if found.kind is Kind.PARENT:
+        return f"waits for {found.reason or 'another run'}"
+    words = "" if found.kind is Kind.OTHER else _WORDS.get(found.kind, found.kind.value)
+    words += f" since {_clock(found.time)}" if found.time else ""
+    return ": ".join(filter(None, (words, found.reason)))
+
+
+def pause_of(reason: str | None, since: str | None) -> str:
+    """`rate limit since 12:01:03Z`: why the service holds a run back."""
+    word = _PAUSES.get(reason or "", reason or "by the service")
+    return f"{word} since {_clock(since)}" if since else word
+
+
+def held_of(found: Observations) -> str | None:
+    """Why nothing is started; None where nothing is held."""
+    if found.held is None or not found.gave_up:
+        return found.held
+    return f"the launcher gave up: {found.held}"
+
+
+def shown_marks(tags: Iterable[str], *, starred: bool, archived: bool = False) -> str:
+    """`* baseline, archived`: what a sweep or a run is marked with, in few words."""
+    words = ", ".join([*tags, *(["archived"] if archived else [])])
+    return f"* {words}".rstrip() if starred else words
+
+
+def _clock(time: str) -> str:
+    """The time of day."""
+    return time.partition("T")[2] or time

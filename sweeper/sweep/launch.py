@@ -1,0 +1,82 @@
+"""How a sweep's runs are executed: the section `launch` as plans and stages hold it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Never
+
+from sweeper.common.json_values import table_of
+
+__all__ = ["Launch", "Share"]
+
+_NOTHING: Mapping[str, Never] = MappingProxyType({})
+
+
+class Share(NamedTuple):
+    """One of a sweep's backends, by name, and the most jobs at once there (None: the sweep's
+    limit)."""
+
+    backend: str
+    max_parallel: int | None = None
+
+
+class Launch(NamedTuple):
+    """How the runs are executed. Durations are in seconds; None means no limit, or not given.
+
+    `backends` are the backends of a sweep that has several, in the order in which they are filled.
+    `backend` is then their names joined for people (`tmux+slurm`), and not the name of a backend:
+    use `places` to find where jobs go.
+
+    `python`, `requirements` and `cwd` are as written. Relative paths start at the folder in which
+    `sweeper launch` is run, not at the grid's. `requirements` is a file of the recipe's packages
+    for machines that do not see this machine's folders (None: their image has them). `warm` says
+    whether a recipe may be forked from a process that has already imported its packages. `options`
+    are those of backends, by the key of their section (`aws_batch`).
+    """
+
+    backend: str = "tmux"
+    max_parallel: int = 8
+    retries: int = 0
+    timeout_s: float | None = None
+    python: str | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] = _NOTHING
+    resume: Literal["auto", "always", "never"] = "auto"
+    lease_s: float = 60.0
+    grace_s: float = 30.0
+    log_path_field: str | None = None
+    metrics_dir: str | None = None
+    window: str | None = None
+    sync_s: float = 20.0
+    priority: float = 1.0
+    warm: bool = True
+    requirements: str | None = None
+    options: Mapping[str, Mapping[str, object]] = _NOTHING
+    backends: tuple[Share, ...] = ()
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The backends with their limits; for a sweep with one backend, only that one."""
+        return self.backends or (Share(self.backend),)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The names of the backends that jobs go to, in the order in which they are filled."""
+        return tuple(share.backend for share in self.shares)
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`, where backends' options stand next to the other
+        keys."""
+        found: dict[str, object] = {**self._asdict(), "env": dict(self.env)}
+        del found["options"]
+        found["backends"] = [share._asdict() for share in self.backends]
+        if not self.backends:
+            del found["backends"]
+        return found | {key: dict(options) for key, options in self.options.items()}
+
+    def under(self, own: Mapping[str, object]) -> "Launch":
+        """Returns these settings overridden by a stage's own, in the form of `Stage.launch`.
+        Variables are overridden one by one."""
+        given = {key: value for key, value in own.items() if key in Launch._fields}
+        options = {key: mine for key, mine in own.items() if key not in Launch._fields}
+        env = {**self.env, **table_of(own.get("env"))}
+        return self._replace(**given | {"env": env, "options": {**self.options, **options}})

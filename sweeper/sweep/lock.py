@@ -1,0 +1,207 @@
+"""Makes sure that a sweep has one launcher: by a lock of the kernel's where the store is a folder,
+by a lease (`lease.py`) where it is remote."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Generator
+
+from sweeper.errors import AnotherLauncher, NotFound, StoreError
+from sweeper.store.base import Store
+from sweeper.store.local import refuse_links
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.hint import hint
+
+__all__ = ["PATIENCE_SECONDS", "holding_sweep", "is_alive", "is_held", "is_of_lock"]
+
+PATIENCE_SECONDS = 0.5
+"""How long to wait for a launcher that is about to end."""
+_LOOK_SECONDS = 60.0
+"""How long to wait for a process that looks whether the lock is held, and stands still then."""
+
+_OPENINGS = 100
+"""How often to make the lock's file, while others remove its folder."""
+
+
+@contextlib.contextmanager
+def holding_sweep(
+    folder: SweepFolder,
+    patience: float = PATIENCE_SECONDS,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    existing: bool = False,
+    deletes: bool = False,
+) -> Generator[Callable[[], None]]:
+    """Hold the sweep's lock, as `_holding` does. Raises `StoreError` as well if a deletion of the
+    sweep was cut off, unless the caller `deletes` it."""
+    with _holding(folder, patience, tell, existing=existing) as check:
+        if not deletes and folder.store.exists(folder.deletion):
+            finish = hint("delete", folder.name, root=folder.store.root)
+            raise StoreError(
+                f"{folder.address}: its deletion was cut off, and some of it is gone: "
+                f"`{finish}` removes the rest"
+            )
+        yield check
+
+
+@contextlib.contextmanager
+def _holding(
+    folder: SweepFolder, patience: float, tell: Callable[[str], None], *, existing: bool
+) -> Generator[Callable[[], None]]:
+    """Hold the sweep's lock. The kernel releases it when the process ends, however it ends. Yields
+    a function that raises `AnotherLauncher` once the sweep is not ours any more, which can only
+    happen to a lease.
+
+    If there is no `sweep.json` when the block ends, because the sweep was deleted or its launch
+    failed, the lock leaves no files behind. `existing`: make no lock for a sweep that is not there.
+
+    Raises `AnotherLauncher` if a launcher has it, and still does after `patience` seconds;
+    `NotFound` with `existing`. `tell` gets a sentence while it waits for a lease to run out.
+    """
+    if folder.store.is_remote:
+        from sweeper.sweep.lease import holding_lease
+
+        with holding_lease(folder, patience, existing=existing, tell=tell) as check:
+            yield check
+        return
+    path = _path(folder)
+    refuse_links(os.path.join(folder.store.root, folder.name), path)
+    if existing:
+        _require_sweep(folder)
+    descriptor = _lock(folder, path, patience)
+    try:
+        if existing:
+            _require_sweep(folder)  # it may have been deleted before we had the lock
+        yield _ours
+    finally:
+        with contextlib.suppress(OSError, StoreError):
+            if not folder.store.exists(folder.plan) and _is_at(descriptor, path):
+                _remove(path)
+        os.close(descriptor)
+
+
+def _require_sweep(folder: SweepFolder) -> None:
+    """Raise `NotFound` if there is no such sweep, or none any more."""
+    if not folder.store.exists(folder.plan):
+        raise NotFound(f"no sweep {folder.name!r} in {folder.store.root}")
+
+
+def is_of_lock(store: Store, path: str) -> bool:
+    """Whether a file of a sweep belongs to its lock, which removes it by itself."""
+    if store.is_remote:
+        from sweeper.sweep.lease import is_of_lease
+
+        return is_of_lease(path)
+    return path.endswith("/launcher/lock") and path.count("/") == 2
+
+
+def _lock(folder: SweepFolder, path: str, patience: float) -> int:
+    """Lock the file at `path`, and return its descriptor. A process that deletes the sweep holds
+    the lock and removes the file. A lock of the removed file means nothing: then lock the file
+    that is there now."""
+    begun = time.monotonic()
+    while True:
+        descriptor = _open(path)
+        try:
+            while not _try(descriptor, fcntl.LOCK_EX):
+                waited = time.monotonic() - begun
+                if waited > patience and (waited > _LOOK_SECONDS or not _is_shared(descriptor)):
+                    raise AnotherLauncher.at_work(folder.name, folder.store.root)
+                time.sleep(0.02)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _open(path: str) -> int:
+    """Open the lock's file, made if it is missing. Raises `StoreError`."""
+    for left in reversed(range(_OPENINGS)):
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            # The folder may have been removed with its sweep meanwhile.
+            if not left or not isinstance(error, FileNotFoundError):
+                raise StoreError(f"{path}: {error.strerror}") from error
+    raise AssertionError
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether `path` still leads to the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: str) -> None:
+    """Remove the lock's file, and its folders if nothing else is in them: another process may have
+    begun a new sweep there."""
+    os.unlink(path)
+    folder = os.path.dirname(path)
+    os.rmdir(folder)
+    top = os.path.dirname(folder)
+    if os.path.islink(top):
+        os.unlink(top)  # the folder elsewhere stays
+    else:
+        os.rmdir(top)
+
+
+def is_held(folder: SweepFolder) -> bool:
+    """Whether a launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` if that
+    cannot be told."""
+    if folder.store.is_remote:
+        from sweeper.sweep.lease import is_leased
+
+        return is_leased(folder)
+    path = _path(folder)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    try:
+        return not _try(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def is_alive(folder: SweepFolder, since: float) -> bool:
+    """Whether the holder of the sweep, by `is_held`, is known to have lived at `since` or later, by
+    the monotonic clock. The kernel keeps no lock for a dead process."""
+    if not folder.store.is_remote:
+        return True
+    from sweeper.sweep import lease
+
+    return lease.is_alive(folder, since)
+
+
+def _ours() -> None:
+    """The check of a kernel lock, which is never taken away."""
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_shared(descriptor: int) -> bool:
+    """Whether those who hold the lock only look: a launcher shares it with nobody."""
+    shared = _try(descriptor, fcntl.LOCK_SH)
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return shared
+
+
+def _path(folder: SweepFolder) -> str:
+    path = folder.store.local_path(folder.lock)
+    if path is None:
+        raise StoreError(f"{folder.store.root}: a launcher needs a local folder to lock")
+    return path

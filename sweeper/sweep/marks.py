@@ -1,0 +1,59 @@
+"""Marks on record: one file each, created once and never changed.
+
+    notes/<nanoseconds since 1970>-<random>.<kind>.json
+
+The names stand in the order in which the marks were made, as far as clocks agree.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, MutableMapping
+
+from sweeper.errors import StoreError
+from sweeper.store.documents import encode, read_each, timestamp
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.mark import Kind, Mark, read
+from sweeper.sweep.sweep_requests import user
+
+__all__ = ["is_archived", "put_mark", "read_marks"]
+
+_NAME = re.compile(r"[0-9]{19}-[0-9a-f]{8}\.([a-z]+)\.json")
+
+
+def put_mark(
+    folder: SweepFolder, kind: Kind, run: str | None = None, text: str = "", by: str = ""
+) -> Mark:
+    """Put a mark on record; `by` is this user unless it is said. Raises `StoreError`."""
+    mark = Mark(kind, run, text, by or user(), timestamp())
+    name = f"{time.time_ns():019}-{os.urandom(4).hex()}.{kind.value}.json"
+    folder.store.create(f"{folder.notes}/{name}", encode(mark.document()))
+    return mark
+
+
+def read_marks(
+    folder: SweepFolder,
+    told: Callable[[StoreError], None] | None = None,
+    known: MutableMapping[str, Mark] | None = None,
+) -> list[Mark]:
+    """Read the marks of a sweep and of its runs, oldest first. One that is damaged is passed over,
+    and `told` is called with its error. Who reads again and again passes the same `known`, empty at
+    first: what is in it is not read again. Raises `StoreError` for a store that does not answer the
+    listing."""
+    return read_each(folder.store, {path: read for path, _ in _listed(folder)}, known, told)
+
+
+def is_archived(folder: SweepFolder) -> bool:
+    """Whether a sweep is put away, by the names of its marks alone. Raises `StoreError`."""
+    kinds = [kind for _, kind in _listed(folder) if kind in (Kind.ARCHIVE, Kind.UNARCHIVE)]
+    return bool(kinds) and kinds[-1] is Kind.ARCHIVE
+
+
+def _listed(folder: SweepFolder) -> list[tuple[str, Kind]]:
+    """The files and what they do, in order; of another version's kinds nothing is known."""
+    found: list[tuple[str, Kind]] = []
+    for path in sorted(folder.store.names(folder.notes)):
+        match = _NAME.fullmatch(path.rpartition("/")[2])
+        if match and match[1] in set(Kind):
+            found.append((path, Kind(match[1])))
+    return found

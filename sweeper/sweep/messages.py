@@ -1,0 +1,128 @@
+"""Messages on record, and what became of each on its way to each receiver.
+
+    notify/<key>.json                          what is to be told: created once, by whoever is first
+    notify/<key>.<receiver>.<n>.begun.json     somebody began to send it, for the n-th time
+    notify/<key>.<receiver>.<n>.ended.json     and what came of that
+
+Whoever creates the file that it was begun, exclusively, sends it. One that was begun and has no end
+was cut off: it may have arrived, and is not sent again.
+"""
+
+import re
+import time
+from functools import partial
+from typing import NamedTuple
+
+from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.errors import AlreadyExists, Damaged, NotFound
+from sweeper.store.documents import encode, read_as, timestamp
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.launcher import read_who
+from sweeper.sweep.notify import Message, read_message
+from sweeper.sweep.process import is_gone, this_process
+
+__all__ = ["Try", "begin", "end", "keys", "put", "read", "tries"]
+
+_MESSAGE = re.compile(r"([A-Za-z0-9_-]+)\.json")
+_TRY = re.compile(r"([A-Za-z0-9_-]+)\.([a-z]+)\.([1-9][0-9]*)\.(begun|ended)\.json")
+_LONGEST_TRY = 300.0
+"""Seconds: more than a command and a mail server may take together."""
+
+
+class Try(NamedTuple):
+    """The last time that somebody sent a message to a receiver. `delivered`: it arrived; None while
+    that is not known. `error` says why it did not. `sending`: its sender may still be at work."""
+
+    number: int
+    delivered: bool | None
+    error: str | None = None
+    sending: bool = False
+
+
+def put(folder: SweepFolder, message: Message) -> bool:
+    """Put a message on record; returns whether it was new. Raises `StoreError`."""
+    try:
+        folder.store.create(f"{folder.notify}/{message.key}.json", encode(message.document()))
+    except AlreadyExists:
+        return False
+    return True
+
+
+def keys(folder: SweepFolder) -> list[str]:
+    """The keys of all messages. Raises `StoreError`."""
+    names = (path.rpartition("/")[2] for path in folder.store.names(folder.notify))
+    return sorted(match[1] for name in names if (match := _MESSAGE.fullmatch(name)))
+
+
+def read(folder: SweepFolder, key: str) -> Message:
+    """A message. Raises `NotFound`, `StoreError`."""
+    return read_as(folder.store, f"{folder.notify}/{key}.json", partial(read_message, key))
+
+
+def tries(folder: SweepFolder) -> dict[tuple[str, str], Try]:
+    """The last try of each message (its key) and receiver that there was any of. Raises
+    `StoreError`."""
+    begun: dict[tuple[str, str], int] = {}
+    ended: set[tuple[str, str, int]] = set()
+    for path in folder.store.names(folder.notify):
+        match = _TRY.fullmatch(path.rpartition("/")[2])
+        if match is None:
+            continue
+        key, way, number = match[1], match[2], int(match[3])
+        if match[4] == "ended":
+            ended.add((key, way, number))
+        begun[key, way] = max(begun.get((key, way), 0), number)
+    return {
+        (key, way): _outcome(folder, key, way, number)
+        if (key, way, number) in ended
+        else Try(number, None, sending=_is_sending(folder, key, way, number))
+        for (key, way), number in begun.items()
+    }
+
+
+def begin(folder: SweepFolder, key: str, way: str, number: int) -> bool:
+    """Take it upon oneself to send a message; False where somebody else does. Raises
+    `StoreError`."""
+    try:
+        document = {"schema": SCHEMA, "time": timestamp(), **this_process()._asdict()}
+        folder.store.create(_path(folder, key, way, number, "begun"), encode(document))
+    except AlreadyExists:
+        return False
+    return True
+
+
+def end(folder: SweepFolder, key: str, way: str, number: int, error: str | None) -> None:
+    """Record what came of it: `error` is None where it has arrived. Raises `StoreError`."""
+    document = {"schema": SCHEMA, "time": timestamp(), "delivered": error is None, "error": error}
+    folder.store.replace(_path(folder, key, way, number, "ended"), encode(document))
+
+
+def _outcome(folder: SweepFolder, key: str, way: str, number: int) -> Try:
+    def read(document: object, place: str) -> Try:
+        top = Part(document, place)
+        return Try(number, top.flag_or("delivered", False), top.text_or("error", None))
+
+    try:
+        return read_as(folder.store, _path(folder, key, way, number, "ended"), read)
+    except NotFound:
+        return Try(number, None)
+
+
+def _is_sending(folder: SweepFolder, key: str, way: str, number: int) -> bool:
+    """Whether the sender of a try without an end may still be at work. Nothing is known of a
+    process of another machine, but no try takes longer than `_LONGEST_TRY`."""
+
+    def read(document: object, place: str) -> bool:
+        begun = Part(document, place).text_or("time", "")
+        return begun > timestamp(time.time() - _LONGEST_TRY) and not is_gone(
+            read_who(document, place)
+        )
+
+    try:
+        return read_as(folder.store, _path(folder, key, way, number, "begun"), read)
+    except (NotFound, Damaged):
+        return False
+
+
+def _path(folder: SweepFolder, key: str, way: str, number: int, what: str) -> str:
+    return f"{folder.notify}/{key}.{way}.{number}.{what}.json"

@@ -1,0 +1,81 @@
+"""A launcher's observations of runs that are not states: a kind, a reason, a time.
+`sweeper.sweep.labels` turns them into words for people."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from sweeper.common.document_reader import Part
+
+__all__ = ["Kind", "Observation", "read_all"]
+
+
+class Kind(StrEnum):
+    """Kinds of observations: first those of running attempts, then those of runs not yet
+    started."""
+
+    QUEUED = "queued"  # the backend has the job and has not started it
+    STALE = "stale"  # no heartbeat for longer than `launch.lease`
+    STOPPING = "stopping"  # asked to stop, and not ended
+    PAUSED = "paused"  # held back by the service: `rate_limit`, `capacity`, `quota`
+    STALLED = "stalled"  # no step for too long
+    HELD = "held"  # nothing is started any more
+    LATER = "later"  # the next attempt starts at `time`
+    ENGINE = "engine"  # waits until the engine answers
+    DOUBTED = "doubted"  # waits for a retry of the first runs, which failed alike
+    PARENT = "parent"  # waits until its parent has succeeded
+    ORPHAN = "orphan"  # the parent will not succeed unless somebody intervenes
+    OTHER = "other"  # an observation of another version, in its words
+
+
+class Observation(NamedTuple):
+    """`time` is the beginning or the end of the observation, in UTC."""
+
+    kind: Kind
+    reason: str | None = None
+    time: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """Returns the form in `observations.json`."""
+        found = {"kind": self.kind.value, "reason": self.reason, "time": self.time}
+        return {key: value for key, value in found.items() if value is not None}
+
+
+def read_all(top: Part, key: str) -> dict[str, Observation]:
+    """Reads the observations under `key`, by run id. Raises `StoreError`."""
+    found = top.part_or_none(key)
+    names: Mapping[str, object] = {} if found is None else found.document
+    return {name: _read(found, name) for name in names if found is not None}
+
+
+def _read(found: Part, name: str) -> Observation:
+    if isinstance(found.document[name], str):
+        return _of_words(found.text(name))
+    one = found.part(name)
+    kind, reason = one.text("kind"), one.text_or("reason", None)
+    if kind in set(Kind):
+        return Observation(Kind(kind), reason, one.text_or("time", None))
+    return Observation(Kind.OTHER, ": ".join(filter(None, (kind, reason))))
+
+
+_OF_WORDS = {
+    "queued": Kind.QUEUED,
+    "stale": Kind.STALE,
+    "stopping": Kind.STOPPING,
+    "paused": Kind.PAUSED,
+    "stalled": Kind.STALLED,
+    "held back": Kind.HELD,
+    "waits for the engine": Kind.ENGINE,
+    "waits": Kind.DOUBTED,
+}
+
+
+def _of_words(text: str) -> Observation:
+    """Parses the words published until version 0.1: a launcher of that version may still run."""
+    begins, _, reason = text.partition(": ")
+    if begins.startswith("next attempt at "):
+        return Observation(Kind.LATER, None, begins.rpartition(" ")[2])
+    kind = _OF_WORDS.get(begins)
+    if kind is None:
+        return Observation(Kind.OTHER, text)
+    return Observation(kind, None if kind is Kind.DOUBTED else reason or None)

@@ -1,0 +1,343 @@
+"""A sweep's plan, stored in `sweep.json` when it is launched."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Never
+
+from sweeper.common.document_reader import SCHEMA
+from sweeper.common.html import table, title
+from sweeper.sweep.launch import Launch
+from sweeper.sweep.metric import Metric
+from sweeper.sweep.notify import Notify
+from sweeper.sweep.recipe import Recipe, Snapshot
+from sweeper.sweep.stage_inputs import Choice, Source
+from sweeper.sweep.usage import Usage
+
+__all__ = [
+    "Alarms",
+    "Baseline",
+    "Carried",
+    "Metric",
+    "OnAlarm",
+    "Plan",
+    "Run",
+    "Stage",
+    "Wandb",
+    "launch_id",
+]
+
+_NOTHING: Mapping[str, Never] = MappingProxyType({})
+
+
+class Run(NamedTuple):
+    """A cell with a seed. `config` has the explicitly given values by dotted keys, with the seed
+    field, without the fields that the worker fills in (`log_path`). `retired` runs are no longer
+    in the grid.
+
+    In a grid with stages, `stage` is the run's stage, and `parents` are the ids of the runs that
+    it continues from. Its configuration may then hold references to values that are known only
+    when the parents have ended."""
+
+    id: str
+    name: str
+    cell: str
+    seed: int | None
+    config: dict[str, object]
+    retired: bool = False
+    stage: str | None = None
+    parents: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`."""
+        found = self._asdict()
+        found["parents"] = list(self.parents)
+        for key in ("retired", "stage", "parents"):
+            if not found[key]:
+                del found[key]
+        return found
+
+
+class Baseline(NamedTuple):
+    """What the best cell is compared with: a cell of the sweep, or the best of another sweep (or
+    `sweep/stage`)."""
+
+    cell: str | None = None
+    sweep: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """Returns the form in `sweep.json`."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
+class Stage(NamedTuple):
+    """A part of a sweep with its own recipe. `sources` say where the parents of its runs come
+    from. The runs of a stage without sources are in the plan. Otherwise `runs` are templates: each
+    parent makes one run from each. `launch` is the stage's own section in the form of
+    `Launch.document`; the options of a backend are complete, with the stage's merged over the
+    sweep's.
+    """
+
+    name: str
+    recipe: Recipe
+    metric: Metric | None
+    axes: dict[str, list[object]]
+    sources: tuple[Source, ...] = ()
+    runs: tuple[Run, ...] = ()
+    baseline: Baseline | None = None
+    launch: Mapping[str, object] = _NOTHING
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """The stages that it takes from."""
+        return tuple(dict.fromkeys(take.stage for one in self.sources for take in one.takes))
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`."""
+        return {
+            "name": self.name,
+            "recipe": self.recipe.document(),
+            "metric": None if self.metric is None else _written(self.metric),
+            "axes": self.axes,
+            "from": [source.document() for source in self.sources],
+            "runs": [run.document() for run in self.runs],
+            **({} if self.baseline is None else {"baseline": self.baseline.document()}),
+            **({"launch": dict(self.launch)} if self.launch else {}),
+        }
+
+
+class Wandb(NamedTuple):
+    """Where the runs log to. None for an entity or a mode means W&B's own settings, None for a
+    group the sweep's name. `app` is the address of W&B's pages, known at a launch."""
+
+    project: str
+    entity: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    mode: str | None = None
+    app: str | None = None
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`."""
+        return {**self._asdict(), "tags": list(self.tags)}
+
+
+Alarms = Mapping[str, Mapping[str, float] | None]
+"""A grid's changes to the default alarms: rule -> thresholds, None for a rule that is off."""
+
+
+class OnAlarm(NamedTuple):
+    """Reaction to an alarm: the command to run, and what to stop. `rules` are the alarms that it
+    is for (None: all)."""
+
+    run: tuple[str, ...] | None = None
+    stop: Literal["run", "sweep"] | None = None
+    rules: tuple[str, ...] | None = None
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`."""
+        run, rules = (None if v is None else list(v) for v in (self.run, self.rules))
+        return {"run": run, "rules": rules, "stop": self.stop}
+
+
+class Budget(NamedTuple):
+    """The most that the runs of a sweep may use together; None means no limit. `hours` are those
+    of all runs. `on_reach` says whether running runs are then stopped, or continue."""
+
+    usd: float | None = None
+    tokens: float | None = None
+    hours: float | None = None
+    on_reach: Literal["stop", "pause"] = "stop"
+
+    @property
+    def of_tokens(self) -> tuple[str, ...]:
+        """The limits that depend on tokens, which somebody must count."""
+        return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`."""
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
+class Carried(NamedTuple):
+    """What jobs need on machines that have only Python: sweeper's own source, an `archive` in the
+    store with its `hash`, and the lines of a requirements file for the `packages` of its workers.
+    `files` maps `Launch.requirements`, as written, to paths in the copy of the code."""
+
+    archive: str
+    hash: str
+    packages: tuple[str, ...]
+    files: Mapping[str, str]
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`."""
+        return {**self._asdict(), "packages": list(self.packages), "files": dict(self.files)}
+
+
+class Expected(NamedTuple):
+    """The recipe's own estimate of the use by a run with that configuration."""
+
+    stage: str | None
+    config: Mapping[str, object]
+    usage: Usage
+
+
+class Plan(NamedTuple):
+    """The plan that a launch submits, or has submitted. `axes` are the declared axes with their
+    values, in the grid's order, without the seed. `grid_text` is the grid as written, `extends`
+    the path and text of each file that it extends, the nearest first.
+
+    In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). `recipe` is
+    then that of the first stage, `metric` that of the last stage with one, and `axes` is empty.
+    `unknown` counts, by stage, the runs that are not known before others have ended. `choices` are
+    the choices among those others that are still to be made.
+
+    `warnings` and `notes` (from recipes about their runs) are for people, a line each. They are
+    not stored, and neither is `expected`. Only a launched sweep has the rest: `created`, the
+    origin of its code (`provenance`; `launches` has those of earlier launches, `snapshot` is the
+    copy that runs, `carried` is what else jobs need), and `recorded`, the whole document.
+    """
+
+    name: str
+    recipe: Recipe
+    service: Literal["local", "tinker", "none"]
+    metric: Metric | None
+    secrets: tuple[str, ...]
+    launch: Launch
+    axes: dict[str, list[object]]
+    runs: tuple[Run, ...]
+    grid_text: str
+    grid_path: str
+    overrides: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    extends: tuple[tuple[str, str], ...] = ()
+    wandb: Wandb | None = None
+    alarms: Alarms | None = None
+    on_alarm: OnAlarm | None = None
+    budget: Budget | None = None
+    notify: Notify | None = None
+    created: str | None = None
+    provenance: Mapping[str, object] | None = None
+    launches: tuple[Mapping[str, object], ...] = ()
+    snapshot: Snapshot | None = None
+    carried: Carried | None = None
+    recorded: Mapping[str, object] = _NOTHING
+    stages: tuple[Stage, ...] = ()
+    order: Literal["depth", "breadth"] = "depth"
+    unknown: Mapping[str, int] = _NOTHING
+    choices: tuple[Choice, ...] = ()
+    baseline: Baseline | None = None
+    expected: tuple[Expected, ...] = ()
+
+    def stage(self, name: str | None) -> Stage | None:
+        """Returns the stage of that name; None if there is none."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+    def recipe_of(self, stage: str | None) -> Recipe:
+        """Returns the recipe of a stage's runs, or the plan's own if there is no such stage."""
+        found = self.stage(stage)
+        return self.recipe if found is None else found.recipe
+
+    def launch_of(self, stage: str | None) -> Launch:
+        """Returns how a stage's runs are executed, or the plan's own if there is no such stage."""
+        found = self.stage(stage)
+        return self.launch if found is None else self.launch.under(found.launch)
+
+    def retries_of(self, stage: str | None) -> int:
+        """Returns how often a stage's run is retried after failures."""
+        own = None if stage is None else self.stage(stage)
+        said: Mapping[str, object] = _NOTHING if own is None else own.launch
+        retries = said.get("retries")
+        return retries if isinstance(retries, int) else self.launch.retries
+
+    def of(self, stage: str | None) -> "Plan":
+        """Returns the plan with the recipe, metric, axes and launch settings of a stage, or the
+        plan itself if there is no such stage."""
+        found = self.stage(stage)
+        if found is None:
+            return self
+        own = {"metric": found.metric, "axes": found.axes, "baseline": found.baseline}
+        return self._replace(recipe=found.recipe, launch=self.launch_of(stage), **own)
+
+    def only(self, stage: str) -> "Plan":
+        """Returns one stage as a plan of its own, with only its runs."""
+        mine = tuple(run for run in self.runs if run.stage == stage)
+        alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
+        return alone._replace(grid_text="")  # the text is that of all stages
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether some runs execute a command, whose use of the service has no meter."""
+        return any(part.recipe.kind == "command" for part in self.parts)
+
+    @property
+    def parts(self) -> "tuple[Plan, ...]":
+        """Its stages as plans of their own, or the plan itself if it has none."""
+        return tuple(self.only(stage.name) for stage in self.stages) or (self,)
+
+    def __repr__(self) -> str:
+        """Names the plan; its runs would fill screens."""
+        recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
+        return f"<plan {self.name}: {len(self.runs)} runs of {recipes}>"
+
+    def _repr_html_(self) -> str:
+        """Shows the axes and the runs in a notebook."""
+        recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
+        told = f"{len(self.runs)} runs of {recipes}"
+        keys = list(self.axes)
+        rows = ([run.name, run.cell, run.seed, *map(run.config.get, keys)] for run in self.runs)
+        return title(self.name, told) + table(["run", "cell", "seed", *keys], rows)
+
+    @property
+    def unseeded(self) -> bool:
+        """Whether the runs are replicates without a seed (`seeds: {field: none}`). The grid's
+        author then vouches that they differ."""
+        return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`. Values that only a launch knows are left out before
+        one."""
+        known: dict[str, object] = {"created": self.created, "provenance": self.provenance}
+        known |= {"snapshot": self.snapshot and self.snapshot.document()}
+        known |= {"carried": self.carried.document()} if self.carried else {}
+        known |= {"launches": list(self.launches)} if self.launches else {}
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "grid": self.grid_text,
+            "grid_path": self.grid_path,
+            "extends": [{"path": path, "grid": text} for path, text in self.extends],
+            "overrides": list(self.overrides),
+            "recipe": self.recipe.document(),
+            "service": self.service,
+            "metric": None if self.metric is None else _written(self.metric),
+            "secrets": list(self.secrets),
+            "launch": self.launch.document(),
+            "wandb": None if self.wandb is None else self.wandb.document(),
+            "alarms": self.alarms or {},
+            "on_alarm": None if self.on_alarm is None else self.on_alarm.document(),
+            **({} if self.budget is None else {"budget": self.budget.document()}),
+            **({} if self.notify is None else {"notify": self.notify.document()}),
+            **({} if self.baseline is None else {"baseline": self.baseline.document()}),
+            "axes": self.axes,
+            **self._staged(),
+            "runs": [run.document() for run in self.runs],
+            **(known if self.created is not None or self.provenance is not None else {}),
+        }
+
+    def _staged(self) -> dict[str, object]:
+        if not self.stages:
+            return {}
+        return {"stages": [stage.document() for stage in self.stages], "order": self.order}
+
+
+def launch_id(provenance: Mapping[str, object] | None) -> str | None:
+    """Returns the id of the launch with this provenance; None if an older version recorded it."""
+    found = (provenance or {}).get("launch")
+    return found if isinstance(found, str) else None
+
+
+def _written(metric: Metric) -> dict[str, object]:
+    """Returns the metric without values that are the defaults, except `at`."""
+    usual = Metric._field_defaults
+    return {k: v for k, v in metric._asdict().items() if k == "at" or v != usual.get(k)}

@@ -1,0 +1,101 @@
+"""Records what users ask of a run: that it be stopped, or started again. Each request is an event,
+created once: asking twice changes nothing."""
+
+from contextlib import suppress
+from typing import NamedTuple
+
+from sweeper.errors import AlreadyExists
+from sweeper.store.documents import SCHEMA, encode, timestamp
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import (
+    OPEN,
+    Event,
+    State,
+    cancel_asked,
+    fold,
+    last_retry,
+    retry_asked,
+    wants_attempt,
+)
+from sweeper.sweep.sweep_requests import user
+
+__all__ = ["Happened", "Requested", "asked_again", "request_cancel", "request_retry"]
+
+_OPENED = "opened already, and no job is known of: a launcher looks for one, and else submits"
+"""Said of runs whose next attempt is on record and no more: there is nothing left to ask."""
+
+Happened = set[tuple[int, Event]]
+"""What has happened to a run: attempts and events."""
+
+
+class Requested(NamedTuple):
+    """The result of a request. `asked` is False if there was nothing to ask; `why` says why, for
+    people. `waits`: the run's next attempt is on record already."""
+
+    run: str
+    asked: bool
+    why: str
+    waits: bool = False
+
+
+def request_cancel(
+    folder: SweepFolder, run: str, happened: Happened, retries: int, by: str | None = None
+) -> Requested:
+    """Ask that a run be stopped and not started again, if there is anything to stop. `by` is who
+    asks (None: the user of this process)."""
+    state = fold(happened)
+    at_work = state.at_work
+    waits = state.state in (State.PLANNED, State.PREEMPTED, State.LOST)
+    waits = waits or wants_attempt(happened, retries)
+    if cancel_asked(happened) or not (at_work or waits):
+        word = "cancelled" if state.state is State.CANCELLED else f"{state.state.value} already"
+        return Requested(run, cancel_asked(happened), word)
+    attempt = max(state.opened, 1)
+    if at_work:
+        _request(folder, run, (attempt, Event.CANCEL), happened, by)
+    last = last_retry(happened)
+    if last >= attempt or not at_work:
+        # A retry of the same attempt would take the request back: name the attempt after it.
+        after = max(attempt, last + 1)
+        _request(folder, run, (after, Event.CANCEL), happened, by)
+    return Requested(run, True, "cancelled")
+
+
+def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Requested:
+    """What asking for another attempt of a run would result in. `succeeded`: also if the run has
+    succeeded."""
+    state = fold(happened)
+    if state.state is State.SUCCEEDED and not succeeded:
+        return Requested(run, False, "succeeded already")
+    if state.at_work and cancel_asked(happened):
+        return Requested(run, False, "being cancelled: retry them when they have ended")
+    if state.state in OPEN:
+        return Requested(run, False, "still at work")
+    if state.unacknowledged:
+        return Requested(run, True, _OPENED, waits=True)
+    return Requested(run, True, "asked for already" if retry_asked(happened) else "asked for")
+
+
+def request_retry(
+    folder: SweepFolder, run: str, happened: Happened, *, succeeded: bool = False
+) -> Requested:
+    """Ask for another attempt of a run that has ended without success, or, with `succeeded`, in
+    whatever way."""
+    request = asked_again(run, happened, succeeded=succeeded)
+    if request.asked and not request.waits and not retry_asked(happened):
+        last = max((n for n, event in happened if event is Event.CANCEL), default=0)
+        attempt = max(fold(happened).opened, last, 1)
+        is_over = fold(happened).state is State.SUCCEEDED
+        event = Event.AGAIN if is_over else Event.RETRY
+        _request(folder, run, (attempt, event), happened, None)
+    return request
+
+
+def _request(
+    folder: SweepFolder, run: str, asked: tuple[int, Event], happened: Happened, by: str | None
+) -> None:
+    """Record a request, an attempt and an event, unless it is on record already."""
+    body = {"schema": SCHEMA, "time": timestamp(), "by": by or user()}
+    with suppress(AlreadyExists):
+        folder.store.create(folder.event(run, *asked), encode(body))
+    happened.add(asked)

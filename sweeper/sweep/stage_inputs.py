@@ -1,0 +1,227 @@
+"""What a stage takes from earlier stages: `from` of a grid, in its stored form.
+
+A source says where the parents of a run come from. Each of its takes gives some runs of one stage.
+A run has one parent from each take, in every combination. A source may also be the base model,
+which is no parent.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar, cast
+
+from sweeper.common.document_reader import SCHEMA, Part
+from sweeper.sweep.metric import Metric
+
+__all__ = [
+    "LATE",
+    "PARENT",
+    "REFERENCE",
+    "WORDS",
+    "Choice",
+    "Chosen",
+    "Dropped",
+    "Source",
+    "Take",
+    "choice_of",
+    "filled",
+    "read_chosen",
+    "read_sources",
+    "references",
+    "run_of_parents",
+    "text_of",
+]
+
+WORDS = ("best", "best-cell", "each", "top", "run")
+"""Ways to take runs. `top` also needs a number, and `run` a name."""
+
+PARENT = "from"
+"""The name of the parent in references, whichever stage it is from."""
+
+LATE = ("checkpoint.state", "checkpoint.sampler", "log_path")
+"""Values of a parent that are known only once it has ended."""
+
+REFERENCE = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}")
+"""A reference to a stage in a configuration: `${sft.checkpoint.state}`."""
+
+T = TypeVar("T")
+
+
+class Take(NamedTuple):
+    """The runs that are taken from a stage: the `best` run, those of the best cell (`best-cell`),
+    `each`, the `number` best (`top`), or the one called `run`."""
+
+    stage: str
+    how: str
+    number: int = 1
+    run: str | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the stage must have ended before it is known what is taken."""
+        return self.how in ("best", "best-cell", "top")
+
+    @property
+    def many(self) -> bool:
+        """Whether it may take several runs, which then appear in the names of their children."""
+        return self.how in ("best-cell", "each", "top")
+
+    @property
+    def words(self) -> str:
+        """Describes it for people: `the best of sft`."""
+        if self.how == "run":
+            return f"{self.run} of {self.stage}"
+        how = {"top": f"the {self.number} best", "best": "the best", "best-cell": "the best cell"}
+        return f"{how.get(self.how, self.how)} of {self.stage}"
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`."""
+        found: dict[str, object] = {"stage": self.stage, "take": self.how}
+        found |= {"count": self.number} if self.how == "top" else {}
+        return found | ({"run": self.run} if self.run is not None else {})
+
+
+class Source(NamedTuple):
+    """The origin of parents: one of each take; or `base`, the base model."""
+
+    takes: tuple[Take, ...] = ()
+    base: bool = False
+
+    def document(self) -> dict[str, object]:
+        """Returns the form in `sweep.json`."""
+        if self.base:
+            return {"base": True}
+        return {"takes": [take.document() for take in self.takes]}
+
+
+class Choice(NamedTuple):
+    """A choice among the runs of a stage (`candidates`, their ids), all of which are known. `key`
+    identifies it by what is taken, by which metric, from which runs. If the stage gets more runs,
+    it becomes another choice."""
+
+    take: Take
+    metric: Metric
+    candidates: tuple[str, ...]
+    key: str
+
+
+def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
+    """Makes the choice of what to take from these runs."""
+    judged = [metric.name, metric.goal, metric.at, metric.failed]
+    key = _digest([take.document(), judged, sorted(candidates)])
+    return Choice(take, metric, tuple(candidates), key)
+
+
+class Chosen(NamedTuple):
+    """The result of a choice, which is final: the runs (ids), best first, with the values that
+    they were judged by, and the `time` (UTC)."""
+
+    taken: tuple[tuple[str, float], ...]
+    time: str
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The ids alone."""
+        return tuple(run for run, _ in self.taken)
+
+    def document(self, choice: Choice) -> dict[str, object]:
+        """Returns the value in its stored form, with its choice."""
+        taken = [{"run": run, "value": value} for run, value in self.taken]
+        judged = {"name": choice.metric.name, "goal": choice.metric.goal, "at": choice.metric.at}
+        about = {**choice.take.document(), "metric": judged, "of": list(choice.candidates)}
+        return {"schema": SCHEMA, "time": self.time, **about, "taken": taken}
+
+
+def read_chosen(document: object, place: str) -> Chosen:
+    """Reads the result of a choice from the file `place`. Raises `StoreError`."""
+    top = Part(document, place)
+    taken = [(one.text("run"), one.number_or("value", 0.0)) for one in top.parts("taken")]
+    if not taken:
+        top.refuse("taken", "a run at least")
+    return Chosen(tuple(taken), top.time_or("time", None) or top.text("time"))
+
+
+def read_sources(parts: Sequence[Part]) -> tuple[Source, ...]:
+    """Reads the sources of a stage. Raises `StoreError`."""
+    return tuple(_read_source(part) for part in parts)
+
+
+def _read_source(part: Part) -> Source:
+    if part.flag_or("base", False):
+        return Source(base=True)
+    takes = [
+        Take(
+            one.text("stage"),
+            one.one_of("take", WORDS, ""),
+            one.integer_or("count", 1),
+            one.text_or("run", None),
+        )
+        for one in part.parts("takes")
+    ]
+    return Source(tuple(takes))
+
+
+def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
+    """Returns the id of a run with parents. It is made from the id that it would have without them
+    (`template`), their ids, and the name of its stage, since another stage may do the same with
+    the same run. A run of the base model has `base:<model>` in place of parents."""
+    return _digest({"parents": list(parents), "run": template, "stage": stage})
+
+
+def _digest(value: object) -> str:
+    """Returns the first 12 digits of the SHA-256 of `value` as JSON."""
+    import hashlib  # it loads OpenSSL, and most sweeps have no stages
+
+    text = json.dumps(value, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Dropped(Exception):
+    """Raised for a reference that a base model has no value for: its key is left out."""
+
+
+def references(value: object) -> Iterator[tuple[str, str]]:
+    """Yields the references to stages in a value: the stage, and the key of it."""
+    if isinstance(value, str):
+        if "${" in value:
+            for found in REFERENCE.finditer(value):
+                yield found[1], found[2]
+    elif isinstance(value, Mapping):
+        for item in cast("Mapping[str, object]", value).values():
+            yield from references(item)
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from references(item)
+
+
+def filled(config: Mapping[str, object], find: Callable[[str, str], object]) -> dict[str, object]:
+    """Replaces references to stages in a configuration by the values that `find` returns. Leaves
+    out a key for which `find` raises `Dropped`."""
+    made: dict[str, object] = {}
+    for key, value in config.items():
+        try:
+            made[key] = _fill(value, find)
+        except Dropped:
+            continue
+    return made
+
+
+def _fill(value: object, find: Callable[[str, str], object]) -> object:
+    if isinstance(value, str):
+        if "${" not in value:
+            return value
+        whole = REFERENCE.fullmatch(value)
+        if whole:
+            return find(whole[1], whole[2])
+        return REFERENCE.sub(lambda found: text_of(find(found[1], found[2])), value)
+    if isinstance(value, dict):
+        entries = cast("dict[str, object]", value)
+        return {key: _fill(item, find) for key, item in entries.items()}
+    if isinstance(value, list):
+        return [_fill(item, find) for item in cast("list[object]", value)]
+    return value
+
+
+def text_of(value: object) -> str:
+    """Returns a value as part of a longer text."""
+    return value if isinstance(value, str) else json.dumps(value)

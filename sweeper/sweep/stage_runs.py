@@ -1,0 +1,271 @@
+"""Makes the runs of a sweep with stages. Each run of a later stage is made from the stage's own
+configuration and from its parents.
+
+Some parents are known from the plan (`each`, a run by its name). Others are chosen once a stage
+has ended (the best). Choices are recorded, and everything else follows from them, so every reader
+of the plan, and a restarted launcher, sees the same runs.
+"""
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from sweeper.sweep.names import shorten
+from sweeper.sweep.plan import Plan, Run, Stage
+from sweeper.sweep.stage_inputs import (
+    LATE,
+    PARENT,
+    Choice,
+    Dropped,
+    Source,
+    Take,
+    choice_of,
+    filled,
+    run_of_parents,
+)
+
+__all__ = ["Growth", "depths", "grow", "grown", "lineage", "value_of"]
+
+_MODEL = "model_name"
+_NONE: object = object()
+
+
+Taken = Callable[[Choice], Sequence[str] | None]
+"""Returns the ids that were chosen; None if the choice is not made yet."""
+
+
+class Growth(NamedTuple):
+    """The known runs of a plan, in the order of its stages, followed by those that the grid no
+    longer has; the `choices` that are still to be made; and the number of `unknown` runs of each
+    stage until then."""
+
+    runs: tuple[Run, ...]
+    choices: tuple[Choice, ...]
+    unknown: dict[str, int]
+
+
+def grown(plan: Plan, taken: Taken) -> Plan:
+    """Returns the plan with all runs that are known from the choices made."""
+    if not plan.stages:
+        return plan
+    growth = grow(plan, taken)
+    return plan._replace(runs=growth.runs, unknown=growth.unknown, choices=growth.choices)
+
+
+def grow(plan: Plan, taken: Taken) -> Growth:
+    """Makes the runs of all stages."""
+    return _Growing(plan, taken).all()
+
+
+def depths(stages: Iterable[Stage]) -> dict[str, int]:
+    """Returns for each stage the length of the longest chain of stages before it."""
+    found: dict[str, int] = {}
+    for stage in stages:  # parents come first
+        found[stage.name] = max((found[name] + 1 for name in stage.before), default=0)
+    return found
+
+
+def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
+    """Yields the ancestors of a run, the nearest first, each once."""
+    seen: set[str] = set()
+    nearest = list(run.parents)
+    while nearest:
+        yield from (runs[one] for one in nearest if one in runs)
+        seen.update(nearest)
+        further = (runs[one].parents for one in nearest if one in runs)
+        above = dict.fromkeys(one for parents in further for one in parents)
+        nearest = [one for one in above if one not in seen]
+
+
+def value_of(plan: Plan, run: Run, key: str) -> object:
+    """Returns the value of a key in a run's configuration, or the recipe's default. Raises
+    `KeyError` if there is neither."""
+    if key in run.config:
+        return run.config[key]
+    stage = plan.stage(run.stage)
+    about = (plan.recipe if stage is None else stage.recipe).takes.get(key, {})
+    return about["default"]
+
+
+class _Growing:
+    """Makes the runs of one plan, stage by stage."""
+
+    def __init__(self, plan: Plan, taken: Taken) -> None:
+        self._plan, self._taken = plan, taken
+        self._known = {run.id: run for run in plan.runs}
+        self._names = {run.name for run in plan.runs}
+        self._made: dict[str, Run] = {}
+        self._of: dict[str, list[Run]] = {}
+        self._unknown: dict[str, int] = {}
+        self._choices: dict[str, Choice] = {}
+        self._taken_of: dict[Take, list[Run] | None] = {}
+
+    def all(self) -> Growth:
+        """Makes the runs of every stage."""
+        roots: dict[str, list[Run]] = {}
+        for run in self._plan.runs:
+            if run.stage is not None and not run.retired:
+                roots.setdefault(run.stage, []).append(run)
+        for stage in self._plan.stages:
+            mine = self._children(stage) if stage.sources else roots.get(stage.name, ())
+            fresh = {run.id: run for run in mine if run.id not in self._made}
+            self._made |= fresh
+            self._of[stage.name] = list(fresh.values())
+            unknown = sum(map(self._to_come, stage.sources))
+            self._unknown[stage.name] = unknown * len(stage.runs)
+        left = [r._replace(retired=True) for r in self._plan.runs if r.id not in self._made]
+        runs = (*self._made.values(), *left)
+        unknown = {stage: count for stage, count in self._unknown.items() if count}
+        return Growth(runs, tuple(self._choices.values()), unknown)
+
+    def _children(self, stage: Stage) -> Iterator[Run]:
+        for source in stage.sources:
+            if source.base:
+                for model in self._models():
+                    for template in stage.runs:
+                        yield self._of_base(stage, template, model)
+                continue
+            offered = [self._parents(take) for take in source.takes]
+            for parents in itertools.product(*offered):
+                for template in stage.runs:
+                    yield self._child(stage, template, source, parents)
+
+    def _parents(self, take: Take) -> list[Run]:
+        """Returns the runs that a take gives, as far as they are known."""
+        return self._taken_by(take) or []
+
+    def _taken_by(self, take: Take) -> list[Run] | None:
+        """Returns the runs that a take gives, as far as they are known; None if nothing is chosen
+        yet."""
+        if take not in self._taken_of:  # its stage has all its runs by now
+            self._taken_of[take] = self._take(take)
+        return self._taken_of[take]
+
+    def _take(self, take: Take) -> list[Run] | None:
+        runs = self._of[take.stage]
+        if take.how == "each":
+            return runs
+        if take.how == "run":
+            return [run for run in runs if take.run in (run.name, run.name.partition("/")[2])]
+        stage = self._plan.stage(take.stage)
+        if self._unknown[take.stage] or not runs or stage is None or stage.metric is None:
+            return None
+        choice = choice_of(take, stage.metric, [run.id for run in runs])
+        chosen = self._taken(choice)
+        if chosen is None:
+            self._choices[choice.key] = choice
+            return None
+        by_id = {run.id: run for run in runs}
+        return [by_id[run] for run in chosen if run in by_id]
+
+    def _to_come(self, source: Source) -> int:
+        """Returns how many combinations of parents a source will give in addition to the known
+        ones."""
+        if source.base:
+            return 0
+        known = math.prod(len(self._parents(take)) for take in source.takes)
+        return math.prod(map(self._expected_of, source.takes)) - known
+
+    def _expected_of(self, take: Take) -> int:
+        """Returns how many runs a take gives in the end: the number of chosen runs, or, before the
+        choice, the number asked for."""
+        found, runs = self._taken_by(take), self._of[take.stage]
+        if take.how == "each":
+            return len(runs) + self._unknown[take.stage]
+        if take.how == "run":
+            return 1
+        if found is not None:
+            return len(found)
+        if take.how == "top":
+            return min(take.number, len(runs) + self._unknown[take.stage])
+        cells = [run.cell for run in runs] if take.how == "best-cell" else []
+        return max(Counter(cells).values(), default=1)
+
+    def _models(self) -> list[str]:
+        """Returns the base models that the sweep starts from."""
+        found: dict[str, None] = {}
+        roots = [run for s in self._plan.stages if not s.sources for run in self._of[s.name]]
+        for run in roots:
+            try:
+                model = value_of(self._plan, run, _MODEL)
+            except KeyError:
+                continue
+            if isinstance(model, str):
+                found[model] = None
+        return list(found)
+
+    def _of_base(self, stage: Stage, template: Run, model: str) -> Run:
+        def find(_: str, key: str) -> object:
+            if key != _MODEL:
+                raise Dropped
+            return model
+
+        many = len(self._models()) > 1
+        pieces = [f"base={_safe(model)}" if many else "base"]
+        config = filled(template.config, find)
+        identity = run_of_parents(stage.name, template.id, [f"base:{model}"])
+        found = Run(identity, "", "", template.seed, config, stage=stage.name)
+        return self._named(template, pieces, found)
+
+    def _child(self, stage: Stage, template: Run, source: Source, parents: tuple[Run, ...]) -> Run:
+        by_stage: dict[str, Run] = {}
+        for run in (*parents, *itertools.chain(*(lineage(one, self._made) for one in parents))):
+            by_stage.setdefault(run.stage or "", run)
+        by_stage[PARENT] = parents[0]
+
+        def find(name: str, key: str) -> object:
+            if key in LATE or name not in by_stage:
+                return f"${{{name}.{key}}}"
+            try:
+                return value_of(self._plan, by_stage[name], key)
+            except KeyError:
+                return f"${{{name}.{key}}}"
+
+        seed, pieces = template.seed, list[str]()
+        for take, parent in zip(source.takes, parents, strict=True):
+            if not take.many:
+                if len(stage.sources) > 1:  # only the name shows which source it is
+                    pieces.append(parent.name if take.how == "run" else f"{take.stage}-{take.how}")
+                continue
+            # A run without a seed of its own takes over its parent's.
+            takes_seed = seed is None and parent.seed is not None
+            seed = parent.seed if takes_seed else seed
+            whose = parent.cell if takes_seed or parent.seed is None else parent.name
+            pieces.append(whose.removesuffix("/base"))  # the only cell of its stage
+        identity = run_of_parents(stage.name, template.id, [run.id for run in parents])
+        config = filled(template.config, find)
+        ids = tuple(run.id for run in parents)
+        found = Run(identity, "", "", seed, config, stage=stage.name, parents=ids)
+        return self._named(template, pieces, found)
+
+    def _named(self, template: Run, pieces: Sequence[str], run: Run) -> Run:
+        """Names a run that was made from a template. `pieces` name its parents."""
+        own = [template.cell] if template.cell != "base" or not pieces else []
+        cell = shorten(f"{run.stage}/{','.join([*own, *pieces])}")
+        tail = _seed_in(template)
+        if run.seed is not None and template.seed is None:
+            tail = f"seed={run.seed}"
+        name = f"{cell},{tail}" if tail else cell
+        if tail and template.cell == "base" and not pieces:
+            name = f"{run.stage}/{tail}"
+        name = shorten(name)
+        known = self._known.get(run.id)
+        if known is not None:
+            name = known.name
+        elif name in self._names:  # of an earlier grid, or of a parent chosen before
+            name = f"{name}~{run.id[:6]}"
+        self._names.add(name)
+        return run._replace(name=name, cell=cell)
+
+
+def _seed_in(run: Run) -> str:
+    """Returns the seed part at the end of a name, such as `seed=3`, or ""."""
+    found = re.search(rf"(?:^|,)([^,=]+={re.escape(str(run.seed))})$", run.name)
+    return found[1] if found and run.seed is not None and run.name != run.cell else ""
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text)[-40:]

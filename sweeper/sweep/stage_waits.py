@@ -1,0 +1,138 @@
+"""Determines what runs of later stages wait for, and whether it can still happen. Pure."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from sweeper.sweep.plan import Plan
+from sweeper.sweep.request import Asked
+from sweeper.sweep.stage_inputs import Choice
+
+__all__ = ["Fate", "Wait", "fate_of", "halted", "holds_back", "told_of", "waits"]
+
+Fate = Literal["succeeded", "failed", "cancelled", "open"]
+"""A run's result: why it has ended, or `open` if it may still succeed."""
+
+
+class Wait(NamedTuple):
+    """What a run, or the unknown runs of a stage, wait for: `on` in words. `vain` means that it
+    will not happen unless somebody intervenes; `fate` is then that of the run that causes it."""
+
+    on: str
+    vain: bool
+    fate: Fate = "failed"
+
+
+NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
+
+
+def waits(
+    plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
+) -> tuple[dict[str, Wait], dict[str, Wait]]:
+    """Returns what each run waits for whose parents have not all succeeded (by run id), and what
+    the unknown runs wait for (by stage). `lacking` adds waits of runs (by id) and of choices (by
+    key) whose parents have ended without something that is needed from them."""
+    runs: dict[str, Wait] = {}
+    names = {run.id: run.name for run in plan.runs}
+    for run in plan.runs:  # parents come before their children
+        if run.retired or fate(run.id) != "open":
+            continue
+        found = [
+            _wait(names.get(parent, parent), fate(parent), runs.get(parent))
+            for parent in run.parents
+            if fate(parent) != "succeeded"
+        ]
+        if run.id in lacking:
+            found.append(lacking[run.id])
+        if found:
+            runs[run.id] = next((one for one in found if one.vain), found[0])
+    stages: dict[str, Wait] = {}
+    choices = {
+        choice.take: lacking.get(choice.key) or _choosing(choice, fate, runs, names)
+        for choice in plan.choices
+    }
+    for stage in plan.stages:
+        if stage.name not in plan.unknown:
+            continue
+        takes = [take for source in stage.sources for take in source.takes]
+        held = [choices[take] for take in takes if take in choices]
+        held += [stages[take.stage] for take in takes if take.stage in stages]
+        chosen = next((wait for wait in held if wait.vain), None)
+        stages[stage.name] = chosen or (held[0] if held else Wait("runs before it", vain=True))
+    return runs, stages
+
+
+def halted(plan: Plan, cancelled: Asked | None) -> dict[str, Wait]:
+    """Returns the waits of choices (by key) after the whole sweep was cancelled: nothing is
+    chosen."""
+    if cancelled is None:
+        return {}
+    told = f"but {cancelled.by} has cancelled the sweep: it goes on with the next launch or retry"
+    waits = {c.key: Wait(f"{c.take.words}, {told}", vain=True) for c in plan.choices}
+    return {key: wait._replace(fate="cancelled") for key, wait in waits.items()}
+
+
+def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
+    if fate in ("failed", "cancelled"):
+        how = "has failed" if fate == "failed" else "was cancelled"
+        return Wait(f"{name}, which {how}", vain=True, fate=fate)
+    return wait if wait is not None and wait.vain else Wait(name, vain=False)
+
+
+def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
+    """Returns the fate of a run. If it waits in vain, that is the fate of what it waits for."""
+    found = fate(run)
+    return runs[run].fate if found == "open" and run in runs and runs[run].vain else found
+
+
+def _choosing(
+    choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
+) -> Wait:
+    """Returns what a choice waits for: all candidates must end. A cancelled one blocks it, because
+    a user who cancels runs does not want the sweep to go on. A failed one blocks it unless the
+    metric allows failures."""
+    fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
+    what = choice.take.words
+    for fault, one, several in _FAULTS:
+        wrong = [run for run, found in fates.items() if found == fault]
+        if wrong and _is_held(choice, fates, fault):
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            verb = several if more else one
+            which = names.get(wrong[0], wrong[0])
+            return Wait(f"{what}, of which {which}{more} {verb}", vain=True, fate=fault)
+    if "open" not in fates.values() and "succeeded" not in fates.values():
+        return Wait(f"{what}, of which none has succeeded", vain=True)
+    return Wait(what, vain=False)
+
+
+_FAULTS: tuple[tuple[Fate, str, str], ...] = (
+    ("cancelled", "was cancelled", "were cancelled"),
+    ("failed", "has failed", "have failed"),
+)
+
+
+def holds_back(choice: Choice, fates: Mapping[str, Fate]) -> bool:
+    """Whether failed or cancelled runs hold a choice back."""
+    return any(_is_held(choice, fates, fault) for fault, *_ in _FAULTS)
+
+
+def _is_held(choice: Choice, fates: Mapping[str, Fate], fault: Fate) -> bool:
+    """Whether runs with this fate hold it back."""
+    return fault in fates.values() and (fault != "failed" or choice.metric.failed == "bound")
+
+
+def told_of(plan: Plan, runs: dict[str, Wait], stages: dict[str, Wait]) -> tuple[str, ...]:
+    """Returns a line for each reason why runs are held back in vain."""
+    held: dict[str, dict[str, int]] = {}
+    stage_of = {run.id: run.stage or "" for run in plan.runs}
+    waiting = [(stage_of[run], 1, wait) for run, wait in runs.items()]
+    waiting += [(name, plan.unknown[name], wait) for name, wait in stages.items()]
+    for stage, count, wait in waiting:
+        if wait.vain:
+            counts = held.setdefault(wait.on, {})
+            counts[stage] = counts.get(stage, 0) + count
+    lines: list[str] = []
+    for on, counts in held.items():
+        which = ", ".join(f"{count} of {stage}" for stage, count in counts.items())
+        lines.append(f"held back ({which}): they wait for {on}")
+    return tuple(lines)

@@ -1,0 +1,135 @@
+"""Connects runs to Weights & Biases if the grid has `wandb:`: the id of each run's W&B run, the
+variables with which any `wandb.init` joins it, and its address. Pure functions that never import
+W&B.
+
+All attempts of a run share one W&B run. Its id is made of the sweep's name, the time of the sweep's
+first launch, and the run's id: it is the same for every attempt and launch, and differs for a sweep
+that was removed and made again.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from sweeper.sweep.plan import Plan, Run, Wandb
+
+__all__ = ["NAMES", "fields", "keyless", "link", "recorded", "run_id", "variables"]
+
+NAMES = (
+    *("WANDB_CONFIG", "WANDB_DIR", "WANDB_LAUNCH", "WANDB_NAME", "WANDB_PROJECT", "WANDB_RESUME"),
+    *("WANDB_RUN_GROUP", "WANDB_RUN_ID", "WANDB_SYMLINK"),
+)
+"""Variables that every run of a sweep with `wandb:` gets."""
+
+SECTION = {
+    "WANDB_PROJECT": "project",
+    "WANDB_ENTITY": "entity",
+    "WANDB_MODE": "mode",
+    "WANDB_RUN_GROUP": "group",
+    "WANDB_TAGS": "tags",
+}
+"""Variables that are set from a key of `wandb:`."""
+
+_HERE_ONLY = ("offline", "disabled", "dryrun")
+_API, _APP = "https://api.wandb.ai", "https://wandb.ai"
+_LONGEST = 100_000
+"""Maximum size of the configuration in a variable: Linux limits a variable to 128 KiB."""
+
+
+def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
+    """The section as recorded in `sweep.json`: missing values come from the runs' environment, and
+    `app` is the address of W&B's pages, so that others can find the runs later."""
+    api = (environment.get("WANDB_BASE_URL") or _API).rstrip("/")
+    return section._replace(
+        entity=section.entity or environment.get("WANDB_ENTITY") or None,
+        mode=section.mode or environment.get("WANDB_MODE") or None,
+        app=environment.get("WANDB_APP_URL") or (_APP if api == _API else api),
+    )
+
+
+def run_id(plan: Plan, run: str) -> str:
+    """W&B's id of the run with the id `run` of the sweep with this plan."""
+    sweep = f"{plan.name}\n{plan.created}"
+    return f"{run}-{hashlib.sha256(sweep.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def variables(plan: Plan, run: Run) -> dict[str, str]:
+    """The variables with which `wandb.init` in a run joins its W&B run; empty for a grid without
+    `wandb:`. The worker adds WANDB_DIR."""
+    section = plan.wandb
+    if section is None:
+        return {}
+    found = {
+        "WANDB_PROJECT": section.project,
+        "WANDB_RUN_GROUP": section.group or plan.name,
+        "WANDB_NAME": run.name,
+        "WANDB_RUN_ID": run_id(plan, run.id),
+        "WANDB_RESUME": "allow",
+        # A link would make copies and syncs of a run include its files twice.
+        "WANDB_SYMLINK": "false",
+    }
+    if section.entity:
+        found["WANDB_ENTITY"] = section.entity
+    if section.mode:
+        found["WANDB_MODE"] = section.mode
+    if section.tags:
+        found["WANDB_TAGS"] = ",".join(section.tags)
+    about = {"sweep": plan.name, "run": run.id, "cell": run.cell, "seed": run.seed}
+    config = run.config | {"sweeper": about}
+    text = json.dumps(config)
+    if len(text) <= _LONGEST:
+        # W&B's own jobs get their configuration so; it is the only way from outside a program.
+        found |= {"WANDB_LAUNCH": "true", "WANDB_CONFIG": text}
+    return found
+
+
+def fields(plan: Plan, run: Run) -> dict[str, str]:
+    """The W&B fields to add to a recipe's configuration: recipes of tinker-cookbook, and ours, log
+    to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Only fields that the
+    recipe has as strings and the grid does not set."""
+    if plan.wandb is None:
+        return {}
+    takes = plan.recipe.takes
+    given = {"wandb_project": plan.wandb.project, "wandb_name": run.name}
+    return {
+        key: value
+        for key, value in given.items()
+        if "str" in str(takes.get(key, {}).get("type", "")) and key not in run.config
+    }
+
+
+def link(plan: Plan, run: str) -> str | None:
+    """The W&B address of the run with the id `run`. None if there is none (no `wandb:`, or an
+    offline mode), or if the project's owner (`entity`) is unknown."""
+    section = plan.wandb
+    if section is None or section.mode in _HERE_ONLY or not section.entity:
+        return None
+    from urllib.parse import quote  # few grids have `wandb:`
+
+    names = (section.entity, section.project)
+    entity, project = (quote(name, safe="", errors="replace") for name in names)
+    app = (section.app or _APP).rstrip("/")
+    return f"{app}/{entity}/{project}/runs/{run_id(plan, run)}"
+
+
+def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
+    """A warning if runs would find no W&B key in this environment; None if they need none or there
+    is one."""
+    if section.mode in _HERE_ONLY or environment.get("WANDB_API_KEY"):
+        return None
+    import netrc
+    import os
+    from urllib.parse import urlsplit
+
+    home = environment.get("HOME") or os.path.expanduser("~")
+    host = urlsplit(environment.get("WANDB_BASE_URL") or _API).hostname or ""
+    for path in filter(None, (environment.get("NETRC"), f"{home}/.netrc", f"{home}/_netrc")):
+        try:
+            if netrc.netrc(path).authenticators(host) is not None:
+                return None
+        except (OSError, netrc.NetrcParseError):
+            continue  # W&B cannot read it either
+    return (
+        f"W&B has no key here for {host}: `export WANDB_API_KEY=...` (and name it in secrets), "
+        "`wandb login`, or `wandb: {mode: offline}`"
+    )
